@@ -36,7 +36,7 @@ from rppdyn.envs.wrappers import refuse_vector_env
 from rppdyn.runs.workers import numpy_draws_from
 
 RolloutSteps = Generator[NDArray | None, NDArray | None, RolloutReturn]
-"""Yields observations where it is to be sent the policy's actions for them, and None while the environment steps."""
+"""Yields observations, and is sent the policy's actions for them; yields None while the environment steps."""
 
 
 class RPPSAC(SymmetricAgent, SAC):
@@ -216,7 +216,7 @@ class RPPSAC(SymmetricAgent, SAC):
 
     @property
     def own_update(self) -> SACUpdate:
-        """The gradient update of this agent alone, which acts in training, too."""
+        """The gradient update of this agent alone; its actions in training are computed there, too."""
         if self._own_update is None:
             self._own_update = SACUpdate([self])
         return self._own_update
@@ -255,8 +255,8 @@ class RPPSAC(SymmetricAgent, SAC):
     def check_finite(self) -> None:
         """Refuse to go on where weights, statistics or an optimiser's state are no numbers any more.
 
-        An infinite second moment keeps weights where they are, which looks like learning that has ended. The losses of updates
-        are looked at after each of them, all else when the log is written, in `capture` and at the end of `learn`.
+        An infinite second moment keeps weights where they are, which looks like learning that has ended. Mean losses are looked
+        at when they are recorded, all else when the log is written, in `capture` and at the end of `learn`.
 
         Raises:
             DivergedError: naming what is not finite, and the step.
@@ -313,7 +313,7 @@ class RPPSAC(SymmetricAgent, SAC):
                 asked = steps.send(actions)
             except StopIteration as end:
                 return end.value
-            actions = None if asked is None else predict(self.own_update, [asked])[0]
+            actions = None if asked is None else sample_actions(self.own_update, [asked])[0]
 
     def rollout_steps(
         self,
@@ -509,7 +509,7 @@ def train_agents(update: SACUpdate, gradient_steps: int, batch_size: int) -> Non
 
 
 @torch.no_grad()
-def predict(update: SACUpdate, observations: Sequence[NDArray]) -> list[NDArray]:
+def sample_actions(update: SACUpdate, observations: Sequence[NDArray]) -> list[NDArray]:
     """Actions of each agent at its own observations (n_envs, n), with exploration noise from its actor's generator."""
     x = torch.from_numpy(np.stack(observations))
     noise = torch.stack([agent.actor.draw_noise(obs) for agent, obs in zip(update.agents, x, strict=True)])

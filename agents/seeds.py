@@ -22,7 +22,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from rppdyn.agents.sac import RPPSAC, RolloutSteps, predict, train_agents
+from rppdyn.agents.sac import RPPSAC, RolloutSteps, sample_actions, train_agents
 from rppdyn.agents.update import SACUpdate
 from rppdyn.errors import by_user, one_line
 from rppdyn.runs.workers import GlobalStates
@@ -309,7 +309,7 @@ def collect(trainers: Sequence[SeedTrainer], updates: Updates) -> None:
         waiting = {trainer: x for trainer in collecting if (x := trainer.observations) is not None}
         actions: dict[SeedTrainer, NDArray] = {}
         if waiting:
-            actions = dict(zip(waiting, predict(updates.of([*waiting]), [*waiting.values()]), strict=True))
+            actions = dict(zip(waiting, sample_actions(updates.of([*waiting]), [*waiting.values()]), strict=True))
         for trainer in collecting:
             trainer.continue_rollout(actions.get(trainer))
 

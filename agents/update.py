@@ -1,5 +1,8 @@
 """One gradient update of RPP-SAC, of one agent or of several at once.
 
+`RPPSAC.train` -> `train_agents` (`sac.py`) -> `SACUpdate.step` -> `FastUpdate.step` (`compiling.py`: compiled, captured, or as it
+is) -> `SACUpdate.sample`, then `SACUpdate.update_`, the algorithm.
+
 S agents are updated together, each as if it were alone. `SACUpdate.state` holds vectors that share their memory with the
 agents' networks and optimisers; n_pi and n_q are the numbers of parameters, K the number of critics of an agent:
 
@@ -12,7 +15,8 @@ agents' networks and optimisers; n_pi and n_q are the numbers of parameters, K t
 | `<name>.step` | (S, p) | Adam's step count, once per parameter tensor, all equal |
 | `<name>.precision`, `<name>.constant` | (N or 1, n), (N,) | negative log priors, v' diag(precision) v / 2 + constant |
 
-Losses are functions of assembled weights, and gradients those of autograd; priors are quadratic, and theirs are written out.
+Losses are functions of assembled weights (dense matrices that `Ensemble.assemble` makes of parameters), and gradients those of
+autograd; priors are quadratic, and theirs are written out.
 Nothing in `SACUpdate.update_` looks at a value or waits for a device.
 
 Source: Haarnoja et al. 2018 (SAC with a learned temperature); Finzi et al. 2021 (the priors); Yu, Turk & Liu 2018 (the mirror
@@ -44,7 +48,7 @@ Batch = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class SACSettings:
-    """Numbers of an update; those of `RPPSAC`, by the same names.
+    """The numbers of an update.
 
     Attributes:
         learning_rate: Adam's, for actor, critics and temperature.
@@ -99,8 +103,8 @@ class SACUpdate:
     Args:
         agents: agents of the same networks and spaces.
     Attributes:
-        errors: the errors of agents whose batches could not be drawn, by their places: what they are trained on since means
-            nothing.
+        errors: by the agent's place, the error of one whose batch could not be drawn. It is trained on another's batch since,
+            and is to be stopped.
     Raises:
         ValueError: networks that differ in more than what is drawn or learned.
     """
@@ -115,6 +119,7 @@ class SACUpdate:
         self.state: State = {}
         self.errors: dict[int, Exception] = {}
         self._optimisers: list[Any] = []  # states of the optimisers that the moments were taken from
+        self._addresses: list[int] = []  # of the temperatures
         self._fast = fast(self)
 
     def step(self, batch_size: int, settings: Sequence[SACSettings]) -> Metrics:
@@ -123,21 +128,21 @@ class SACUpdate:
         return self._fast.step(batch_size, settings)
 
     def sample(self, batch_size: int) -> list[Batch]:
-        """A batch of each agent; in the place of one that can't be drawn another's, and its error in `errors`.
+        """Draw a batch for each agent. Where that fails another's batch stands in, and the error is kept in `errors`.
 
         Raises:
-            Exception: there is none without an error.
+            Exception: no agent's batch could be drawn.
         """
         batches: dict[int, Batch] = {}
         for i, agent in enumerate(self.agents):
             try:
                 batches[i] = agent.sampler.sample(batch_size)
             except Exception as error:
-                self.errors.setdefault(i, error)
+                self.errors[i] = error
         if not batches:
             raise self.errors[0]
-        masked = next(iter(batches.values()))
-        return [batches.get(i, masked) for i in range(len(self.agents))]
+        stand_in = next(iter(batches.values()))
+        return [batches.get(i, stand_in) for i in range(len(self.agents))]
 
     def act(self, observations: Tensor, noise: Tensor) -> Tensor:
         """Actions in [-1, 1], (S, B, m), at raw observations (S, B, n), sampled with standard normal noise (S, B, m)."""
@@ -149,7 +154,7 @@ class SACUpdate:
     def update_(self, state: State, batch: Batch, numbers: Tensor, settings: SACSettings) -> Metrics:
         r"""One step of critics, actor, temperature and targets, in place and in that order.
 
-        With N the number of transitions that the priors are shared out over, for each agent
+        With N the number of transitions in the replay buffer (`learning_starts` at least), for each agent
 
             y           = r + (1 - done) gamma (min_k target_k(s', a') - alpha log pi(a' | s'))
             critics     : sum_k mean (q_k - y)^2 / (2 s^2) + negative_log_prior(q_k) / N
@@ -157,8 +162,8 @@ class SACUpdate:
                           + w mean |mu(g s) - g mu(s)|^2,  mu = tanh(mean of pi), g another element of the group per state
             temperature : -mean log_alpha (log pi(a | s) + target_entropy)
 
-        The actor's term is its MAP objective: minimising KL(pi || exp(q / alpha)) summed over N states, plus the prior,
-        is the line above divided by alpha / N.
+        The actor's loss is its MAP objective, KL(pi || exp(q / alpha)) summed over N states, plus the prior, times alpha / N;
+        and the mirror loss. The temperature's step takes alpha and log pi from before the others, as stable-baselines3's does.
 
         Args:
             state: see the module's docstring.
@@ -166,11 +171,11 @@ class SACUpdate:
                 `transitions` (S,) the N above; `noise`, `next_noise` (S, B, m), standard normal; `discounts` (S, B) for
                 n-step returns only; and for the mirror loss `image_features` (S, B, n) of the states g s, and
                 `action_maps` (S, B, m, m).
-            numbers: the `PER_AGENT` settings, (5, S, 1).
+            numbers: the `PER_AGENT` settings, (5, S, 1), in the state's dtype.
             settings: the others.
         Returns:
-            Metrics, (S,) each: `actor_loss`, `critic_loss` (both without the prior), `ent_coef`, `ent_coef_loss`,
-            `actor_prior`, `critic_prior` (negative log priors over N, constants included), `entropy`, and `mirror_loss`
+            Metrics, (S,) each: `actor_loss`, `critic_loss` (both without the prior and the mirror loss), `ent_coef`,
+            `ent_coef_loss`, `actor_prior`, `critic_prior` (negative log priors over N, constants included), `entropy`, and `mirror_loss`
             (without its weight) where it is in use.
         """
         rate, gamma, tau, noise_variance, target_entropy = numbers.unbind()
@@ -190,8 +195,8 @@ class SACUpdate:
             lambda vectors: self.critic_loss(batch, y, noise_variance, self.critics.assemble(vectors)), state["critic"]
         )
         penalty = add_prior_(gradient, state, "critic", share.repeat_interleave(count).unsqueeze(1))
-        clip_(gradient.view(len(alpha), -1), settings.max_gradient_norm)
-        adam_step_(state, "critic", gradient, rate, settings)
+        clipped = clip_(gradient.view(len(alpha), -1), settings.max_gradient_norm).view_as(gradient)
+        adam_step_(state, "critic", clipped, rate, settings)
 
         # The actor, whose prior alpha scales; its metric is without it
         improved = self.critics.assemble(state["critic"])
@@ -281,8 +286,6 @@ class SACUpdate:
         self.state, self._optimisers = state, holders
         self._addresses = [t.data_ptr() for t in log_alphas]
 
-    _addresses: list[int] | None = None
-
     def _trained(self, log_alphas: Sequence[Tensor]) -> dict[str, list[tuple[Any, Sequence[Tensor]]]]:
         """Each agent's optimiser, and the parameters that it moves, by the state's names."""
         trained: dict[str, list[tuple[Any, Sequence[Tensor]]]] = {}
@@ -328,7 +331,7 @@ def with_features(batch: Batch, extractor: Callable[[Tensor], Tensor]) -> dict[s
 
 def gradient_of(loss: Callable[[Tensor], tuple[Tensor, Any]], vectors: Tensor) -> tuple[Tensor, Any]:
     """The gradient of a loss by parameter vectors, and what else the loss returns."""
-    if torch.compiler.is_compiling():  # which knows torch.func's; by itself autograd takes less time
+    if torch.compiler.is_compiling():  # it traces torch.func.grad; uncompiled, plain autograd takes less time
         return torch.func.grad(loss, has_aux=True)(vectors)
     with torch.enable_grad():
         leaf = vectors.detach().requires_grad_()
@@ -341,10 +344,12 @@ def gradient_of(loss: Callable[[Tensor], tuple[Tensor, Any]], vectors: Tensor) -
 def add_prior_(
     gradient: Tensor, state: Mapping[str, Tensor], name: str, share: Tensor, weight: Tensor | float = 1.0
 ) -> Tensor:
-    """Add the gradients of the negative log priors times `share` and `weight`, (N, 1), to gradients (N, n).
+    """Add the gradients of networks' negative log priors, times `share` and `weight`, to their gradients, a row each.
 
+    Args:
+        share: 1 / N of each network, a column.
     Returns:
-        the priors times `share` alone, (N,).
+        the priors times `share` alone, one for each network.
     """
     pull = state[f"{name}.precision"] * state[name]
     gradient.add_(pull * (share * weight))
@@ -352,7 +357,7 @@ def add_prior_(
 
 
 def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
-    """The gradients (S, n), each scaled down to `max_norm` where it is longer; nan where its length is none."""
+    """The gradients (S, n), each scaled down to `max_norm` where it is longer; nan where its length is not finite."""
     if max_norm is not None:
         norm = gradient.norm(dim=1, keepdim=True)
         scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rppdyn.agents import RPPSAC, LearnVariances, WidenVariances
-from rppdyn.agents.sac import predict
+from rppdyn.agents.sac import sample_actions
 from rppdyn.envs import certify, make_env, save_certificate, share_of, symmetry_spec
 from rppdyn.nn.compiling import can_compile
 from rppdyn.nn.pathways import FreePathway, named_pathways, prior_unit
@@ -113,7 +113,7 @@ def test_training_acts_by_the_units_that_the_actor_has_now(compile):
     callback._init_callback()
     observations = torch.randn(4, 17, generator=torch.Generator().manual_seed(0)).numpy()
     states = model.actor.generator.get_state()
-    actions = predict(model.own_update, [observations])[0]
+    actions = sample_actions(model.own_update, [observations])[0]
     for net in model.critic.q_networks:
         for _, name, pathway in named_pathways(net):
             if name == "free":
@@ -121,7 +121,7 @@ def test_training_acts_by_the_units_that_the_actor_has_now(compile):
     callback._follow()
     assert model.actor.net.pathway_variances()["head"]["free"] < 1e-3
     model.actor.generator.set_state(states)
-    assert np.allclose(predict(model.own_update, [observations])[0], actions, atol=1e-5)
+    assert np.allclose(sample_actions(model.own_update, [observations])[0], actions, atol=1e-5)
     model.learn(10, reset_num_timesteps=False)
     head = model.actor.net.head.assemble()[0].detach()
     torch.testing.assert_close(head, model.actor.net.head.assemble()[0], rtol=1e-5, atol=1e-7)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from rppdyn.agents import RPPSAC
 from rppdyn.agents import SACUpdate
-from rppdyn.agents.sac import predict
+from rppdyn.agents.sac import sample_actions
 from rppdyn.nn.pathways import named_pathways
 
 backend, *cases = sys.argv[1:]
@@ -107,7 +107,7 @@ ACTIONS = """
 def actions(agents, seen):
     for i, a in enumerate(agents):
         a.actor.generator.manual_seed(i)
-    return np.stack(predict(SACUpdate(agents), seen))
+    return np.stack(sample_actions(SACUpdate(agents), seen))
 
 for count, env, model, batches in (1, "Hopper-v5", "emlp", (1, 3)), (2, "InvertedPendulum-v5", "mlp", (1,)):
     agents = [agent(model, env=env, seed=s) for s in range(count)]
@@ -220,7 +220,7 @@ def test_trainings_of_many_updates_are_compiled_unless_told_not_to(make_agent, m
     monkeypatch.setattr(compiling, "MIN_UPDATES_TO_COMPILE", 110)
     monkeypatch.setattr(sac, "train_agents", lambda *arguments: None)
     space = make_agent().action_space
-    monkeypatch.setattr(sac, "predict", lambda update, seen: [space.sample()[None] for _ in seen])
+    monkeypatch.setattr(sac, "sample_actions", lambda update, seen: [space.sample()[None] for _ in seen])
     tried = []
     monkeypatch.setattr(compiling, "can_compile", lambda device: tried.append(device) or True)
 
@@ -266,7 +266,7 @@ def test_where_torch_fails_to_compile_training_goes_on_as_it_would_have(make_age
     ]
     space = make_agent().action_space
     for module in (sac, seeds):
-        monkeypatch.setattr(module, "predict", lambda update, seen: [space.sample()[None] for _ in seen])
+        monkeypatch.setattr(module, "sample_actions", lambda update, seen: [space.sample()[None] for _ in seen])
     caplog.clear()
     trained()  # and where it fails at an update
     assert len(caplog.records) == 1
