@@ -41,7 +41,7 @@ from rppdyn.envs.certification.faults import FaultReport, Suspect, find_fault
 from rppdyn.envs.certification.store import certificate_for, find_certificate, save_certificate
 from rppdyn.envs.episodes import Episode, EpisodeDataset, read_episodes, write_episodes
 from rppdyn.envs.making import ScaledActuators, make_env
-from rppdyn.envs.mirror import mirror_spec, plain_spec, without
+from rppdyn.envs.mirror import group_spec, mirror_spec, plain_spec, without
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.state import Resumable, capture_state, restore_state, why_not_capturable
 from rppdyn.envs.terms import CompiledTerms, TermCertificate, certify_terms
@@ -63,7 +63,7 @@ __all__ = [
     "Symmetry", "Support", "SymmetrySpec", "TILTED_REACHER", "TermCertificate", "TiltedReacher",
     "WINDY_PENDULUM", "WindyPendulum", "capture_state", "dictionary_of", "file_spec", "flat_names", "flattened",
     "plain_spec", "unflattening", "why_not_capturable", "certificate_for", "certified_share", "certify", "diagnose",
-    "certify_terms", "compiled_terms", "find_certificate", "make_env", "mirror_spec",
+    "certify_terms", "compiled_terms", "find_certificate", "group_spec", "make_env", "mirror_spec",
     "read_episodes", "restore_state", "save_certificate", "share_of",
     "symmetry_choices", "symmetry_spec", "terms_spec", "without", "write_episodes",
 ]  # fmt: skip

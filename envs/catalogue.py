@@ -214,12 +214,17 @@ def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] |
 
     Args:
         path: JSON that `SymmetrySpec.to_dict` describes, such as a run's `spec.json`; YAML with the lists of
-            :func:`rppdyn.envs.mirror_spec`; or YAML with terms, of an environment with a MuJoCo model (:func:`terms_spec`).
+            :func:`rppdyn.envs.mirror_spec`, or with ``group`` and the parts of :func:`rppdyn.envs.group_spec`; or YAML with
+            terms, of an environment with a MuJoCo model (:func:`terms_spec`).
         symmetry: which one of terms.
     Raises:
         ValueError: the file can't be used, or is of observations or actions of another size than the environment's.
     """
-    from rppdyn.envs.mirror import entry_names, mirror_spec  # which needs names of environments that are made here
+    from rppdyn.envs.mirror import (
+        entry_names,
+        group_spec,
+        mirror_spec,
+    )  # which needs names of environments that are made here
 
     with reading(path, "give JSON of SymmetrySpec.to_dict, or YAML"):
         text = Path(path).read_text(encoding="utf-8") if Path(path).is_file() else ""
@@ -237,13 +242,14 @@ def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] |
     if not isinstance(content, dict):
         raise ValueError(
             f"{path}: {env_name(env)} has no MuJoCo model that terms could be of; give the lists {', '.join(MIRROR_KEYS)} of a "
-            "mirror image, or JSON of SymmetrySpec.to_dict"
+            "mirror image, or group, obs and action (rppdyn.envs.group_spec), or JSON of SymmetrySpec.to_dict"
         )
     try:
         if is_json:
             spec = replace(SymmetrySpec.from_dict(content), env_id=env_name(env)).check()
         else:
-            spec = mirror_spec(env_name(env), **({**entry_names(env), **content}))
+            make: Callable[..., SymmetrySpec] = group_spec if "group" in content else mirror_spec
+            spec = make(env_name(env), **({**entry_names(env), **content}))
     except Exception as error:  # it may be anything
         raise ValueError(f"{path}: {reason(error)}") from error
     if (misfit := _misfit(env, spec)) is not None:
@@ -253,7 +259,7 @@ def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] |
 
 
 def _mirror_of(text: str) -> dict[str, Any] | None:
-    """The lists of a mirror image in a YAML file; None where it is of something else."""
+    """The lists of a mirror image, or the parts under a group, in a YAML file; None where it is of something else."""
     from omegaconf import OmegaConf  # as terms are read
     from yaml import YAMLError
 
@@ -261,7 +267,7 @@ def _mirror_of(text: str) -> dict[str, Any] | None:
         content: Any = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else None
     except YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
-    return content if isinstance(content, dict) and set(MIRROR_KEYS) & set(content) else None
+    return content if isinstance(content, dict) and {*MIRROR_KEYS, "group"} & set(content) else None
 
 
 def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[SymmetrySpec], list[str]]:
@@ -382,7 +388,7 @@ def _model_of(env) -> mujoco.MjModel:
     if not isinstance(env.unwrapped, MujocoEnv):
         raise ValueError(
             f"no symmetry spec for {env_name(env)}: it is no Gymnasium MuJoCo environment to derive one from, and offers "
-            "none; give it a method symmetry_spec(symmetry), or pass spec=, made with rppdyn.envs.mirror_spec or SymmetrySpec "
+            "none; give it a method symmetry_spec(symmetry), or pass spec=, made with rppdyn.envs.mirror_spec or group_spec "
             "(on the command line env.spec=FILE, or model=mlp for none)"
         )
     return env.unwrapped.model

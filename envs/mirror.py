@@ -1,8 +1,8 @@
-r"""A mirror symmetry of your own environment, from permutations and signs, and partial symmetries: none for the arms, say.
+r"""A symmetry of your own environment, by permutations and signs or by what its entries are, and partial symmetries.
 
-In a partial symmetry the state is (l, a), with a the part left free. The only linear action that leaves a alone and is a
-representation is the trivial one, g (l, a) = (g l, a), so that is the action of a partial symmetry. It says of a policy
-:math:`\pi = (\pi_l, \pi_a)` in its equivariant pathway
+In a partial symmetry, none for the arms, say, the state is (l, a), with a the part left free. The only linear action that
+leaves a alone and is a representation is the trivial one, g (l, a) = (g l, a), so that is the action of a partial symmetry.
+It says of a policy :math:`\pi = (\pi_l, \pi_a)` in its equivariant pathway
 
 .. math:: \pi_l(g l, a) = g\, \pi_l(l, a), \qquad \pi_a(g l, a) = \pi_a(l, a) :
 
@@ -24,18 +24,23 @@ lateral velocity, Ant's cycles the legs without the signs of the ankles, Humanoi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import gymnasium as gym
 import mujoco
 import numpy as np
+import torch
 
+from rppdyn import groups
 from rppdyn.envs.making import env_name
 from rppdyn.envs.spec import NOT_CERTIFIED, SPACES, Entry, Matrix, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.wrappers import dictionary_of, flat_names
 from rppdyn.groups import Group, Trivial, Z
+from rppdyn.reps import Pseudoscalar, Rep, Scalar, V
 
 
 def mirror_spec(
@@ -102,6 +107,170 @@ def mirror_spec(
     )
 
 
+KINDS = ("vector", "scalar", "pseudoscalar", "cycle", "permuted")
+
+
+def group_spec(
+    env_id: str,
+    group: Group | str,
+    *,
+    obs: Mapping[str, Any],
+    action: Mapping[str, Any],
+    qpos: Mapping[str, Any] | None = None,
+    qvel: Mapping[str, Any] | None = None,
+    generators: Sequence[str] = (),
+    obs_names: Sequence[str] | None = None,
+    action_names: Sequence[str] | None = None,
+) -> SymmetrySpec:
+    """A symmetry of your own under any group, by saying which entries are vectors.
+
+    A space is a dictionary of kinds, and of the entries that are of the kind, by index or name:
+
+    - ``vector``: lists of as many entries as the group's matrices have rows; under Z(n), two that turn by 360/n degrees;
+    - ``scalar``: entries that stay, or "rest", all that no other kind has;
+    - ``pseudoscalar``: entries that a reflection changes the sign of, such as a yaw rate;
+    - ``cycle``: lists of n entries that Z(n) carries each to the next;
+    - ``permuted``: for anything else a list of dictionaries of ``entries`` and, by generator's name, the ``permutation`` and
+      ``signs`` of its image ``entries[permutation] * signs``, as in `mirror_spec`; what is left out stays.
+
+    Args:
+        group: the group, or its name, such as "D(4)".
+        qpos, qvel: for `certify` of a MuJoCo environment; velocities are as positions if left out.
+        generators: names of the group's generators, the discrete ones first. If left out, "quarter turn" (or "turn by 2 pi/n")
+            and "mirror" of Z(n) and D(n), and else numbers.
+    Raises:
+        ValueError: an entry that is in no kind or in two, a kind that the group has not, or images that break its relations.
+
+    >>> spec = group_spec("Point-v0", "D(4)", obs={"vector": [[0, 1], [2, 3]]}, action={"vector": [[0, 1]]})
+    >>> spec.generator_names
+    ('quarter turn', 'mirror')
+    >>> spec.transform_observation(spec.group.discrete_generators[0], np.array([1.0, 2.0, 3.0, 4.0]))
+    array([-2.,  1., -4.,  3.])
+    """
+    G = group if isinstance(group, Group) else _group(env_id, group)
+    names = tuple(generators) or _generator_names(G)
+    if len(names) != (count := len(G.discrete_generators) + len(G.lie_algebra)):
+        raise ValueError(f"{env_id}: {len(names)} names of generators for {count} generators of {G}; give as many")
+    states = {} if qpos is None else {"qpos": (qpos, None), "qvel": (qpos if qvel is None else qvel, None)}
+    of = {"obs": (obs, obs_names), "action": (action, action_names), **states}
+    spaces: dict[str, Any] = {key: _space_of(f"{env_id} {key}", G, names, *parts) for key, parts in of.items()}
+    spec = SymmetrySpec(env_id, G, symmetries=tuple(map(Symmetry, names)), **spaces)
+    for key in states:
+        spec.state_rep(key).check()
+    return spec.check()
+
+
+def _group(env_id: str, text: Any) -> Group:
+    """A group by its name and size, such as D(4)."""
+    name, size = (re.fullmatch(r"\s*(\w+)(?:\(\s*(\d*)\s*\))?\s*", str(text)) or re.match("()()", "")).groups()  # type: ignore
+    known = [one for one in groups.__all__ if isinstance(getattr(groups, one), FunctionType) and one[0].isupper()]
+    try:
+        if name in known:
+            return getattr(groups, name)(*([int(size)] if size else []))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{env_id}: group {text!r}: {error}; write for example D(4)") from None
+    raise ValueError(
+        f"{env_id}: group {text!r} is unknown; write for example D(4), Z(4) or O(3); known: {', '.join(known)}"
+    )
+
+
+def _generator_names(G: Group) -> tuple[str, ...]:
+    kind, _, size = str(G).rstrip(")").partition("(")
+    if kind in ("Z", "D") and size.isdigit():
+        turn = {"2": "half turn", "4": "quarter turn"}.get(size, f"turn by 2 pi/{size}")
+        return (turn, "mirror")[: len(G.discrete_generators)]
+    return tuple(f"generator {k}" for k in range(len(G.discrete_generators) + len(G.lie_algebra)))
+
+
+def _space_of(what: str, G: Group, generators: tuple[str, ...], parts: Any, names: Sequence[str] | None) -> Space:
+    """The action on a space of which each entry is in one part."""
+    if not isinstance(parts, Mapping) or not parts or (unknown := set(parts) - set(KINDS)):
+        listed = f" {', '.join(map(str, unknown))}" if isinstance(parts, Mapping) and parts else ""
+        raise ValueError(f"{what}: unknown{listed or ' parts'}; say which entries are {', '.join(KINDS)}")
+    blocks = [(index, matrices) for kind, value in parts.items() if kind != "scalar" or value != "rest"
+              for index, matrices in _blocks(what, G, generators, kind, value, names)]  # fmt: skip
+    taken = [i for index, _ in blocks for i in index]
+    n = len(names) if names is not None else max(taken, default=-1) + 1
+    if parts.get("scalar") == "rest":
+        if names is None:
+            raise ValueError(f"{what}: scalar=rest of how many entries? give their names, or their indices")
+        rest = sorted(set(range(n)) - set(taken))
+        blocks.append(
+            (rest, [np.eye(len(rest))] * len(G.discrete_generators) + [np.zeros((len(rest),) * 2)] * len(G.lie_algebra))
+        )
+        taken += rest
+    called = list(names) if names is not None else [f"{what.rpartition(' ')[2]}[{i}]" for i in range(n)]
+    for i in range(n):
+        if taken.count(i) != 1:
+            raise ValueError(
+                f"{what}: the entry {called[i]} is in {taken.count(i) or 'no'} part{'s'[: taken.count(i)]}; put it in one"
+            )
+    matrices = np.zeros((len(generators), n, n))
+    for index, block in blocks:
+        matrices[:, np.array(index)[:, None], np.array(index)] = block
+    discrete = len(G.discrete_generators)
+    return Space(called, matrices[:discrete], matrices[discrete:])
+
+
+Block = tuple[list[int], Sequence[np.ndarray]]
+
+
+def _blocks(what: str, G: Group, generators: tuple[str, ...], kind: str, value: Any, names: Any) -> Iterator[Block]:
+    """Indices of each part of a kind, and their matrix for each generator."""
+
+    def index(entry: Any) -> int:
+        if names is not None and entry in names:
+            return list(names).index(entry)
+        if (
+            isinstance(entry, int)
+            and not isinstance(entry, bool)
+            and 0 <= entry
+            and (names is None or entry < len(names))
+        ):
+            return entry
+        known = f" of {', '.join(names)}" if names is not None else ": give an index"
+        raise ValueError(f"{what}: {kind} has {entry!r}, which is no entry{known}")
+
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{what}: {kind}={value!r} must be a list")
+    if kind == "permuted":
+        for part in value:
+            entries = (
+                [index(entry) for entry in part["entries"]] if isinstance(part, Mapping) and "entries" in part else []
+            )
+            if not entries or (unknown := set(part) - {"entries", *generators}):
+                listed = f", not {', '.join(map(str, unknown))}" if entries else ""
+                raise ValueError(
+                    f"{what}: permuted has entries, and images by generators {', '.join(generators)}{listed}"
+                )
+            if len(G.lie_algebra):
+                raise ValueError(f"{what}: permuted is of finite groups, and {G} is none; use vector")
+            if wrong := [name for name in generators if not isinstance(part.get(name, {}), Mapping)]:
+                raise ValueError(f"{what}: permuted: {wrong[0]} is a dictionary of permutation and signs, or left out")
+            stay = {"permutation": range(len(entries)), "signs": [1] * len(entries)}
+            images = [stay | dict(part.get(name, {})) for name in generators]
+            yield entries, [_signed_permutation(what, one["permutation"], one["signs"], len(entries)) for one in images]
+        return
+    cyclic = str(G).startswith("Z(")
+    if kind == ("pseudoscalar" if cyclic else "cycle"):
+        remedy = "permuted" if kind == "cycle" else "scalar, for it has no reflections"
+        raise ValueError(f"{what}: {G} has no {kind}; use {remedy}")
+    vector: Any = V(G)
+    if kind == "vector" and cyclic:
+        angle = 2 * np.pi / G.d
+        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        vector = Rep.from_generators(
+            G, discrete_generators=torch.from_numpy(np.where(abs(turn) < 1e-15, 0.0, turn))[None]
+        )
+    rep = {"scalar": Scalar(G), "pseudoscalar": Pseudoscalar(G)}.get(kind, vector)
+    matrices = [*rep.rho(G.discrete_generators).numpy(), *rep.drho(G.lie_algebra).numpy()]
+    for entries in value:
+        entries = entries if isinstance(entries, list | tuple) else [entries]
+        if len(entries) != rep.dim:
+            raise ValueError(f"{what}: {kind} has {list(entries)}, and one of {G} is {rep.dim} entries")
+        yield [index(entry) for entry in entries], matrices
+
+
 def plain_spec(
     env: gym.Env, observation_space: gym.Space | None = None, action_space: gym.Space | None = None
 ) -> SymmetrySpec:
@@ -137,11 +306,10 @@ def entry_names(env: Any) -> dict[str, list[str]]:
     return {"obs_names": names, "action_names": [f"action[{i}]" for i in range(env.action_space.shape[0])]}
 
 
-def _involution(what: str, permutation, signs) -> Matrix:
-    n = len(permutation)
-    if signs is None or len(signs) != n:
+def _signed_permutation(what: str, permutation, signs, n: int) -> np.ndarray:
+    if signs is None or not len(permutation) == len(signs) == n:
         raise ValueError(
-            f"{what}: permutation has {n} entries, signs {0 if signs is None else len(signs)}; give as many"
+            f"{what}: permutation has {len(permutation)} entries, signs {0 if signs is None else len(signs)}; give {n}"
         )
     if sorted(permutation) != list(range(n)):
         raise ValueError(f"{what}: {list(permutation)} is not a permutation of 0..{n - 1}")
@@ -149,6 +317,12 @@ def _involution(what: str, permutation, signs) -> Matrix:
         raise ValueError(f"{what}: signs {list(signs)} must be 1 or -1")
     matrix = np.zeros((n, n))
     matrix[np.arange(n), list(permutation)] = signs
+    return matrix
+
+
+def _involution(what: str, permutation, signs) -> Matrix:
+    n = len(permutation)
+    matrix = _signed_permutation(what, permutation, signs, n)
     if (wrong := np.flatnonzero((matrix @ matrix != np.eye(n)).any(1))).size:
         raise ValueError(f"{what}: mirroring twice does not return entry {wrong[0]}; swap in pairs with equal signs")
     return tuple(map(tuple, matrix.tolist()))
@@ -310,7 +484,7 @@ def published_spec(spec: SymmetrySpec, task: str) -> SymmetrySpec:
     if task not in PUBLISHED:
         raise ValueError(f"no representation was published for {spec.env_id}; there is one for {', '.join(PUBLISHED)}")
     published = PUBLISHED[task]
-    state = {key: _signed_permutation(published, getattr(spec, key).features) for key in ("qpos", "qvel", "action")}
+    state = {key: _published_matrix(published, getattr(spec, key).features) for key in ("qpos", "qvel", "action")}
     features = [feature for key in ("qpos", "qvel") for feature in getattr(spec, key).features]
     whole = np.zeros((len(features), len(features)))
     n = len(state["qpos"])
@@ -321,7 +495,7 @@ def published_spec(spec: SymmetrySpec, task: str) -> SymmetrySpec:
     return SymmetrySpec(spec.env_id, published.group, act=spec.act, symmetries=(symmetry,), **spaces)
 
 
-def _signed_permutation(published: _Published, features: tuple[Entry, ...]) -> np.ndarray:
+def _published_matrix(published: _Published, features: tuple[Entry, ...]) -> np.ndarray:
     """The generator on features, each of which belongs to a joint; a free joint's come in blocks of three and nine."""
     joints = [f.joint for f in features]
     numbers = [joints[:i].count(joint) for i, joint in enumerate(joints)]

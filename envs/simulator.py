@@ -26,6 +26,10 @@ UNSTABLE = {
 
 NOT_FINITE = {"obs": "an observation is not finite", "reward": "the reward is not finite"}
 
+STATE_METHODS = (
+    "methods simulator_state(), plain data with the observation as 'state', and restore_simulator_state(data)"
+)
+
 PROBES = 40  # states by which an environment is asked whether it remembers anything
 START_SPREAD = 0.1  # width of a bare model's random starts, in radians or metres and their rates
 
@@ -128,13 +132,14 @@ class Simulator:
         ValueError: the environment is no Gymnasium MuJoCo environment.
     """
 
+    control_scale = 1.0  # share of the actions' range, about its middle, that random ones are drawn from
     is_task = True  # whether there are an observation, a reward, a termination and a reset of its own
 
     def __init__(self, env):
         base = env.unwrapped
         if not isinstance(base, MujocoEnv) or not hasattr(base, "_get_obs"):
             raise ValueError(
-                f"{type(base).__name__} is no Gymnasium MuJoCo environment; the simulator can't be stepped"
+                f"{type(base).__name__} is no Gymnasium MuJoCo environment: to certify it, give it {STATE_METHODS}"
             )
         self.env, self.model, self.data = without_passive(env), base.model, base.data
         self._observation = observation_function(self.env)
@@ -178,6 +183,19 @@ class Simulator:
 
     @property
     def action_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest of the random actions.
+
+        Raises:
+            ValueError: the environment's actions have no bounds.
+        """
+        low, high = self._bounds
+        if self.control_scale == 1:
+            return low, high
+        middle, half = (low + high) / 2, self.control_scale * (high - low) / 2
+        return middle - half, middle + half
+
+    @property
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Lowest and highest action, float64; where a wrapper takes any, those inside it.
 
         Raises:
@@ -406,8 +424,7 @@ class ObservedSimulator(Simulator):
         base = env.unwrapped
         if not (hasattr(base, "simulator_state") and hasattr(base, "restore_simulator_state")):
             raise ValueError(
-                f"{type(base).__name__} is no Gymnasium MuJoCo environment, and has no methods simulator_state and "
-                "restore_simulator_state; the simulator can't be stepped"
+                f"{type(base).__name__} is no Gymnasium MuJoCo environment: to certify it, give it {STATE_METHODS}"
             )
         if "state" not in base.simulator_state():
             raise ValueError(
@@ -499,7 +516,7 @@ class BareSimulator(Simulator):
         return ()
 
     @property
-    def action_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
         low, high = np.full(self.model.nu, -1.0), np.ones(self.model.nu)
         limited = self.model.actuator_ctrllimited.astype(bool)
         low[limited], high[limited] = self.model.actuator_ctrlrange[limited].T

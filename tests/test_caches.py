@@ -124,6 +124,13 @@ def test_a_certificate_is_of_its_versions(mine, monkeypatch, where, name, value)
     assert find_certificate(env, spec) is None
 
 
+def test_a_certificate_with_weaker_controls_is_another(mine):
+    env = mine()
+    spec = symmetry_spec(env, symmetry="left-right")
+    save_certificate(certify(env, spec, n_states=20, n_resets=20, control_scale=0.5))
+    assert find_certificate(env, spec) is None
+
+
 def test_an_environment_whose_options_are_not_known_is_certified_again(caplog):
     from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
 

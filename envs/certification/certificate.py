@@ -282,6 +282,7 @@ class Certificate:
         n_states, seed: number of states and seed of the sample.
         solver: "stock", or "tight" for one that solves contact forces to rounding.
         mujoco: version of the simulator.
+        control_scale: share of the actions' range that random actions were drawn from.
         generators: one report per generator of the spec's group, discrete ones first.
         wrappers: class names of the wrappers that steps went through, the outermost first.
         others: certificates of the other symmetries that were found, where no spec was given; the verdicts are not of these.
@@ -297,6 +298,7 @@ class Certificate:
     mujoco: str
     generators: tuple[GeneratorReport, ...]
     environment: str | None = None
+    control_scale: float = 1.0
     wrappers: tuple[str, ...] = ()
     others: tuple[Certificate, ...] = ()
     refused: tuple[str, ...] = ()
@@ -328,6 +330,7 @@ class Certificate:
             "seed": self.seed,
             "solver": self.solver,
             "mujoco": self.mujoco,
+            "control_scale": self.control_scale,
             "exact_below": EXACT_BELOW,
             "approximate_below": APPROXIMATE_BELOW,
             "verdict": {"dynamics": self.dynamics_verdict, "reward": self.reward_verdict},
@@ -355,6 +358,7 @@ class Certificate:
                 **{key: data[key] for key in keys},
                 generators=reports,
                 environment=data.get("environment"),
+                control_scale=float(data.get("control_scale", 1.0)),
                 wrappers=tuple(data.get("wrappers", ())),  # certificates of earlier versions have none of these
                 others=tuple(map(cls.from_dict, data.get("others", ()))),
                 refused=tuple(data.get("refused", ())),
@@ -368,7 +372,9 @@ class Certificate:
         lines = [
             f"{self.env_id}: one step from {self.n_states} random states and their mirror images{through}",
             f"model {self.model_digest[:12]}, spec {self.spec_digest[:12]}, seed {self.seed}, {self.solver} solver, "
-            f"MuJoCo {self.mujoco}",
+            f"MuJoCo {self.mujoco}"
+            + f", controls at {self.control_scale:g} of their range"
+            * (self.control_scale != 1),
         ]
         if len(self.reports) > 1:
             rows = [["symmetry", "dynamics", "p95", "reward", "parameters that deviate"]]

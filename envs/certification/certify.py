@@ -94,6 +94,7 @@ def certify(
     n_resets: int = 2000,
     seed: int = 0,
     solver: str = "stock",
+    control_scale: float = 1.0,
     progress: bool = False,
 ) -> Certificate:
     """Step the real simulator from states and from their mirror images, and report what differs.
@@ -110,6 +111,8 @@ def certify(
         seed: seed of the rollouts, the actions, the resets and the elements of continuous groups.
         solver: "stock" leaves the model's; "tight" solves contact forces to rounding, which tells a solver's tolerance
             from a broken symmetry.
+        control_scale: share of the actions' range, about its middle, that random actions are drawn from; less than 1 for a
+            robot that the whole range throws over.
         progress: whether to draw a bar, once the work takes longer than a few seconds.
     Returns:
         defects of dynamics, observation, reward, termination and reset distribution for each generator.
@@ -122,10 +125,13 @@ def certify(
         raise ValueError(f"n_states={n_states} is too few for a 95th percentile; use at least 20")
     if n_resets < 20:
         raise ValueError(f"n_resets={n_resets} is too few to compare distributions; use at least 20")
+    if not 0 < control_scale <= 1:
+        raise ValueError(f"control_scale={control_scale} must be above 0 and at most 1, the whole range")
     if solver not in SOLVERS:
         raise ValueError(f"solver={solver!r} is unknown; use {' or '.join(map(repr, SOLVERS))}")
     specs, refused = ([spec], []) if spec is not None else symmetry_specs(env)
     with opened(env) as simulator:
+        simulator.control_scale = control_scale
         for one in specs:
             check(one, simulator)
         if simulator.is_task:
@@ -156,6 +162,7 @@ def certify(
                         n_states=n_states,
                         seed=seed,
                         solver=solver,
+                        control_scale=control_scale,
                         mujoco=mujoco.__version__,
                         generators=reports,
                         wrappers=simulator.wrappers,

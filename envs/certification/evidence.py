@@ -176,7 +176,8 @@ class SimulatedSteps:
             kinds, counts = np.unique(fault[fault != ""], return_counts=True)
             raise ValueError(
                 f"{self.simulator.name}: no verdict, for {n} of {len(fault)} steps are left to judge ({counts.max()} "
-                f"{kinds[counts.argmax()]}); give it weaker controls or a shorter timestep, or take more states"
+                f"{kinds[counts.argmax()]}); give it weaker controls (control_scale=0.1, "
+                "--control-scale 0.1) or a shorter timestep, or take more states"
             )
 
     def verdict(self, elements: Elements, m: Outcome | None = None) -> str:

@@ -114,9 +114,9 @@ def spec_digest(spec: SymmetrySpec) -> str:
 
 
 def find_certificate(source: mujoco.MjModel | gym.Env, spec: SymmetrySpec, solver: str = "stock") -> Certificate | None:
-    """The stored certificate of a spec for a bare model or an environment; None where there is none."""
+    """The stored certificate of a spec for a bare model or an environment, with the whole range of controls, or None."""
     model, environment = digests(source)
-    path = _path(model, environment, spec_digest(spec), solver, mujoco.__version__)
+    path = _path(model, environment, spec_digest(spec), solver, mujoco.__version__, 1.0)
     return _read(path) if environment is not None and path.exists() else None
 
 
@@ -150,14 +150,8 @@ def save_certificate(certificate: Certificate) -> Path | None:
         )
         return None
     certificate = replace(certificate, others=(), refused=())
-    of = (
-        certificate.model_digest,
-        certificate.environment,
-        certificate.spec_digest,
-        certificate.solver,
-        certificate.mujoco,
-    )
-    path = _path(*of)
+    c = certificate
+    path = _path(c.model_digest, c.environment, c.spec_digest, c.solver, c.mujoco, c.control_scale)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, certificate.to_dict())
@@ -216,8 +210,8 @@ def _folder() -> Path:
     return cache_folder("certificates")
 
 
-def _path(model: str, environment: str | None, spec: str, solver: str, version: str) -> Path:
-    parts = [model, environment, spec, solver, version, gym.__version__, __version__, FORMAT]
+def _path(model: str, environment: str | None, spec: str, solver: str, version: str, scale: float) -> Path:
+    parts = [model, environment, spec, solver, version, scale, gym.__version__, __version__, FORMAT]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return _folder() / f"{spec[:32]}-{key[:32]}-{solver}.json"
 

@@ -13,11 +13,11 @@ from rppdyn.envs import (
     FaultReport,
     certify,
     diagnose,
+    file_spec,
     find_fault,
     read_episodes,
     save_certificate,
     symmetry_spec,
-    terms_spec,
 )
 from rppdyn.envs.certification.figure import picture_format
 from rppdyn.envs.making import load_model, stock_env
@@ -41,11 +41,17 @@ def run(config: CertifyConfig, progress: bool = False) -> Certificate:
     spec = None  # every symmetry that is found
     if config.spec is not None:
         with closing(stock_env(config.what, disable_env_checker=True)) as env:
-            spec = terms_spec(env, config.spec, symmetry=config.symmetry)
+            spec = file_spec(env, config.spec, symmetry=config.symmetry)
     elif config.symmetry is not None or config.variant != "derived":
         spec = symmetry_spec(config.what, symmetry=config.symmetry, variant=config.variant)
     certificate = certify(
-        config.what, spec, n_states=config.states, seed=config.seed, solver=config.solver, progress=progress
+        config.what,
+        spec,
+        n_states=config.states,
+        seed=config.seed,
+        solver=config.solver,
+        control_scale=config.control_scale,
+        progress=progress,
     )
     save_certificate(certificate)
     files: dict[str, Callable[[Path], object]] = {}

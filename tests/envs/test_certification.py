@@ -428,8 +428,12 @@ def test_steps_that_mujoco_reset_are_left_out(capfd, tmp_path, monkeypatch):
     """Torques too strong in one state of two, or in all; MuJoCo's own log is kept out of the folder and the terminal."""
     monkeypatch.chdir(tmp_path)
     model = flippers(torque=1e9)
-    with refused("model: no verdict", "of 40 steps", "unstable, MuJoCo reset it: bad acceleration"):
+    with refused("model: no verdict", "of 40 steps", "unstable, MuJoCo reset it: bad acceleration", "--control-scale"):
         certify(model, symmetry_spec(model, symmetry="left-right"), n_states=40)
+    weak = certify(model, symmetry_spec(model, symmetry="left-right"), n_states=40, control_scale=1e-9)
+    assert weak.dynamics_verdict == "exact" and "controls at 1e-09" in weak.table()
+    with refused("control_scale=2"):
+        certify(model, symmetry_spec(model, symmetry="left-right"), control_scale=2)
     model = flippers(torque=1e6)
     certificate = certify(model, symmetry_spec(model, symmetry="left-right"), n_states=100)
     (report,) = certificate.generators

@@ -57,13 +57,14 @@ def test_the_demo_ends_with_what_was_learned(tmp_path, monkeypatch, capsys):
         )
 
 
-def test_the_point_trains_with_its_mirror(tmp_path, monkeypatch):
-    for name in ("point.py", "point_mirror.yaml"):
+@pytest.mark.parametrize("spec", ["point_mirror.yaml", "point_square.yaml"])
+def test_the_point_trains_with_its_symmetry(tmp_path, monkeypatch, spec):
+    for name in ("point.py", spec):
         shutil.copy(EXAMPLES / name, tmp_path)
     monkeypatch.chdir(tmp_path)
     words = (
         "env=point:Point-v0",
-        "env.spec=point_mirror.yaml",
+        f"env.spec={spec}",
         "model=rpp",
         "model.hidden=8",
         "callbacks=point:StopWhenNear",

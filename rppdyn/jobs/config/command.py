@@ -470,10 +470,15 @@ class CertifyConfig:
     what: str = word("an environment's identifier, for example Walker2d-v5, or an .xml or .urdf file", "WHAT")
     symmetry: str | None = option(None, "which one, for example D4 (the default one); several: a+b", "NAME")
     variant: str = option("derived", "published: as the papers have it", choices=VARIANTS)
-    spec: str | None = option(None, "a YAML file of the terms that the environment observes", "FILE")
+    spec: str | None = option(
+        None, "a file of a symmetry of yours, or of the terms that the environment observes", "FILE"
+    )
     states: int = option(400, "how many are mirrored, stepped and compared")
     seed: int = option(0, "of the states and actions that are compared")
     solver: str = option("stock", "tight: solve contact forces to rounding", choices=("stock", "tight"))
+    control_scale: float = option(
+        1.0, "share of the range that random controls are drawn from, for a robot that falls over"
+    )
     json: str | None = option(None, "also write the certificate to FILE", "FILE")
     figure: str | None = option(None, "also draw it (png, svg or pdf)", "FILE")
     rank: bool = option(False, "also repair what deviates in the model, one by one, and rank it by its effect")
@@ -481,6 +486,7 @@ class CertifyConfig:
 
     def __post_init__(self) -> None:
         flags(self, states=20, seed=0)
+        require("--control-scale", self.control_scale, 0 < self.control_scale <= 1, "above 0 and at most 1")
         other = {"--figure": self.figure, "--rank": self.rank, "--symmetry": self.symmetry, "--spec": self.spec}
         if self.log is not None and (given := [name for name, value in other.items() if value]):
             raise ConfigError(
