@@ -162,7 +162,8 @@ def group_spec(
 
 def _group(env_id: str, text: Any) -> Group:
     """A group by its name and size, such as D(4)."""
-    name, size = (re.fullmatch(r"\s*(\w+)(?:\(\s*(\d*)\s*\))?\s*", str(text)) or re.match("()()", "")).groups()  # type: ignore
+    written = re.fullmatch(r"\s*(\w+)(?:\(\s*(\d*)\s*\))?\s*", str(text))
+    name, size = written.groups() if written is not None else ("", "")
     known = [one for one in groups.__all__ if isinstance(getattr(groups, one), FunctionType) and one[0].isupper()]
     try:
         if name in known:
