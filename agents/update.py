@@ -1,7 +1,7 @@
 """One gradient update of RPP-SAC, of one agent or of several at once.
 
-`RPPSAC.train` -> `train_agents` (`sac.py`) -> `SACUpdate.step` -> `FastUpdate.step` (`compiling.py`: compiled, captured, or as it
-is) -> `SACUpdate.sample`, then `SACUpdate.update_`, the algorithm.
+`RPPSAC.train` -> `train_agents` (`sac.py`) -> `SACUpdate.step` -> `FastUpdate.step` (`compiling.py`: compiled, captured, or as
+it is) -> `SACUpdate.sample`, then `SACUpdate.update_`, the algorithm.
 
 S agents are updated together, each as if it were alone. `SACUpdate.state` holds vectors that share their memory with the
 agents' networks and optimisers; n_pi and n_q are the numbers of parameters, K the number of critics of an agent:
@@ -175,8 +175,8 @@ class SACUpdate:
             settings: the others.
         Returns:
             Metrics, (S,) each: `actor_loss`, `critic_loss` (both without the prior and the mirror loss), `ent_coef`,
-            `ent_coef_loss`, `actor_prior`, `critic_prior` (negative log priors over N, constants included), `entropy`, and `mirror_loss`
-            (without its weight) where it is in use.
+            `ent_coef_loss`, `actor_prior`, `critic_prior` (negative log priors over N, constants included), `entropy`, and
+            `mirror_loss` (without its weight) where it is in use.
         """
         rate, gamma, tau, noise_variance, target_entropy = numbers.unbind()
         alpha, share = state["log_alpha"].exp(), 1 / batch["transitions"]
