@@ -12,12 +12,10 @@ from torch import Tensor, nn
 from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.reps import Rep
 
-STARTS = 24  # directions of the family of which the one with the largest evidence is where learning starts
-CLOUD = 200  # states at which the energy should be invariant, about: the data, and others near them
-STRONGEST = (
-    15.0  # the largest log strength: the energy's change is below 1e-3 of its spread, and factorisations stay exact
-)
-NEAR = 0.3  # how far those are from the data, in standard deviations of each coordinate
+NUM_STARTS = 24  # directions of the family of which the one with the largest evidence is where learning starts
+NUM_INVARIANCE_STATES = 200  # states at which the energy should be invariant, about: the data, and others near them
+MAX_LOG_STRENGTH = 15.0  # where the energy's change is below 1e-3 of its spread, and factorisations stay exact
+INVARIANCE_SPREAD = 0.3  # how far those are from the data, in standard deviations of each coordinate
 
 
 @dataclass(frozen=True)
@@ -156,15 +154,18 @@ def learn_symmetry(
         if direction is not None and rep is not None:
             A = torch.einsum("i,iab->ab", direction, rep.G.lie_algebra)
             A = 2**0.5 * A / A.norm()
-        strength = 0.0 if direction is None else float(model.log_strength.clamp(max=STRONGEST).exp())
+        strength = 0.0 if direction is None else float(model.log_strength.clamp(max=MAX_LOG_STRENGTH).exp())
         noise = tuple((model.log_noise / 2).exp().tolist())
     return SymmetricHamiltonian(A, strength, (noise[0], noise[1]), float(log_evidence), phi, weights)
 
 
 def _invariance(phi: _Features, z: Tensor, rep: Rep, generator: torch.Generator) -> Tensor:
     """E D_i D_j^T for the changes D_i of the features along the family's directions, ``(D, D, features, features)``."""
-    times = max(1, CLOUD // len(z))
-    near = [z + NEAR * z.std(0) * torch.randn(z.shape, dtype=z.dtype, generator=generator) for _ in range(times)]
+    times = max(1, NUM_INVARIANCE_STATES // len(z))
+    near = [
+        z + INVARIANCE_SPREAD * z.std(0) * torch.randn(z.shape, dtype=z.dtype, generator=generator)
+        for _ in range(times)
+    ]
     cloud = torch.cat([z, *near])
     slopes = phi.gradients(cloud)
     changes = torch.stack([torch.einsum("nfi,ni->nf", slopes, cloud @ A.mT) for A in rep.lie_generators.to(z)])
@@ -194,7 +195,7 @@ class _SymmetryEvidence:
         if direction is not None:
             assert self.invariance is not None
             a = direction / direction.norm()
-            prior = prior + self.log_strength.clamp(max=STRONGEST).exp() * torch.einsum(
+            prior = prior + self.log_strength.clamp(max=MAX_LOG_STRENGTH).exp() * torch.einsum(
                 "a,b,abfg->fg", a, a, self.invariance
             )
         precise = (-self.log_noise).exp()
@@ -220,7 +221,7 @@ def _start(model: _SymmetryEvidence, fixed: Tensor | None, generator: torch.Gene
     if fixed is not None:
         return fixed.to(model.grams)
     size = len(model.invariance)
-    starts = nn.functional.normalize(torch.randn(STARTS, size, dtype=torch.float64, generator=generator), dim=1)
+    starts = nn.functional.normalize(torch.randn(NUM_STARTS, size, dtype=torch.float64, generator=generator), dim=1)
     with torch.no_grad():
         return max(starts, key=lambda a: float(model(a)[0])).clone()
 

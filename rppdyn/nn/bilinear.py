@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.nn.coefficients import ExactBuffers, layout_number
-from rppdyn.nn.linear import bind, check_size
+from rppdyn.nn.coefficients import layout_number
+from rppdyn.nn.linear import SamplesLastLayer, bind
 from rppdyn.nn.pathways import Pathway, written
 from rppdyn.reps import Rep
 from rppdyn.reps.rep import is_int
 
-SCALE = 0.1
+OUTPUT_SCALE = 0.1
 """Factor on the layer's output, as published in most backends (0.03 in the published RPP code)."""
 
 
@@ -36,10 +36,9 @@ def contractions(rep: Rep, maps: int | None = None) -> list[Contraction]:
             for b, (rep_b, index_b) in enumerate(parts):
                 coordinates = _as_matrix(rep_a, rep_c, rep_b.T)
                 if coordinates is not None:
-                    used = min(len(index_a), rep_a.dim if maps is None else maps)
-                    contractions.append(
-                        Contraction(c, a, b, coordinates, used, len(index_c), len(index_b), rep_c.dim, rep_b.dim)
-                    )
+                    copies = min(len(index_a), rep_a.dim if maps is None else maps)
+                    counts = copies, len(index_c), len(index_b)
+                    contractions.append(Contraction(c, a, b, coordinates, *counts, rep_c.dim, rep_b.dim))
     return contractions
 
 
@@ -77,14 +76,14 @@ class BilinearPathway(Pathway):
         return f"{self.weight.numel()} weights, variance={written(self.log_variance)}"
 
 
-class Bilinear(ExactBuffers):
+class Bilinear(SamplesLastLayer):
     """The identity plus contractions of pairs of parts, ``rep -> rep`` (Finzi 2023, 2.6).
 
     Of each part at most ``maps`` copies serve as maps; which, is drawn from ``generator`` at construction and kept in a
     buffer, so that a checkpoint remembers it. Published are as many as it has dimensions, the default. Products of all pairs of
     ``n`` vectors take ``n`` maps: with fewer those of the others have to be put together from several by division, which
     the layers after it learn badly. Weights start with variance one over the number of
-    terms summed, so that the layer adds about a tenth (``SCALE``) of its input's size; the published backends start from
+    terms summed, so that the layer adds about a tenth (``OUTPUT_SCALE``) of its input's size; the published backends start from
     N(0, 1) or 0.01 N(0, 1) whatever the width.
 
     Each contraction is carried out in the cheaper of its two orders: a product of its weights with the features of all
@@ -92,22 +91,15 @@ class Bilinear(ExactBuffers):
     with the samples last.
 
     Raises:
-        ValueError: no part of ``rep`` is a map between two others, so there is nothing to contract; ``rep`` is complex, or
-            bound to no group; fewer than one map.
+        ValueError: no part of ``rep`` is a map between two others, so there is nothing to contract; fewer than one map.
     """
 
     maps: Tensor
     order: Tensor | None
     inverse: Tensor | None
 
-    def __init__(
-        self,
-        rep: Rep,
-        *,
-        maps: int | None = None,
-        variance: int | float = 1e5,
-        generator: torch.Generator | None = None,
-    ):
+    def __init__(self, rep: Rep, *, maps: int | None = None, variance: int | float = 1e5,
+                 generator: torch.Generator | None = None):  # fmt: skip
         super().__init__()
         if maps is not None and not (is_int(maps) and maps >= 1):
             raise ValueError(
@@ -118,9 +110,8 @@ class Bilinear(ExactBuffers):
         if not self.contractions:
             raise ValueError(f"no part of {rep} is a linear map between two others: leave the bilinear layer out")
         parts = rep.blocks()
-        order = torch.cat(
-            [index.T.flatten() for _, index in parts]
-        )  # part by part, of each all copies of one component together
+        # part by part, of each all copies of one component together
+        order = torch.cat([index.T.flatten() for _, index in parts])
         contiguous = bool((order == torch.arange(rep.dim)).all())
         self.register_constant("order", None if contiguous else order)
         inverse = order.argsort()
@@ -150,21 +141,11 @@ class Bilinear(ExactBuffers):
 
     def assemble(self) -> tuple[Tensor, Tensor]:
         """The flat weights, scaled, and the coordinates of the maps' matrices in the features."""
-        return SCALE * self.equivariant.weight, self.maps
-
-    def forward(
-        self, x: Float[Tensor, "*batch n"], weights: tuple[Tensor, Tensor] | None = None
-    ) -> Float[Tensor, "*batch n"]:
-        check_size(x, self.rep)
-        y = self.samples_last(
-            x.reshape(-1, x.shape[-1]).mT.contiguous(), self.assemble() if weights is None else weights
-        )
-        return y.mT.view(x.shape)
+        return OUTPUT_SCALE * self.equivariant.weight, self.maps
 
     def samples_last(
         self, x: Float[Tensor, "*stack n samples"], weights: tuple[Tensor, Tensor]
     ) -> Float[Tensor, "*stack n samples"]:
-        """The same for features as they lie in memory between layers."""
         weight, index = weights
         x = x if self.order is None else x.index_select(-2, self.order)
         y = self.plan(index, x, weight)
@@ -174,10 +155,7 @@ class Bilinear(ExactBuffers):
         return f"{self.rep}, {len(self.contractions)} contractions"
 
 
-# -- the arithmetic of the bilinear layer, with the samples last ---------------------------------------------------------------
-
-
-I, K = -4, -3  # axes of the grid
+I, K = -4, -3  # axes of a plan's grid
 
 
 @dataclass(frozen=True)
@@ -251,15 +229,11 @@ class ContractionGroup:
         self.grids = [(self.components * k.maps, shapes[k.other][1]) for k in contractions]
         self.rows = [k.maps * j for k, (_, j) in zip(contractions, self.grids, strict=True)]
 
-    def split(self, z: Float[Tensor, "*stack components rows samples"]) -> list[Float[Tensor, "*stack k j samples"]]:
-        """Each contraction's share of ``w p``."""
+    def grid(self, z: Float[Tensor, "*stack components rows samples"]) -> list[Float[Tensor, "*stack 1 k j samples"]]:
+        """Each contraction's share of ``w p``, to be multiplied."""
         pieces = (z,) if len(self.rows) == 1 else z.split_with_sizes(self.rows, -2)
         stack, samples = z.shape[:-3], z.shape[-1]
-        return [p.view(*stack, k, j, samples) for p, (k, j) in zip(pieces, self.grids, strict=True)]
-
-    def grid(self, z: Float[Tensor, "*stack components rows samples"]) -> list[Float[Tensor, "*stack 1 k j samples"]]:
-        """The same, to be multiplied."""
-        return [p.unsqueeze(I) for p in self.split(z)]
+        return [p.view(*stack, 1, k, j, samples) for p, (k, j) in zip(pieces, self.grids, strict=True)]
 
 
 class Plan:
@@ -275,9 +249,8 @@ class Plan:
         map_sizes: number of rows of features that each set of matrices takes.
     """
 
-    def __init__(
-        self, groups: Sequence[Sequence[Contraction]], shapes: Sequence[tuple[int, int]], map_sizes: dict[tuple, int]
-    ):
+    def __init__(self, groups: Sequence[Sequence[Contraction]], shapes: Sequence[tuple[int, int]],
+                 map_sizes: dict[tuple, int]):  # fmt: skip
         self.groups = [ContractionGroup(ks, shapes) for ks in groups]
         self.shapes, self.sizes = list(shapes), [components * copies for components, copies in shapes]
         self.weight_shapes = [(sum(group.rows), group.copies) for group in self.groups]

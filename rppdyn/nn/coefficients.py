@@ -1,4 +1,4 @@
-"""From the scaled coefficients of an equivariant basis to the dense tensor that they describe."""
+"""Buffers that casts do not round, and the map from scaled coefficients of an equivariant basis to a dense tensor."""
 
 from __future__ import annotations
 
@@ -61,31 +61,25 @@ class ExactBuffers(nn.Module):
         self._constants: dict[str, Tensor] = {}
         self._solved: dict[str, Tensor] | None = None  # the solver's basis, where that of a state dict is in its place
 
-    def register_exact(self, name: str, value: Tensor, *, working_copy: bool = True) -> None:
+    def register_exact(self, name: str, value: Tensor, *, working_copy: bool = True, persistent: bool = True) -> None:
         """Keep ``value`` in float64; with ``working_copy``, under ``<name>_exact`` beside a cast one under ``name``."""
-        self._register_exact(name, value, working_copy, persistent=True)
+        exact = value.detach().to(torch.float64)
+        self.register_buffer(f"{name}_exact" if working_copy else name, exact, persistent=persistent)
+        if working_copy:
+            self.register_buffer(name, exact.to(torch.get_default_dtype()), persistent=False)
+        self._exact[f"{name}_exact" if working_copy else name] = name if working_copy else None
 
     def register_constant(self, name: str, value: Tensor | None, *, working_copy: bool = True) -> None:
         """Keep what follows from the arguments; numbers with a fraction as by :meth:`register_exact`."""
         if value is None:
             self.register_buffer(name, None, persistent=False)
         elif value.is_floating_point():
-            self._register_exact(name, value, working_copy, persistent=False)
+            self.register_exact(name, value, working_copy=working_copy, persistent=False)
             buffer = f"{name}_exact" if working_copy else name
             self._constants[buffer] = self.get_buffer(buffer)
         else:
             self.register_buffer(name, value, persistent=False)
             self._constants[name] = value
-
-    def _register_exact(self, name: str, value: Tensor, working_copy: bool, persistent: bool) -> None:
-        exact = value.detach().to(torch.float64)
-        if working_copy:
-            self.register_buffer(f"{name}_exact", exact, persistent=persistent)
-            self.register_buffer(name, exact.to(torch.get_default_dtype()), persistent=False)
-            self._exact[f"{name}_exact"] = name
-        else:
-            self.register_buffer(name, exact, persistent=persistent)
-            self._exact[name] = None
 
     def register_layout(self, words: str, numbers: Iterable[float]) -> None:
         """Put the layout into the state dict, as the bytes of a line of text."""
@@ -119,13 +113,9 @@ class ExactBuffers(nn.Module):
         return self
 
     def check_layout(self, state_dict: Mapping[str, Tensor], prefix: str) -> None:
-        """Refuse the state dict of another layout; constants that an earlier version saved are compared.
-
-        Raises:
-            ValueError: naming both layouts.
-        """
-        own = self._constants.get("layout")
-        where, mine = prefix.rstrip(".") or type(self).__name__, None if own is None else _read_layout(own)
+        """Refuse the state dict of another layout; constants that an earlier version saved are compared."""
+        layout = self._constants.get("layout")
+        where, mine = prefix.rstrip(".") or type(self).__name__, None if layout is None else _read_layout(layout)
         saved = state_dict.get(f"{prefix}layout")
         if mine is not None and saved is not None:
             words, numbers = _read_layout(saved)
@@ -187,11 +177,7 @@ LAYOUT_TOLERANCE = 1e-6
 
 
 def check_layouts(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str = "") -> None:
-    """Refuse another layout of any part of a module before one of them is loaded.
-
-    Raises:
-        ValueError: naming both layouts.
-    """
+    """Refuse another layout of any part of a module before one of them is loaded."""
     for name, part in module.named_modules():
         if isinstance(part, ExactBuffers):
             part.check_layout(state_dict, f"{prefix}{name}." if name else prefix)
@@ -212,9 +198,6 @@ def layout_number(values: Tensor, *places: Tensor) -> float:
     """A number that hardly any other values at any other places have: their sum, with a weight for each place."""
     weights = (torch.cos(math.sqrt(k + 2) * p.double() + k) for k, p in enumerate(places))
     return float(functools.reduce(torch.mul, weights, values.double()).sum())
-
-
-# -- from the scaled coefficients of an equivariant basis to the dense tensor that they describe -------------------------------
 
 
 class CoefficientMap(ExactBuffers):
@@ -280,9 +263,7 @@ class CoefficientMap(ExactBuffers):
         """Keep the map from parameters to the tensor, in the form that is fastest."""
         self.register_constant("scale", scale)
         if len(rows) and len(rows.unique()) == len(rows):
-            spread = (
-                torch.arange(self.size) % self.rank
-            )  # where there is no entry: sums of zeros into one place take long
+            spread = torch.arange(self.size) % self.rank  # without an entry: sums of zeros into one place take long
             factor = values.new_zeros(self.size).scatter_(0, rows, values)
             self.form = "gather" if (factor == 1).all() else "signed gather"
             index = spread.scatter_(0, rows, cols)
@@ -307,9 +288,8 @@ class CoefficientMap(ExactBuffers):
         shape = (*theta.shape[:-1], *self.shape)
         if self.form == "sparse":
             entries = theta.index_select(-1, self.cols) * self.values
-            base = (
-                theta.new_zeros(*theta.shape[:-1], self.size) if onto is None else onto.reshape(*theta.shape[:-1], -1)
-            )
+            size = (*theta.shape[:-1], self.size)
+            base = theta.new_zeros(size) if onto is None else onto.reshape(size)
             return base.index_add(-1, self.rows, entries).view(shape)
         if self.form == "zero":
             return theta.new_zeros(shape) if onto is None else onto
@@ -338,17 +318,17 @@ class CoefficientMap(ExactBuffers):
         return bool(torch.isclose(w.square().sum(), inside, rtol=LAYOUT_TOLERANCE))
 
     def use_basis(self, saved: Mapping[str, Tensor]) -> None:
-        own = dict(self._constants if self._solved is None else self._solved)
-        new = _saved_entries(saved or own)
-        is_own = all(a.shape == b.shape and torch.allclose(a, b) for a, b in zip(new, _saved_entries(own), strict=True))
-        if is_own and self._solved is None:
+        solved = dict(self._constants if self._solved is None else self._solved)
+        old, new = _saved_entries(solved), _saved_entries(saved or solved)
+        is_solved = all(a.shape == b.shape and torch.allclose(a, b) for a, b in zip(new, old, strict=True))
+        if is_solved and self._solved is None:
             return
         like = self.scale
         for name in list(self._constants):
             self.drop_exact(name) if name in self._exact else self._buffers.pop(name)
         self._constants = {}
-        self._solved = None if is_own else own
-        self._store(*(_saved_entries(own) if is_own else new))
+        self._solved = None if is_solved else solved
+        self._store(*(old if is_solved else new))
         for name, value in self._constants.items():
             self._buffers[name] = value.to(like.device)
             if (working := self._exact.get(name)) is not None:
@@ -469,8 +449,7 @@ def _copies_inside(basis: Basis) -> Tensor:
     """New position of each coefficient of a basis: (copy, basis vector) of each block becomes (basis vector, copy)."""
     positions, start = [torch.zeros(0, dtype=torch.int64)], 0
     for block in basis.blocks:
-        copies = len(block.index)
-        rank = block.basis.rank
+        copies, rank = len(block.index), block.basis.rank
         positions.append(start + torch.arange(rank * copies).view(rank, copies).T.flatten())
         start += rank * copies
     return torch.cat(positions)

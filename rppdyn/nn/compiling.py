@@ -17,11 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_compiler(device: torch.device) -> None:
-    """Refuse `compile=true` on a CPU without the C++ compiler that torch calls there.
-
-    Raises:
-        ValueError: saying which, and how to name another.
-    """
+    """Refuse `compile=true` on a CPU without the C++ compiler that torch calls there."""
     if missing := _missing_compiler(device):
         raise ValueError(f"compile=true: {missing}")
 
@@ -43,7 +39,7 @@ def why_not_compiled(device: torch.device) -> str:
 def _failure(device: torch.device) -> str:
     """A sum is compiled, which takes seconds the first time: a compiler that is there may lack Python's headers or OpenMP."""
     try:
-        compiled(_sum, dynamic=False)(torch.ones(2, device=device))
+        compiled(lambda x: x + 1.0, dynamic=False)(torch.ones(2, device=device))
     except Exception as error:  # of torch, of the compiler, or of a cache that can't be written
         return reason_of(error)
     return ""
@@ -71,10 +67,6 @@ def _missing_compiler(device: torch.device) -> str:
         f"torch.compile needs a C++ compiler, and {compiler} is not found: install it, name another in CXX, or use "
         "compile=false"
     )
-
-
-def _sum(x: torch.Tensor) -> torch.Tensor:
-    return x + 1.0
 
 
 def compiled(function: Any, **options: Any) -> Any:

@@ -61,14 +61,12 @@ class Ensemble(Network):
         per_member = _statistics(nets[0]) + (() if own else _variances(nets))
         drawn = _drawn(nets[0])
         for index, (net, parameters) in enumerate(zip(nets, each, strict=True)):
+            difference = _different_buffer(nets[0], net, {*per_member, *drawn})
+            difference = f"another {difference}" if difference else ""
             if {name: p.shape for name, p in parameters.items()} != shapes:
-                raise ValueError(
-                    f"network {index} has other parameters than the first: build all with the same arguments"
-                )
-            if other := _different_buffer(nets[0], net, {*per_member, *drawn}):
-                raise ValueError(
-                    f"network {index} has another {other} than the first: build all with the same arguments"
-                )
+                difference = "other parameters"
+            if difference:
+                raise ValueError(f"network {index} has {difference} than the first: build all with the same arguments")
         self.members = len(nets)
         self.names = tuple(shapes)
         self.own = own
@@ -284,13 +282,10 @@ def _different_buffer(first: nn.Module, net: nn.Module, ignored: set[str]) -> st
     """A buffer that two networks do not share, but for those that members may have of their own."""
     ours, theirs = dict(first.named_buffers()), dict(net.named_buffers())
     for name in sorted((ours.keys() | theirs.keys()) - ignored):
-        if name not in ours or name not in theirs or not _is_equal(ours[name], theirs[name]):
+        a, b = ours.get(name), theirs.get(name)
+        if a is None or b is None or a.shape != b.shape or not (a.is_meta or torch.equal(a, b)):
             return name
     return None
-
-
-def _is_equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape if one.is_meta else torch.equal(one, other)
 
 
 def _drawn(net: nn.Module) -> tuple[str, ...]:
@@ -300,12 +295,8 @@ def _drawn(net: nn.Module) -> tuple[str, ...]:
 
 def _statistics(net: nn.Module) -> tuple[str, ...]:
     """Names of the running means and variances of batch normalisation."""
-    norms = [
-        (name, module)
-        for name, module in net.named_modules()
-        if isinstance(module, _BatchNorm) and module.track_running_stats
-    ]
-    return tuple(f"{name}.{key}" for name, _ in norms for key in ("running_mean", "running_var"))
+    norms = [name for name, m in net.named_modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    return tuple(f"{name}.{key}" for name in norms for key in ("running_mean", "running_var"))
 
 
 def _variances(nets: Sequence[nn.Module]) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 from rppdyn.basis import isotypic
 from rppdyn.groups import Group
-from rppdyn.nn.coefficients import ExactBuffers, layout_number
-from rppdyn.nn.linear import FREE_SCALE, bind, check_size
+from rppdyn.nn.coefficients import layout_number
+from rppdyn.nn.linear import FREE_SCALE, SamplesLastLayer, bind, check_size
 from rppdyn.nn.pathways import Kronecker, Pathway, of_gradients, prior_unit, written
 from rppdyn.reps import Rep, RepType, Scalar, T, V, regular
 from rppdyn.reps.rep import is_int
@@ -30,18 +30,11 @@ from rppdyn.reps.rep import is_int
 Architecture = Literal["auto", "regular", "tensor"]
 
 MAX_RANK_ON_A_LINE = 3  # every power of a one-dimensional group has one coordinate, so the width sets no bound there
+MIN_PRODUCT_CHANNELS = 12  # with three or four a Lorentz network of width 128 had three times the error
 
 
-LEAST_CHANNELS = 12  # with three or four a Lorentz network of width 128 had three times the error
-
-
-def hidden_representation(
-    width: int | Rep | RepType,
-    group: Group,
-    architecture: Architecture = "auto",
-    max_rank: int | None = None,
-    others: tuple[Rep, ...] = (),
-) -> Rep:
+def hidden_representation(width: int | Rep | RepType, group: Group, architecture: Architecture = "auto",
+                          max_rank: int | None = None, others: tuple[Rep, ...] = ()) -> Rep:  # fmt: skip
     """The representation of a hidden layer, before gates are added; component-major where a width is shared out.
 
     Args:
@@ -122,8 +115,8 @@ def component_major(rep: Rep) -> Rep:
     """
     if not rep.terms:
         return rep
-    one = Scalar(rep.G)
-    return reduce(add, [n * r if r.dim == 1 or n == 1 else r * (n * one) for r, n in rep.terms])
+    scalar = Scalar(rep.G)
+    return reduce(add, [n * r if r.dim == 1 or n == 1 else r * (n * scalar) for r, n in rep.terms])
 
 
 def regular_hidden(width: int, group: Group) -> Rep:
@@ -186,9 +179,6 @@ def gated(rep: Rep) -> Rep:
     """One scalar for each part that is neither a scalar nor permutation-like, to gate it; then ``rep``.
 
     Signs and pseudoscalars are not permutation-like: they are gated.
-
-    Raises:
-        ValueError: the representation is complex, or bound to no group.
     """
     rep = bind(rep, None)
     gates = sum(len(index) for part, index in rep.blocks() if not is_pointwise(part))
@@ -214,8 +204,8 @@ def _turns_vectors_into_covectors(group: Group) -> bool:
 
 
 def product_channels(rep: Rep) -> int:
-    """As many pairs as make the operands half as wide as the hidden representation, and at least ``LEAST_CHANNELS``."""
-    return max(LEAST_CHANNELS, rep.dim // (4 * sum(t.dim for t in operand_types(rep))))
+    """As many pairs as make the operands half as wide as the hidden representation, and at least ``MIN_PRODUCT_CHANNELS``."""
+    return max(MIN_PRODUCT_CHANNELS, rep.dim // (4 * sum(t.dim for t in operand_types(rep))))
 
 
 @dataclass(frozen=True)
@@ -251,21 +241,14 @@ def _gain(function: Callable[[Tensor], Tensor]) -> float:
 SWISH = Activation("swish", F.silu, 1.6766, nn.SiLU)
 """The usual one."""
 
-_OTHERS: tuple[tuple[str, Callable[[Tensor], Tensor], type[nn.Module]], ...] = (
-    ("relu", F.relu, nn.ReLU),
-    ("tanh", torch.tanh, nn.Tanh),
-    ("gelu", F.gelu, nn.GELU),
-    ("elu", F.elu, nn.ELU),
-    ("leaky_relu", F.leaky_relu, nn.LeakyReLU),
-    ("mish", F.mish, nn.Mish),
-    ("softplus", F.softplus, nn.Softplus),
-    ("sigmoid", torch.sigmoid, nn.Sigmoid),
-)
-
 ACTIVATIONS: dict[str, Activation] = {"swish": SWISH} | {
     name: Activation(name, function, _gain(function), module, is_odd=name == "tanh")
-    for name, function, module in _OTHERS
-}
+    for name, function, module in (
+        ("relu", F.relu, nn.ReLU), ("tanh", torch.tanh, nn.Tanh), ("gelu", F.gelu, nn.GELU), ("elu", F.elu, nn.ELU),
+        ("leaky_relu", F.leaky_relu, nn.LeakyReLU), ("mish", F.mish, nn.Mish), ("softplus", F.softplus, nn.Softplus),
+        ("sigmoid", torch.sigmoid, nn.Sigmoid),
+    )
+}  # fmt: skip
 """By name."""
 
 ALIASES = {"silu": "swish"}
@@ -276,8 +259,6 @@ def activation_of(activation: Any, key: str = "activation") -> Activation:
 
     Args:
         key: how a message calls what was given.
-    Raises:
-        ValueError: there is none of that name, or of that class.
 
     >>> activation_of("relu").gain, activation_of(nn.Tanh).name
     (1.4142, 'tanh')
@@ -357,9 +338,9 @@ class GatePathway(Pathway):
         self, x: Float[Tensor, "N *places gated"], g: Float[Tensor, "S N *places channels"]
     ) -> list[Kronecker]:
         """One number for each channel, exact; of the gate's input the last channels are its features."""
-        used = (self.activation(x[..., -g.shape[-1] :]) * g).double()
-        used = used.reshape(*g.shape[:2], -1, g.shape[-1]).sum(2).square().sum((0, 1))
-        return [Kronecker(torch.full_like(used, len(x))[:, None, None], used[:, None, None])]
+        gradient = (self.activation(x[..., -g.shape[-1] :]) * g).double()
+        squares = gradient.reshape(*g.shape[:2], -1, g.shape[-1]).sum(2).square().sum((0, 1))
+        return [Kronecker(torch.full_like(squares, len(x))[:, None, None], squares[:, None, None])]
 
     def gradient_curvature(self, weight: Float[Tensor, "K channels"], bias: Tensor | None = None) -> list[Kronecker]:
         """One number for each channel, exact; there is no bias."""
@@ -375,8 +356,7 @@ class Pointwise(nn.Module):
     Args:
         activation: its name, or a class of `torch.nn` (:func:`~rppdyn.nn.hidden.activation_of`).
     Raises:
-        ValueError: naming a part that an activation per coordinate would not commute with; no such activation; the
-            representation is complex, or bound to no group.
+        ValueError: naming a part that an activation per coordinate would not commute with.
     """
 
     def __init__(self, rep: Rep, activation: Any = SWISH):
@@ -399,7 +379,7 @@ class Pointwise(nn.Module):
         return f"{self.rep}" + ("" if self.activation is SWISH else f", {self.activation.name}")
 
 
-class Gate(ExactBuffers):
+class Gate(SamplesLastLayer):
     r"""``gate(x) = sigmoid(g) x + c swish(x)``: equivariant for ``c = 0``, with a free swish per channel otherwise.
 
     Scalars and permutation-like parts gate themselves (swish); each other part, sign representations and pseudoscalars
@@ -411,8 +391,6 @@ class Gate(ExactBuffers):
     Args:
         rep: representation of the output; the input has that of ``gated(rep)``.
         activation: its name, or a class of `torch.nn`.
-    Raises:
-        ValueError: no such activation; the representation is complex, or bound to no group.
     """
 
     gates: Tensor
@@ -450,17 +428,9 @@ class Gate(ExactBuffers):
         """The free pathway's coefficients, if there is one."""
         return None if self.free is None else self.free.coefficients()[0]
 
-    def forward(
-        self, x: Float[Tensor, "*batch gated"], c: Float[Tensor, " n"] | None = None
-    ) -> Float[Tensor, "*batch n"]:
-        check_size(x, self.rep_in)
-        y = self.samples_last(x.reshape(-1, x.shape[-1]).mT.contiguous(), self.assemble() if c is None else c)
-        return y.mT.view(*x.shape[:-1], self.rep.dim)
-
     def samples_last(
         self, x: Float[Tensor, "*stack gated samples"], c: Float[Tensor, "*stack n"] | None
     ) -> Float[Tensor, "*stack n samples"]:
-        """The same for features as they lie in memory between layers."""
         if self.order is not None:
             x = x.index_select(-2, self.order)
             c = None if c is None else c.index_select(-1, self.order[self.gating.gates :] - self.gating.gates)

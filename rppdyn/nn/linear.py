@@ -6,9 +6,11 @@ Several groups are a chain, :math:`G_1 > G_2 > \ldots`, and a layer has an equiv
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from numbers import Real
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -17,19 +19,13 @@ from torch.nn import functional as F
 
 from rppdyn.groups import Group
 from rppdyn.nn.coefficients import ExactBuffers
-from rppdyn.nn.pathways import (
-    AffineMap,
-    EquivariantPathway,
-    FreePathway,
-    LinearPathway,
-    prior_unit,
-)
+from rppdyn.nn.pathways import AffineMap, EquivariantPathway, FreePathway, LinearPathway, prior_unit
 from rppdyn.reps import Rep, RepType, V
 
 EQUIVARIANT = "equivariant"
 """The pathway of the largest group."""
 
-TOLERANCE = 1e-8  # of the share of a map's squared norm that is outside of a subspace
+NESTING_TOLERANCE = 1e-8  # of the share of a map's squared norm that is outside of a subspace
 
 
 def equivariant_name(place: int) -> str:
@@ -46,9 +42,6 @@ def check_chain(groups: Sequence[Group], variances: Sequence[int | float] | None
     """Refuse groups of which one is no subgroup of the one before it, and variances that are not one for each pathway.
 
     Elements of infinite groups can't be compared one by one; :func:`check_nested` compares what they leave invariant.
-
-    Raises:
-        ValueError: naming the first two groups that are no chain, or the number of variances that there should be.
     """
     if isinstance(groups, Group) or not groups or not all(isinstance(G, Group) for G in groups):
         raise ValueError(f"groups={groups!r}: give a list of groups, the largest first, such as [O(3), O2eR3()]")
@@ -80,24 +73,21 @@ def check_nested(pathways: Sequence[EquivariantPathway]) -> None:
 
     A random map :math:`w = Q_1 \beta` is in the span of :math:`Q_2` where :math:`|Q_2^T w| = |w|`; that all are follows from
     one with probability one.
-
-    Raises:
-        ValueError: naming the groups, and the map's representations.
     """
     generator = torch.Generator().manual_seed(0)
-    for one, wider in pairwise(pathways):
-        for first, second in ((one.weight_map, wider.weight_map), (one.bias_map, wider.bias_map)):
+    for narrow, wide in pairwise(pathways):
+        for first, second in ((narrow.weight_map, wide.weight_map), (narrow.bias_map, wide.bias_map)):
             if first is None or second is None:
                 continue
             rows, cols, values = first.entries()
             theta = torch.randn(first.rank, generator=generator, dtype=torch.float64)
             w = torch.zeros(first.size, dtype=torch.float64).index_add_(0, rows, values * theta[cols])
             squared, inside = float(w.square().sum()), float(second.transpose(w).square().sum())
-            if squared - inside > TOLERANCE * squared:
-                G, H = one.rep_in.G, wider.rep_in.G
+            if squared - inside > NESTING_TOLERANCE * squared:
+                G, H = narrow.rep_in.G, wide.rep_in.G
                 raise ValueError(
-                    f"groups: {H} is no subgroup of {G}: not all maps {one.rep_in} -> {one.rep_out} that are equivariant under "
-                    f"{G} are so under {H}; give the largest group first, then subgroups of the one before"
+                    f"groups: {H} is no subgroup of {G}: not all maps {narrow.rep_in} -> {narrow.rep_out} that are "
+                    f"equivariant under {G} are so under {H}; give the largest group first, then subgroups of the one before"
                 )
 
 
@@ -106,16 +96,34 @@ FREE_SCALE = 1e-3
 
 
 def check_size(x: Tensor, rep: Rep) -> None:
-    """Refuse features of another size than a representation's.
-
-    Raises:
-        ValueError: naming both.
-    """
+    """Refuse features of another size than a representation's."""
     if x.shape[-1:] != (rep.dim,):
         raise ValueError(
             f"inputs of shape {tuple(x.shape)}: the last axis must have {rep.dim} entries, which transform as "
             f"{rep} of {rep.G}"
         )
+
+
+class SamplesLastLayer(ExactBuffers, ABC):
+    """A layer ``rep_in -> rep`` that computes with the samples last, as features lie in memory between layers."""
+
+    rep_in: Rep
+    rep: Rep
+
+    @abstractmethod
+    def assemble(self) -> Any:
+        """The weights, for :meth:`samples_last`."""
+
+    @abstractmethod
+    def samples_last(
+        self, x: Float[Tensor, "*stack in samples"], weights: Any
+    ) -> Float[Tensor, "*stack out samples"]: ...
+
+    def forward(self, x: Float[Tensor, "*batch in"], weights: Any = None) -> Float[Tensor, "*batch out"]:
+        check_size(x, self.rep_in)
+        y = x.reshape(-1, x.shape[-1]).mT.contiguous()
+        y = self.samples_last(y, self.assemble() if weights is None else weights)
+        return y.mT.reshape(*x.shape[:-1], self.rep.dim)
 
 
 def bind(rep: Rep | RepType, group: Group | None) -> Rep:
@@ -142,17 +150,9 @@ def bind(rep: Rep | RepType, group: Group | None) -> Rep:
     return rep if rep.G == group else rep.lift(group)
 
 
-def largest(
-    group: Group | None,
-    groups: Sequence[Group] | None,
-    variances: Sequence[int | float] | None,
-    *reps: Rep | RepType,
-) -> Group:
-    """The first group of a chain.
-
-    Raises:
-        ValueError: there is a group beside it, or no chain; it is none; representations of a subgroup.
-    """
+def largest(group: Group | None, groups: Sequence[Group] | None, variances: Sequence[int | float] | None,
+            *reps: Rep | RepType) -> Group:  # fmt: skip
+    """The first group of a chain; refuses a group beside it, variances without one, and representations of a subgroup."""
     if groups is None:
         raise ValueError(f"variances={variances} without groups: they are of a chain; give groups=[...] too")
     if group is not None:
@@ -203,21 +203,11 @@ class RelaxedLinear(ExactBuffers):
     equivariant: EquivariantPathway | None
     free: FreePathway | None
 
-    def __init__(
-        self,
-        rep_in: Rep | RepType,
-        rep_out: Rep | RepType,
-        group: Group | None = None,
-        *,
-        equivariant_variance: int | float = 1e5,
-        free_variance: int | float = 1.0,
-        bias: bool = True,
-        gain: int | float = 1.0,
-        free_scale: int | float = FREE_SCALE,
-        groups: Sequence[Group] | None = None,
-        variances: Sequence[int | float] | None = None,
-        generator: torch.Generator | None = None,
-    ):
+    def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group | None = None, *,
+                 equivariant_variance: int | float = 1e5, free_variance: int | float = 1.0, bias: bool = True,
+                 gain: int | float = 1.0, free_scale: int | float = FREE_SCALE,
+                 groups: Sequence[Group] | None = None, variances: Sequence[int | float] | None = None,
+                 generator: torch.Generator | None = None):  # fmt: skip
         super().__init__()
         if groups is not None or variances is not None:
             group = largest(group, groups, variances, rep_in, rep_out)
@@ -230,42 +220,30 @@ class RelaxedLinear(ExactBuffers):
             if not math.isfinite(scale):
                 raise ValueError(f"{name}={scale!r}: give a number")
         if free_variance == 0 and not any(equivariant_variances):
-            zero = (
-                "equivariant_variance and free_variance are both 0" if len(self.groups) == 1 else "variances are all 0"
-            )
-            raise ValueError(f"{zero}, which leaves no pathway: raise one")
+            zero = "variances are all" if groups is not None else "equivariant_variance and free_variance are both"
+            raise ValueError(f"{zero} 0, which leaves no pathway: raise one")
         names = [equivariant_name(place) for place in range(len(self.groups))]
         equivariant: dict[str, EquivariantPathway] = {}
         for place, (name, variance) in enumerate(zip(names, equivariant_variances, strict=True)):
             if variance == 0:
                 continue
-            own_in, own_out = (
-                rep.restrict(self.groups[place]) if place else rep for rep in (self.rep_in, self.rep_out)
-            )
+            H = self.groups[place]
+            sub_in, sub_out = (rep.restrict(H) if place else rep for rep in (self.rep_in, self.rep_out))
+            is_free = bool(equivariant)
             equivariant[name] = EquivariantPathway(
-                own_in,
-                own_out,
-                variance,
-                bias=bias,
-                gain=gain * free_scale if equivariant else gain,
-                has_unit=bool(equivariant),
+                sub_in, sub_out, variance, bias=bias, gain=gain * free_scale if is_free else gain, has_unit=is_free,
                 generator=generator,
-            )
-            equivariant[name].is_free = len(equivariant) > 1
+            )  # fmt: skip
+            equivariant[name].is_free = is_free
         check_nested([*equivariant.values()])
         free = None
         if free_variance != 0:
-            alone = not equivariant
+            unit = prior_unit(free_variance, self.rep_in.dim) if equivariant else None
             free = FreePathway(
-                self.rep_in.dim,
-                self.rep_out.dim,
-                free_variance,
-                bias=bias,
-                gain=gain if alone else gain * free_scale,
-                unit=None if alone else prior_unit(free_variance, self.rep_in.dim),
-                generator=generator,
-            )
-            free.is_free = not alone
+                self.rep_in.dim, self.rep_out.dim, free_variance, bias=bias, gain=gain * free_scale if equivariant else gain,
+                unit=unit, generator=generator,
+            )  # fmt: skip
+            free.is_free = bool(equivariant)
         for name, wider in pairwise([*equivariant, *(["free"] if free is not None else [])]):
             equivariant[name].within = wider
         for name in names:

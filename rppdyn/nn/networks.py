@@ -64,11 +64,7 @@ class Network(nn.Module, ABC):
     def apply(self, x: Tensor, weights: Any = None) -> Tensor: ...
 
     def apply(self, x, weights=None):
-        """The output, with weights from :meth:`assemble`. (A function in place of ``x`` is ``nn.Module.apply``.)
-
-        Raises:
-            ValueError: inputs of another size.
-        """
+        """The output, with weights from :meth:`assemble`. (A function in place of ``x`` is ``nn.Module.apply``.)"""
         if weights is None and not isinstance(x, Tensor):
             return super().apply(x)
         return self._run(x, self.assemble() if weights is None else weights)
@@ -113,8 +109,7 @@ class HiddenBlock(nn.Module):
         channels = product_channels(rep_out) if bilinear_maps is None else bilinear_maps
         self.linear = RelaxedLinear(
             rep_in, with_operands(rep_out, channels) if bilinear == "channelwise" else gated(rep_out),
-            groups=groups, variances=variances, gain=gain,
-            free_scale=free_scale, generator=generator,
+            groups=groups, variances=variances, gain=gain, free_scale=free_scale, generator=generator,
         )  # fmt: skip
         self.bilinear = None
         options: dict[str, Any] = dict(variance=next(filter(None, variances[:-1]), 0), generator=generator)
@@ -246,27 +241,14 @@ class RPPEMLP(Network, ExactBuffers):
     blocks: ModuleList[HiddenBlock]
     head: RelaxedLinear  # in whose place `merge` puts an nn.Linear
 
-    def __init__(
-        self,
-        rep_in: Rep | RepType,
-        rep_out: Rep | RepType,
-        group: Group | None = None,
-        hidden: Hidden | Sequence[Hidden] = 384,
-        num_layers: int | None = None,
-        equivariant_variance: int | float = 1e5,
-        free_variance: int | float = 1.0,
-        *,
-        architecture: Architecture = "auto",
-        bilinear: Choice = "auto",
-        bilinear_maps: int | None = None,
-        output_scale: int | float = 1.0,
-        free_scale: int | float = FREE_SCALE,
-        groups: Sequence[Group] | None = None,
-        variances: Sequence[int | float] | None = None,
-        activation: Any = "swish",
-        device: torch.device | str | None = None,
-        generator: torch.Generator | None = None,
-    ):
+    def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group | None = None,
+                 hidden: Hidden | Sequence[Hidden] = 384, num_layers: int | None = None,
+                 equivariant_variance: int | float = 1e5, free_variance: int | float = 1.0, *,
+                 architecture: Architecture = "auto", bilinear: Choice = "auto", bilinear_maps: int | None = None,
+                 output_scale: int | float = 1.0, free_scale: int | float = FREE_SCALE,
+                 groups: Sequence[Group] | None = None, variances: Sequence[int | float] | None = None,
+                 activation: Any = "swish", device: torch.device | str | None = None,
+                 generator: torch.Generator | None = None):  # fmt: skip
         super().__init__()
         self.activation = activation_of(activation)
         if groups is not None or variances is not None:
@@ -288,9 +270,10 @@ class RPPEMLP(Network, ExactBuffers):
         is_default = bilinear == "auto"
         if bilinear == "auto":
             bilinear = "channelwise" if has_symmetry and len(group.lie_algebra) else None
-        if bilinear == "channelwise" and any(is_int(h) for h in layers):
+        if bilinear == "channelwise" and (widths := [h for h in layers if is_int(h)]):
             share = architecture, highest, missing_types(self.rep_in + self.rep_out, highest)
-            if is_default and any(_is_narrow(h, group, *share[1:]) for h in layers):
+            if is_default and not all(tensor_rank(products_hidden(h, group, *share[1:])) for h in widths):
+                # no room for a vector, and for one of each of the other types, beside gates and operands
                 bilinear, share = None, (architecture,)
         self.hidden = [self._hidden(h, *share) for h in layers]
         if has_symmetry:
@@ -308,8 +291,8 @@ class RPPEMLP(Network, ExactBuffers):
                 f"bilinear={bilinear!r} needs the equivariant pathway: raise equivariant_variance or leave it out"
             )
         shared: dict[str, Any] = dict(
-            groups=self.groups, variances=variances, free_scale=free_scale, generator=generator,
-        )  # fmt: skip
+            groups=self.groups, variances=variances, free_scale=free_scale, generator=generator
+        )
         in_hidden: dict[str, Any] = shared | dict(activation=self.activation)
         self.blocks = ModuleList()
         rep = self.rep_in
@@ -368,11 +351,7 @@ class RPPEMLP(Network, ExactBuffers):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def gradient(self, x: Float[Tensor, "*batch in"], weights: Weights | None = None) -> Float[Tensor, "*batch in"]:
-        """The gradient by ``x`` of a network with one output, such as a Hamiltonian; with weights from :meth:`assemble`.
-
-        Raises:
-            ValueError: the network has several outputs, or inputs have another size.
-        """
+        """The gradient by ``x`` of a network with one output, such as a Hamiltonian; with weights from :meth:`assemble`."""
         if self.rep_out.dim != 1:
             raise ValueError(
                 f"a gradient is of one number, and the output is {self.rep_out}, {self.rep_out.dim} of them"
@@ -432,11 +411,6 @@ class Chained(Network):
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         return self._run(x)
-
-
-def _is_narrow(width: Hidden, group: Group, max_rank: int, others: tuple[Rep, ...]) -> bool:
-    """Check whether a width has no room for a vector, and for one of each of the other types, beside gates and operands."""
-    return is_int(width) and not tensor_rank(products_hidden(width, group, max_rank, others))
 
 
 def _form(bilinear: bool | Form | None, rep_in: Rep, rep_hidden: Rep) -> Form | None:
@@ -515,9 +489,6 @@ def check_bottlenecks(net: RPPEMLP) -> None:
     A layer between representations without a common part has no equivariant map but zero, whatever is learned. From the
     input to the output, the non-zero entries of the linear maps are followed. Products are taken to reach all features, unless
     what they are made of is invariant.
-
-    Raises:
-        ValueError: naming the first layer that lets nothing through, with its representations.
     """
     depends = torch.ones(net.rep_in.dim, dtype=torch.bool)
     is_invariant = False  # whatever is computed from here on
@@ -526,7 +497,9 @@ def check_bottlenecks(net: RPPEMLP) -> None:
             if not layer.equivariant_pathways or layer.free is not None:
                 return
             widest = layer.equivariant_pathways[-1]
-            is_invariant = is_invariant or not (depends & _moved(widest.rep_in)).any()
+            is_invariant |= not any(
+                depends[index].any() for part, index in widest.rep_in.blocks() if not part.is_trivial
+            )
             depends = _through(widest, depends)
             if not depends.any():
                 of = "" if widest.weight is None else "what depends on the input in "
@@ -539,7 +512,11 @@ def check_bottlenecks(net: RPPEMLP) -> None:
             depends = depends[-layer.rep.dim :]
         elif not isinstance(layer, Pointwise):  # a bilinear layer of any kind
             rep = cast(Rep, layer.rep)
-            depends = _invariants(_restricted(rep, net)) if is_invariant else torch.ones(rep.dim, dtype=torch.bool)
+            depends = torch.ones(rep.dim, dtype=torch.bool)
+            if is_invariant:  # under the smallest group: coordinates in which an invariant vector may differ from zero
+                H = net.blocks[0].linear.equivariant_pathways[-1].rep_in.G
+                rows = (rep if H == rep.G else rep.restrict(H)).solve().sparse()[0]
+                depends = torch.zeros_like(depends).index_fill_(0, rows, True)
     constant = [str(part) for part, index in net.rep_out.blocks() if not depends[index].any(1).all()]
     if constant:
         warnings.warn(
@@ -550,26 +527,6 @@ def check_bottlenecks(net: RPPEMLP) -> None:
         )
 
 
-def _restricted(rep: Rep, net: RPPEMLP) -> Rep:
-    """To the smallest group under which the network is equivariant."""
-    G = net.blocks[0].linear.equivariant_pathways[-1].rep_in.G
-    return rep if G == rep.G else rep.restrict(G)
-
-
-def _moved(rep: Rep) -> Bool[Tensor, " dim"]:
-    """The coordinates on which the group acts."""
-    moved = torch.ones(rep.dim, dtype=torch.bool)
-    for part, index in rep.blocks():
-        if part.is_trivial:
-            moved[index] = False
-    return moved
-
-
-def _invariants(rep: Rep) -> Bool[Tensor, " dim"]:
-    """The coordinates in which an invariant vector may differ from zero."""
-    return torch.zeros(rep.dim, dtype=torch.bool).index_fill_(0, rep.solve().sparse()[0], True)
-
-
 def _through(pathway: EquivariantPathway, depends: Bool[Tensor, " in"]) -> Bool[Tensor, " out"]:
     rows, _, values = pathway.weight_map.entries()
     size_out, size_in = pathway.weight_map.shape
@@ -578,7 +535,7 @@ def _through(pathway: EquivariantPathway, depends: Bool[Tensor, " in"]) -> Bool[
     return torch.zeros(size_out, dtype=torch.bool).index_fill_(0, rows // size_in, True)
 
 
-KNOWN = (RelaxedLinear, Gate, Bilinear, ChannelProducts)
+MERGEABLE_LAYERS = (RelaxedLinear, Gate, Bilinear, ChannelProducts)
 """Layers with pathways that become an ``nn.Linear`` or remain."""
 
 
@@ -592,7 +549,7 @@ def merge(net: nn.Module) -> nn.Module:
         ValueError: naming a layer with pathways of another kind, such as those of images.
     """
     for name, *_ in named_pathways(net):
-        if not isinstance(layer := net.get_submodule(name), KNOWN):
+        if not isinstance(layer := net.get_submodule(name), MERGEABLE_LAYERS):
             raise ValueError(
                 f"{name or 'the module'} is a {type(layer).__name__}, which no nn.Linear can take the place of: "
                 "merge networks of RelaxedLinear alone"

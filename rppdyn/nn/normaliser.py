@@ -18,9 +18,11 @@ from rppdyn.nn.coefficients import ExactBuffers, layout_number
 from rppdyn.nn.linear import bind, check_size
 from rppdyn.reps import Rep, Scalar
 
-LARGEST = 1e150  # entries whose squares double precision has
-WIDEST = 1000  # entries of an observation up to which the projector onto its invariants is a dense matrix
-UNSEEN = 1e-8  # variance of a component that is always zero, as a share of the largest mean square
+MAX_ABS_ENTRY = 1e150  # entries whose squares double precision has
+MAX_DENSE_PROJECTOR_SIZE = (
+    1000  # entries of an observation up to which the projector onto its invariants is a dense matrix
+)
+ZERO_VARIANCE_SHARE = 1e-8  # variance of a component that is always zero, as a share of the largest mean square
 
 
 class InvariantNormaliser(ExactBuffers):
@@ -111,7 +113,7 @@ class InvariantNormaliser(ExactBuffers):
                 f"a batch of shape {tuple(x.shape)} for {self.rep}: its last dimension must be {self.rep.dim}"
             )
         rows = x.detach().to("cpu", torch.float64).numpy().reshape(-1, self.rep.dim)
-        if not (np.abs(rows) < LARGEST).all():  # nan is not
+        if not (np.abs(rows) < MAX_ABS_ENTRY).all():  # nan is not
             raise ValueError(
                 "a batch with values that are not finite, or whose squares aren't, would spoil the running statistics; leave "
                 "it out"
@@ -131,21 +133,19 @@ class InvariantNormaliser(ExactBuffers):
         raw_m2 += delta * delta * (count * share)
         raw_mean += delta * share
         count += len(rows)
-        mean[:] = self._project(raw_mean)
+        if self.rep.dim > MAX_DENSE_PROJECTOR_SIZE:
+            mean[:] = self._invariants.project(torch.from_numpy(raw_mean)).numpy()
+        else:
+            mean[:] = self._projector @ raw_mean
         about_invariant = np.square(raw_mean - mean) + raw_m2 / count
         component, size = self._pools
         pooled = np.bincount(component, about_invariant) / size
         square = pooled + np.bincount(component, np.square(mean)) / size
-        scale = np.where(square > 0, square, UNSEEN * (square.max() or 1.0))
+        scale = np.where(square > 0, square, ZERO_VARIANCE_SHARE * (square.max() or 1.0))
         np.sqrt(np.where(pooled > self.eps * square, pooled, scale)[component], out=std)
         for buffer, tensor in zip(buffers, here, strict=True):
             if tensor is not buffer:
                 buffer.copy_(tensor)
-
-    def _project(self, mean: NDArray) -> NDArray:
-        if self.rep.dim > WIDEST:
-            return self._invariants.project(torch.from_numpy(mean)).numpy()
-        return self._projector @ mean
 
     @functools.cached_property
     def _projector(self) -> NDArray:

@@ -246,11 +246,7 @@ class Pathway(ExactBuffers, ABC):
     def gradient_curvature(
         self, weight: Float[Tensor, "K ..."], bias: Float[Tensor, "K ..."] | None = None
     ) -> list[Kronecker]:
-        """Curvature in the blocks of :meth:`curvature`, from K gradients by what the layer assembles: a weight and a bias.
-
-        Raises:
-            NotImplementedError: as :meth:`curvature`.
-        """
+        """Curvature in the blocks of :meth:`curvature`, from K gradients by what the layer assembles: a weight and a bias."""
         raise NotImplementedError(f"{type(self).__name__} has no curvature: its variance is not learned")
 
     def check_curvature(self) -> None:
@@ -371,8 +367,8 @@ class EquivariantPathway(LinearPathway):
         blocks = []
         for kind, inputs, outputs in _types(adapted):
             n, m, d = *kind.multiplicities, kind.dim
-            seen = torch.einsum("upq,...nq->...pnu", kind.units.to(z), z[..., inputs].unflatten(-1, (n, d)))
-            blocks.append(of_linear(seen.flatten(-2) / math.sqrt(d), h[..., outputs].unflatten(-1, (m, d)).mT))
+            z_k = torch.einsum("upq,...nq->...pnu", kind.units.to(z), z[..., inputs].unflatten(-1, (n, d)))
+            blocks.append(of_linear(z_k.flatten(-2) / math.sqrt(d), h[..., outputs].unflatten(-1, (m, d)).mT))
         return blocks
 
     def gradient_curvature(

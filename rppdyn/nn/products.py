@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rppdyn.nn.bilinear import BilinearPathway
-from rppdyn.nn.coefficients import LAYOUT_TOLERANCE, ExactBuffers, layout_number
+from rppdyn.nn.coefficients import LAYOUT_TOLERANCE, layout_number
 from rppdyn.nn.hidden import component_major, gated, operand_types
-from rppdyn.nn.linear import check_size
+from rppdyn.nn.linear import SamplesLastLayer
 from rppdyn.reps import Rep
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def product_maps(rep: Rep) -> list[Basis]:
     return [(operand * operand >> part).solve() for part, _ in rep.blocks()]
 
 
-SCALE = 0.1
+INITIAL_PRODUCT_SCALE = 0.1
 """Initial size of what is added, relative to the features: at 1 products of products have heavy tails and are learned badly."""
 
 
@@ -48,7 +48,7 @@ class Target:
     rank: int
 
 
-class ChannelProducts(ExactBuffers):
+class ChannelProducts(SamplesLastLayer):
     r"""The identity plus equivariant products of pairs, channel by channel: ``gated(rep) + operands -> gated(rep)``.
 
     Channel ``c`` has two operands of its own, :math:`u_c` and :math:`v_c`, each a scalar and a vector, which the linear layer
@@ -76,9 +76,8 @@ class ChannelProducts(ExactBuffers):
     order: Tensor | None
     inverse: Tensor | None
 
-    def __init__(
-        self, rep: Rep, *, channels: int, variance: int | float = 1e5, generator: torch.Generator | None = None
-    ):
+    def __init__(self, rep: Rep, *, channels: int, variance: int | float = 1e5,
+                 generator: torch.Generator | None = None):  # fmt: skip
         super().__init__()
         maps, dim = product_maps(rep), sum(t.dim for t in operand_types(rep))
         self.hidden, self.rep, self.channels = rep, gated(rep), channels
@@ -97,34 +96,32 @@ class ChannelProducts(ExactBuffers):
             )
         self.register_constant("products", torch.cat(parts))
         self.targets, self.operand_dim = tuple(targets), dim
-        place = torch.cat(
-            [index.T.flatten() for _, index in rep.blocks()]
-        )  # part by part, of each all copies of one component
+        # part by part, of each all copies of one component
+        place = torch.cat([index.T.flatten() for _, index in rep.blocks()])
         order = torch.arange(self.rep_in.dim)
         order[self.rep.dim - rep.dim : self.rep.dim] = self.rep.dim - rep.dim + place
         contiguous = bool((place == torch.arange(rep.dim)).all())
         self.register_constant("order", None if contiguous else order)
         self.register_constant("inverse", None if contiguous else order[: self.rep.dim].argsort())
         terms = [t.rank * channels for t in targets]
-        std = torch.cat([torch.full((t.copies * n,), SCALE * n**-0.5) for t, n in zip(targets, terms, strict=True)])
+        std = torch.cat(
+            [torch.full((t.copies * n,), INITIAL_PRODUCT_SCALE * n**-0.5) for t, n in zip(targets, terms, strict=True)]
+        )
         self.equivariant = BilinearPathway(std, variance, generator)
         rows, cols = self.products.nonzero(as_tuple=True)
-        numbers = (
-            layout_number(self.products_exact[rows, cols], rows, cols),
-            layout_number(order + 1.0, torch.arange(len(order))),
-        )
+        number = layout_number(self.products_exact[rows, cols], rows, cols)
+        numbers = number, layout_number(order + 1.0, torch.arange(len(order)))
         self.register_layout(f"products that end in {rep} of {rep.G}", numbers)
 
     def takes_constants(self, saved: Mapping[str, Tensor]) -> bool:
         others = {name: t for name, t in saved.items() if name != "products_exact"}
-        basis, own = saved.get("products_exact"), self._constants["products_exact"]
-        if basis is None or basis.shape != own.shape:
+        basis, constant = saved.get("products_exact"), self._constants["products_exact"]
+        if basis is None or basis.shape != constant.shape:
             return basis is None and super().takes_constants(others)
         start = 0
         for t in self.targets:
-            both = (
-                p[start : start + t.dim * t.rank].unflatten(0, (t.dim, t.rank)) for p in (basis.double().cpu(), own)
-            )
+            rows = slice(start, start + t.dim * t.rank)
+            both = (p[rows].unflatten(0, (t.dim, t.rank)) for p in (basis.double().cpu(), constant))
             overlap = torch.einsum("dap,dbp->ab", *both).square().sum() / t.dim**2
             start += t.dim * t.rank
             if abs(float(overlap) - t.rank) > LAYOUT_TOLERANCE * t.rank:
@@ -132,10 +129,10 @@ class ChannelProducts(ExactBuffers):
         return super().takes_constants(others)
 
     def use_basis(self, saved: Mapping[str, Tensor]) -> None:
-        own = (self._constants if self._solved is None else self._solved)["products_exact"]
-        new = saved.get("products_exact", own).double().cpu()
-        self._solved = None if torch.allclose(new, own) else {"products_exact": own}
-        self._constants["products_exact"] = own if self._solved is None else new
+        solved = (self._constants if self._solved is None else self._solved)["products_exact"]
+        new = saved.get("products_exact", solved).double().cpu()
+        self._solved = None if torch.allclose(new, solved) else {"products_exact": solved}
+        self._constants["products_exact"] = solved if self._solved is None else new
         self.products_exact = self._constants["products_exact"].to(self.products.device)
         self._derive()
 
@@ -148,18 +145,9 @@ class ChannelProducts(ExactBuffers):
         """The weights."""
         return self.equivariant.weight
 
-    def forward(
-        self, x: Float[Tensor, "*batch n"], weights: Float[Tensor, " w"] | None = None
-    ) -> Float[Tensor, "*batch m"]:
-        check_size(x, self.rep_in)
-        weights = self.assemble() if weights is None else weights
-        y = self.samples_last(x.reshape(-1, x.shape[-1]).mT.contiguous(), weights)
-        return y.mT.reshape(*x.shape[:-1], self.rep.dim)
-
     def samples_last(
         self, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack w"]
     ) -> Float[Tensor, "*stack m samples"]:
-        """The same for features as they lie in memory between layers."""
         if self.order is not None:
             x = x.index_select(-2, self.order)
         y = self.multiply(x, weights)

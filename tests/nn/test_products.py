@@ -12,7 +12,7 @@ from registry import generator
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SL, SO, SO13, D, Group, O, O2eR3, SO2eR3, SO13p, Sp, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Bilinear, ChannelProducts, Ensemble, Gate, merge
-from rppdyn.nn.hidden import LEAST_CHANNELS, component_major, missing_types, operand_types, tensor_rank
+from rppdyn.nn.hidden import MIN_PRODUCT_CHANNELS, component_major, missing_types, operand_types, tensor_rank
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
 
@@ -135,7 +135,7 @@ def test_a_width_is_the_rows_of_a_linear_layer_unless_operands_are_more_than_hal
     net = EMLP(2 * V, Scalar, G, hidden=width, num_layers=2, bilinear="channelwise")
     rows = [block.linear.rep_out.dim for block in net.blocks]
     assert (width == 24) == (max(rows) > width) and min(rows) > 0.9 * width
-    assert all(block.bilinear.channels >= LEAST_CHANNELS for block in net.blocks)
+    assert all(block.bilinear.channels >= MIN_PRODUCT_CHANNELS for block in net.blocks)
     assert all(net.blocks[1].gate.rep_in.dim <= width for block in net.blocks)
 
 
