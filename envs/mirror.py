@@ -290,7 +290,7 @@ def plain_spec(
             )
     names = entry_names(env)
     if observation_space.shape != env.observation_space.shape:
-        names["obs_names"] = [f"observation[{i}]" for i in range(observation_space.shape[0])]
+        names["obs_names"] = [f"observation[{i}]" for i in range(gym.spaces.flatdim(observation_space))]
     return SymmetrySpec(
         env_name(env),
         Trivial(1),
