@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rppdyn.agents import MODELS as AGENT_MODELS
-from rppdyn.agents import compiling
+from rppdyn.agents import SACSettings, compiling
 from rppdyn.agents import policy as defaults
 from rppdyn.envs import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose, schemas
@@ -69,8 +69,9 @@ def test_models_are_what_the_agent_offers_with_its_defaults(model):
 def test_the_names_in_files_schema_and_agent_agree():
     assert set(schemas.choices("model")) == set(MODELS) == set(AGENT_MODELS)
     config = composed("env=Walker2d-v5")
-    assert config.agent.noise_variance == defaults.NOISE_VARIANCE
-    assert tuple(config.agent.betas) == defaults.ADAM_BETAS
+    assert config.agent.noise_variance == SACSettings.noise_variance
+    assert tuple(config.agent.betas) == SACSettings.betas
+    assert config.agent.tau == SACSettings.tau and config.agent.gamma == SACSettings.gamma
     assert PRECISIONS == compiling.PRECISIONS
 
 
