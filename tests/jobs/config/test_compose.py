@@ -71,7 +71,6 @@ def test_the_names_in_files_schema_and_agent_agree():
     config = composed("env=Walker2d-v5")
     assert config.agent.noise_variance == SACSettings.noise_variance
     assert tuple(config.agent.betas) == SACSettings.betas
-    assert config.agent.tau == SACSettings.tau and config.agent.gamma == SACSettings.gamma
     assert PRECISIONS == compiling.PRECISIONS
 
 
