@@ -19,7 +19,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from rppdyn.agents import RPPSAC, Agent, LearnVariances, WidenVariances
 from rppdyn.agents.policy import prior_share, widest
 from rppdyn.agents.seeds import LOG_INTERVAL, SeedTrainer, train_together
-from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import SymmetrySpec, certificate_for, share_of, why_not_capturable
 from rppdyn.envs.spec import VERDICTS
 from rppdyn.errors import UntrustedError, by_user, one_line
@@ -33,6 +32,7 @@ from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import build_agent, build_env, capture_into, certify_variance, process_state, spec_of
 from rppdyn.jobs.training.evaluation import AsyncEvaluations, Evaluations, SyncEvaluations
 from rppdyn.jobs.training.processes import RemoteProgress, Seeds, portable, shared_out, side_by_side
+from rppdyn.jobs.training.workers import WorkerEnv
 from rppdyn.priors.likelihood import NARROW_SHARE
 from rppdyn.runs import Progress, RunFolder, RunFolderError, Session, StopRequest, stop_on_signals
 from rppdyn.runs.files import write_json

@@ -14,9 +14,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from rppdyn.agents import RPPSAC, RPPActorCriticPolicy, buffers
 from rppdyn.agents.seeds import train_many
 from rppdyn.agents.update import clip_
-from rppdyn.agents.workers import WorkerEnv
 from rppdyn.envs import make_env, symmetry_spec
 from rppdyn.errors import DivergedError
+from rppdyn.jobs.training.workers import WorkerEnv
 from rppdyn.runs.files import not_finite
 
 ENV = "InvertedPendulum-v5"

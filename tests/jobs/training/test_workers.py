@@ -16,8 +16,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, train_many
-from rppdyn.agents.workers import WorkerEnv, WorkerError
 from rppdyn.envs import make_env, symmetry_spec
+from rppdyn.jobs.training.workers import WorkerEnv, WorkerError
 
 HOPPER = partial(make_env, "Hopper-v5")
 
@@ -59,8 +59,10 @@ def assert_identical(one: RPPSAC, other: RPPSAC) -> None:
     assert not different
 
 
-def test_steps_are_the_same_a_dead_worker_fails_its_seed_alone_and_none_is_left(make_agent, caplog):
-    make = partial(make_agent, "mlp", spec=symmetry_spec("Hopper-v5"))
+def test_steps_are_the_same_a_dead_worker_fails_its_seed_alone_and_none_is_left(caplog):
+    small = dict(policy_kwargs=dict(model="mlp", hidden=16), buffer_size=2000, learning_starts=50, batch_size=32)
+    spec = symmetry_spec("Hopper-v5")
+    make = partial(RPPSAC, "RPPPolicy", spec=spec, device="cpu", **small)
     envs = [WorkerEnv(HOPPER) for _ in range(2)]
     here = train_many([lambda seed=seed: make(HOPPER(), seed=seed) for seed in (0, 1)], 70)
     there = train_many([lambda seed=seed: make(envs[seed], seed=seed) for seed in (0, 1)], 70)
@@ -149,7 +151,7 @@ import joblib
 
 def steps():
     import gymnasium
-    from rppdyn.agents.workers import WorkerEnv
+    from rppdyn.jobs.training.workers import WorkerEnv
     env = WorkerEnv(lambda: gymnasium.make("InvertedPendulum-v5"))
     try:
         return env.reset().shape

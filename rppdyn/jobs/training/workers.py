@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, Ve
 from rppdyn.errors import one_line, place_in_users_code
 from rppdyn.runs.workers import WorkerError
 
-PRELOADED = "rppdyn.agents.workers"  # by the process that workers are forked from, which saves each of them seconds
+PRELOADED = ["rppdyn.jobs.training.building"]  # by the process that workers are forked from: saves each of them seconds
 LONGEST = 10.0  # seconds that a worker gets to end by itself
 
 
@@ -48,7 +48,7 @@ class WorkerEnv(VecEnv):
 
     def __init__(self, build: Callable[[], gym.Env], count: int = 1) -> None:
         context = get_context("forkserver")
-        context.set_forkserver_preload([PRELOADED])  # without effect where it runs already
+        context.set_forkserver_preload(PRELOADED)  # without effect where it runs already
         self._last_words = Path(tempfile.mkdtemp(prefix="rppdyn-worker-"), "error.txt")
         weakref.finalize(self, shutil.rmtree, self._last_words.parent, ignore_errors=True)
         self._pipe, there = context.Pipe()
