@@ -176,8 +176,8 @@ def summary(result: TrainAgentResult) -> str:
             f"(standard deviation {_return(m['eval/return_std'])} over {len(m['eval/returns'])} episodes"
             f"{'' if m['step'] == result.steps else ', at step ' + format(m['step'], ',')})"
         )
-        errors = ", ".join(f"{who} {_error(m[f'equivariance/{who}'])}" for who in ("policy", "critic"))
         if any(name.startswith("equivariance/policy/") for name in m):
+            errors = ", ".join(f"{who} {_error(m[f'equivariance/{who}'])}" for who in ("policy", "critic"))
             lines.append(f"  equivariance error  {errors}  (0 is equivariant, 1 as far from it as can be)")
         else:
             lines.append("  equivariance error  none: the environment has no symmetry here")
