@@ -15,12 +15,12 @@ if __name__ != "rppdyn.agents":
     raise ImportError(f"this folder is imported as rppdyn.agents, not as {__name__!r}; write `import rppdyn.agents`")
 
 from rppdyn.agents.callbacks import LearnVariances, WidenVariances
-from rppdyn.agents.equivariance import (
+from rppdyn.agents.export import DeployedPolicy, export_onnx, export_torch
+from rppdyn.agents.measures import (
     AgentEquivarianceError,
     critic_equivariance_error,
     policy_equivariance_error,
 )
-from rppdyn.agents.export import DeployedPolicy, export_onnx, export_torch
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPPPO, Agent, RPPActorCriticPolicy
 from rppdyn.agents.pretrained import pretrained_agents, pretrained_card

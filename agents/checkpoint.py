@@ -13,7 +13,6 @@ from stable_baselines3.common.noise import NormalActionNoise
 from torch import Tensor
 
 from rppdyn.agents import buffers
-from rppdyn.agents.checks import check_finite
 from rppdyn.envs import capture_state, restore_state
 from rppdyn.runs.workers import GlobalStates
 
@@ -50,7 +49,7 @@ def capture(agent: RPPSAC) -> dict[str, Any]:
         "actor": agent.actor.generator.get_state(),
         "draws": _plain(agent.sampler.numpy.state),
     }
-    check_finite(agent, {name: data[name] for name in LEARNED})
+    agent.check_finite({name: data[name] for name in LEARNED})
     return data
 
 
@@ -143,13 +142,6 @@ def _restore_common(agent: RPPSAC | RPPPPO, data: dict[str, Any]) -> None:
     agent.action_space.np_random.bit_generator.state = _arrays(states["action_space"])
     version, internal, gauss = states["python"]
     GlobalStates((version, tuple(internal), gauss), _arrays(states["numpy"]), states["torch"]).put()
-
-
-def replay_log(agent: RPPSAC | RPPPPO) -> None:
-    """Put the entries that were waiting to be written when the agent was captured back into its logger."""
-    for name, (value, exclude) in agent._pending_log.items():
-        agent.logger.record(name, value, exclude=tuple(exclude))
-    agent._pending_log = {}
 
 
 def identity(agent: RPPSAC) -> dict[str, Any]:

@@ -16,15 +16,13 @@ from typing import Any, ClassVar
 import torch
 from gymnasium import spaces
 from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
-from rppdyn.agents import checkpoint, checks
-from rppdyn.agents.checks import check_observations
-from rppdyn.agents.equivariance import SymmetricAgent
+from rppdyn.agents import checkpoint
+from rppdyn.agents.base import SymmetricAgent, check_arguments, check_observations
 from rppdyn.agents.networks import SymmetricFeatures, in_precision, new_generator
 from rppdyn.agents.policy import (
     EQUIVARIANT_VARIANCE,
@@ -32,7 +30,6 @@ from rppdyn.agents.policy import (
     OUTPUT_SCALE,
     NetworkOptions,
     SymmetricPolicy,
-    certified_arguments,
 )
 from rppdyn.agents.sac import RPPSAC
 from rppdyn.envs import SymmetrySpec
@@ -256,7 +253,6 @@ class RPPPPO(SymmetricAgent, PPO):
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"RPPPolicy": RPPActorCriticPolicy}
     policy: RPPActorCriticPolicy
     action_space: spaces.Box
-    fresh_episodes = False  # whether captures leave out environments, whose episodes then begin anew
     compiles = False
 
     def __init__(
@@ -269,19 +265,11 @@ class RPPPPO(SymmetricAgent, PPO):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        checks.check_policy(policy, self.policy_aliases, policy_kwargs or {})
+        check_arguments(type(self), policy, spec, policy_kwargs or {})
         super().__init__(policy, env, policy_kwargs=dict(policy_kwargs or {}), _init_setup_model=False, **kwargs)  # type: ignore[arg-type]
-        self._pending_log: dict[str, Any] = {}  # log entries of a restored run that were not written yet
-        if spec is not None:
-            self.policy_kwargs["spec"] = spec.to_dict()
+        self._pending_log = {}
         if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
-            checks.check_wrapper(self._vec_normalize_env)
-            if "spec" not in self.policy_kwargs:
-                needs_one = self.policy_kwargs.get("model") != "mlp"
-                self.policy_kwargs["spec"] = checks.spec_of(self.env, needs_one).to_dict()
-            data = self.policy_kwargs["spec"]
-            spec = data if isinstance(data, SymmetrySpec) else SymmetrySpec.from_dict(dict(data))
-            self.policy_kwargs = certified_arguments(self.policy_kwargs | {"spec": spec.to_dict()}, self.env, spec)
+            self._find_symmetry(spec)
             self._setup_model()
 
     @staticmethod
@@ -298,42 +286,6 @@ class RPPPPO(SymmetricAgent, PPO):
             actor = negative_log_prior(policy.action_net) + negative_log_prior(policy.log_std_layer)
             self.logger.record("prior/actor_penalty", float(actor) / count)
             self.logger.record("prior/critic_penalty", float(negative_log_prior(policy.value_net)) / count)
-
-    def record_updates(self) -> None:
-        """Nothing: metrics of updates are recorded as they end."""
-
-    def check_finite(self) -> None:
-        """Refuse to go on where weights, statistics or the optimiser's state are no numbers any more.
-
-        Raises:
-            DivergedError: naming what is not finite, and the step.
-        """
-        checks.check_finite(self, self.get_parameters())
-
-    def learn(self, *args: Any, **kwargs: Any) -> RPPPPO:
-        """Train; arguments as in stable-baselines3.
-
-        Raises:
-            ValueError: an observation that is not finite.
-            DivergedError: gradients, weights or the optimiser's state that are not finite.
-        """
-        super().learn(*args, **kwargs)
-        self.check_finite()
-        return self
-
-    def _setup_learn(
-        self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        reset_num_timesteps: bool = True,
-        tb_log_name: str = "run",
-        progress_bar: bool = False,
-    ) -> tuple[int, BaseCallback]:
-        if tb_log_name == "PPO":  # what stable-baselines3 calls every run
-            tb_log_name = f"{self.spec.env_id}-{self.policy.model}".replace("/", "-")
-        result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
-        checkpoint.replay_log(self)
-        return result
 
     def identity(self) -> dict[str, Any]:
         """Settings that must agree between a captured agent and one that continues it."""
@@ -354,7 +306,7 @@ class RPPPPO(SymmetricAgent, PPO):
         data = checkpoint.capture_common(self)
         trained_on = self.policy.trained_on
         data["trained_on"] = None if trained_on is None else trained_on.cpu().clone()
-        checks.check_finite(self, {name: data[name] for name in ("parameters", "observed")})
+        self.check_finite({name: data[name] for name in ("parameters", "observed")})
         return data
 
     def restore(self, data: dict[str, Any]) -> None:
@@ -366,9 +318,6 @@ class RPPPPO(SymmetricAgent, PPO):
         checkpoint.restore_common(self, data)
         trained_on = data["trained_on"]
         self.policy.trained_on = None if trained_on is None else trained_on.to(self.device)
-
-    def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_pending_log"]
 
 
 Agent = RPPSAC | RPPPPO

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import math
 import pathlib
+import warnings
+import zipfile
 from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -24,19 +26,28 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from rppdyn.agents import checkpoint, checks
+from rppdyn.agents import checkpoint
+from rppdyn.agents.base import LOST, SMALLER, SymmetricAgent, check_arguments, check_observations, check_wrapper
 from rppdyn.agents.buffers import BatchSampler, RowReplayBuffer, refuse_changed_rewards
-from rppdyn.agents.compiling import check_matmul_precision, matmul_precision, update_precision, worth_compiling
-from rppdyn.agents.equivariance import SymmetricAgent
+from rppdyn.agents.compiling import OPTIONS, check_matmul_precision, matmul_precision, update_precision, worth_compiling
 from rppdyn.agents.networks import RPPActor, RPPCritic, require_vectors
-from rppdyn.agents.policy import RPPPolicy, certified_arguments
+from rppdyn.agents.policy import RPPPolicy
 from rppdyn.agents.update import Metrics, SACSettings, SACUpdate, State
 from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.wrappers import refuse_vector_env
+from rppdyn.errors import DivergedError
+from rppdyn.nn.compiling import check_compiler
 from rppdyn.runs.workers import numpy_draws_from
 
 RolloutSteps = Generator[NDArray | None, NDArray | None, RolloutReturn]
 """Yields observations, and is sent the policy's actions for them; yields None while the environment steps."""
+
+
+LARGEST_REWARD = 1e18
+"""Rewards whose squares single precision has, with a margin for values, which are sums of rewards."""
+
+PLAIN_ADAM = {"weight_decay": 0, "amsgrad": False, "maximize": False}
+"""The options of Adam that the step that is written out doesn't have."""
 
 
 class RPPSAC(SymmetricAgent, SAC):
@@ -76,7 +87,6 @@ class RPPSAC(SymmetricAgent, SAC):
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"RPPPolicy": RPPPolicy}
     policy: RPPPolicy
     action_space: spaces.Box
-    fresh_episodes = False  # whether captures leave out environments, whose episodes then begin anew
     train_freq: TrainFreq  # type: ignore[assignment]  # as stable-baselines3 converts what it is given
     _last_obs: NDArray | None
     actor: RPPActor  # type: ignore[assignment]
@@ -100,11 +110,7 @@ class RPPSAC(SymmetricAgent, SAC):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        checks.check_policy(policy, self.policy_aliases, policy_kwargs or {})
-        if spec is not None and not isinstance(spec, SymmetrySpec):
-            raise ValueError(
-                f"spec={spec!r} is no SymmetrySpec; make one with symmetry_spec or mirror_spec of rppdyn.envs"
-            )
+        check_arguments(type(self), policy, spec, policy_kwargs or {})
         self.noise_variance = noise_variance
         self.max_gradient_norm = max_gradient_norm
         self.augment = augment
@@ -121,22 +127,15 @@ class RPPSAC(SymmetricAgent, SAC):
         )
         check_matmul_precision(matmul_precision, self.device)
         self._collected_steps = self._collected_episodes = 0  # of the rollout under way
-        self._pending_log: dict[str, Any] = {}  # log entries of a restored run that were not written yet
-        if spec is not None:
-            self.policy_kwargs["spec"] = spec.to_dict()
+        self._pending_log = {}
         if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
-            if "spec" not in self.policy_kwargs:
-                checks.check_wrapper(self._vec_normalize_env)
-                needs_one = self.augment or self.mirror_loss or self.policy_kwargs.get("model") != "mlp"
-                self.policy_kwargs["spec"] = checks.spec_of(self.env, bool(needs_one)).to_dict()
-            built_for = SymmetrySpec.from_dict(self.policy_kwargs["spec"])
-            self.policy_kwargs = certified_arguments(self.policy_kwargs, self.env, built_for)
+            self._find_symmetry(spec, bool(augment or mirror_loss))
             self._setup_model()
-            checks.check_compiled(self)
+            check_compiled(self)
 
     def _setup_model(self) -> None:
-        checks.check_settings(self)
-        checks.check_wrapper(self._vec_normalize_env)
+        check_settings(self)
+        check_wrapper(self._vec_normalize_env)
         chosen = self.replay_buffer_class
         plain = chosen in (None, ReplayBuffer) and self.n_steps == 1
         if plain and not self.optimize_memory_usage and not self.replay_buffer_kwargs:
@@ -159,7 +158,7 @@ class RPPSAC(SymmetricAgent, SAC):
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         refuse_vector_env(env)
-        checks.check_actions(env.action_space)  # before stable-baselines3 asserts it
+        check_actions(env.action_space)  # before stable-baselines3 asserts it
         require_vectors("observation", env.observation_space)  # before it makes a buffer for them
         return SAC._wrap_env(env, verbose, monitor_wrapper)
 
@@ -170,9 +169,9 @@ class RPPSAC(SymmetricAgent, SAC):
             ValueError: a VecNormalize that scales observations.
         """
         if isinstance(env, VecEnv):
-            checks.check_wrapper(unwrap_vec_normalize(env))
+            check_wrapper(unwrap_vec_normalize(env))
         super().set_env(env, force_reset)
-        checks.warn_of_another_robot(self)
+        warn_of_another_robot(self)
 
     # -- gradient updates ---------------------------------------------------------------------------------------------
 
@@ -246,35 +245,11 @@ class RPPSAC(SymmetricAgent, SAC):
         (names, sums), count = self._sums
         means = {name: value / count for name, value in zip(names, sums.tolist(), strict=True)}
         self._sums = None
-        checks.check_finite(self, {name: value for name, value in means.items() if name != "ent_coef"})
+        self.check_finite({name: value for name, value in means.items() if name != "ent_coef"})
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name, value in sorted(means.items()):
             network, is_prior, _ = name.partition("_prior")
             self.logger.record(f"prior/{network}_penalty" if is_prior else f"train/{name}", value)
-
-    def check_finite(self) -> None:
-        """Refuse to go on where weights, statistics or an optimiser's state are no numbers any more.
-
-        An infinite second moment keeps weights where they are, which looks like learning that has ended. Mean losses are looked
-        at when they are recorded, all else when the log is written, in `capture` and at the end of `learn`.
-
-        Raises:
-            DivergedError: naming what is not finite, and the step.
-        """
-        checks.check_finite(self, super().get_parameters())
-
-    def learn(self, *args: Any, **kwargs: Any) -> RPPSAC:
-        """Train; arguments as in stable-baselines3.
-
-        Raises:
-            ValueError: an observation or a reward that is not finite, or so large that learning would end; naming entry, value
-                and step.
-            DivergedError: losses, weights or an optimiser's state that are not finite.
-        """
-        super().learn(*args, **kwargs)
-        self.record_updates()
-        self.check_finite()
-        return self
 
     def dump_logs(self) -> None:
         """Write the log, and with it the norms and shares of the pathways."""
@@ -288,7 +263,7 @@ class RPPSAC(SymmetricAgent, SAC):
     # -- collection of transitions ------------------------------------------------------------------------------------
 
     def _store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos) -> None:
-        checks.check_rewards(self, reward)
+        check_rewards(self, reward)
         self._check_observations(new_obs)
         if dones.any():  # what is stored in the place of what the next episode begins with
             ends = [info.get("terminal_observation", seen) for info, seen in zip(infos, new_obs, strict=True)]
@@ -298,7 +273,7 @@ class RPPSAC(SymmetricAgent, SAC):
         self.policy.features_extractor.observe(torch.as_tensor(seen))
 
     def _check_observations(self, observations: NDArray) -> None:
-        checks.check_observations(observations, self.spec, partial(checks.where, self))
+        check_observations(observations, self.spec, partial(where, self))
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> RolloutReturn:
         """Collect `train_freq` steps or episodes; arguments as in stable-baselines3, which are those of `rollout_steps`.
@@ -343,7 +318,7 @@ class RPPSAC(SymmetricAgent, SAC):
             if action_noise is not None:
                 with numpy_draws_from(self.sampler.numpy):
                     buffer_actions = np.clip(buffer_actions + action_noise(), -1, 1)
-            checks.check_actions_chosen(self, buffer_actions)
+            check_actions_chosen(self, buffer_actions)
             actions = self.policy.unscale_action(buffer_actions)
             env.step_async(actions)
             yield None
@@ -385,20 +360,17 @@ class RPPSAC(SymmetricAgent, SAC):
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
         check_matmul_precision(self.matmul_precision, self.device)  # a loaded agent may come from another machine
-        checks.check_optimisers(self)
-        checks.check_precision(self)
-        checks.check_compiled(self)
+        check_optimisers(self)
+        check_precision(self)
+        check_compiled(self)
         if isinstance(self.replay_buffer, RowReplayBuffer):
             _ = self.replay_buffer.rows  # whose memory is taken, or found wanting, before anything is done
-        if tb_log_name == "SAC":  # what stable-baselines3 calls every run
-            tb_log_name = f"{self.spec.env_id}-{self.policy.model}".replace("/", "-")
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         if self._last_obs is not None:
             self._check_observations(self._last_obs)
         self._worth_compiling = self.compile is None and worth_compiling(self)
         if reset_num_timesteps:
             self._collected_steps = self._collected_episodes = 0
-        checkpoint.replay_log(self)
         return result
 
     # -- saving -------------------------------------------------------------------------------------------------------
@@ -442,7 +414,7 @@ class RPPSAC(SymmetricAgent, SAC):
         if kwargs.pop("spec", None) is not None:
             raise ValueError(f"spec= is for new agents, the one in {path} has that of its networks: leave it out")
         if isinstance(path, (str, pathlib.Path)):
-            checks.check_archive(pathlib.Path(path))
+            check_archive(pathlib.Path(path))
         try:
             agent = super().load(path, *args, **kwargs)
         except (KeyError, AttributeError) as error:
@@ -458,7 +430,7 @@ class RPPSAC(SymmetricAgent, SAC):
                 f"{path} has no {error}: it is no agent of {cls.__name__}, to be loaded by the class that saved it, or "
                 "was saved without (exclude=)"
             ) from error
-        checks.warn_of_another_robot(agent)
+        warn_of_another_robot(agent)
         return agent
 
     @classmethod
@@ -485,7 +457,7 @@ class RPPSAC(SymmetricAgent, SAC):
         return tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, super().get_parameters())
 
     def _excluded_save_params(self) -> list[str]:
-        names = ["sampler", "_pending_log", "_collected_steps", "_collected_episodes"]
+        names = ["sampler", "_collected_steps", "_collected_episodes"]
         names += ["_own_update", "_sums", "_log_alpha", "_worth_compiling"]
         return super()._excluded_save_params() + names
 
@@ -516,3 +488,162 @@ def sample_actions(update: SACUpdate, observations: Sequence[NDArray]) -> list[N
     like = update.features[0].like
     actions = update.act(x.to(like.device, non_blocking=True), noise.to(like, non_blocking=True)).cpu().numpy()
     return [agent.policy.unscale_action(scaled) for agent, scaled in zip(update.agents, actions, strict=True)]
+
+
+def check_settings(agent: RPPSAC) -> None:
+    """Refuse settings that make no sense, of new agents and of loaded ones, for which some may be given anew."""
+    if not 0 < agent.noise_variance < math.inf:
+        raise ValueError(f"noise_variance={agent.noise_variance} must be positive and finite")
+    for name in ("batch_size", "target_update_interval"):
+        if (count := getattr(agent, name)) < 1:
+            raise ValueError(f"{name}={count} must be at least 1")
+    if not 0 < agent.tau <= 1:
+        raise ValueError(f"tau={agent.tau}: a share of the way to the critics, above 0 and at most 1")
+    if not 0 <= agent.gamma <= 1:
+        raise ValueError(f"gamma={agent.gamma}: a discount from 0 to 1")
+    if agent.max_gradient_norm is not None and not 0 < agent.max_gradient_norm < math.inf:
+        raise ValueError(f"max_gradient_norm={agent.max_gradient_norm} must be positive, or None for no clipping")
+    if not 0 <= agent.mirror_loss < math.inf:
+        raise ValueError(f"mirror_loss={agent.mirror_loss} must be positive, or 0 for none, and finite")
+    if agent.target_entropy != "auto" and not math.isfinite(float(agent.target_entropy)):
+        raise ValueError(
+            f"target_entropy={agent.target_entropy}: give a number of nats, or 'auto' for minus the actions"
+        )
+    rate = agent.learning_rate(1) if callable(agent.learning_rate) else agent.learning_rate
+    if not 0 <= rate < math.inf:
+        raise ValueError(f"learning_rate={rate} must be positive, or 0 to learn nothing")
+    if not isinstance(agent.augment, bool):
+        raise ValueError(f"augment={agent.augment!r}: give True or False")
+    if not isinstance(agent.compile, bool | None):
+        raise ValueError(f"compile={agent.compile!r}: give True or False or None")
+    if agent.use_sde:
+        raise ValueError("RPPSAC does not support use_sde=True (its noise would not transform); leave it out")
+
+
+def check_compiled(agent: RPPSAC) -> None:
+    """Refuse `compile` where there is no compiler, and on devices that it is not for."""
+    if not agent.compile:
+        return
+    if agent.device.type not in OPTIONS:
+        raise ValueError(f"compile=true: updates are compiled on a CPU and on CUDA devices, not on {agent.device}")
+    check_compiler(agent.device)
+
+
+def check_optimisers(agent: RPPSAC) -> None:
+    """Refuse optimisers and parameters that updates, which are written out, would pass over.
+
+    Raises:
+        ValueError: an optimiser other than Adam, options that differ between optimisers or are no part of the step that is
+            written out, or parameters that are not to be trained.
+    """
+    actor, critic = agent.actor, agent.critic
+    common = actor.optimizer.param_groups[0]
+    expected = {"betas": common["betas"], "eps": common["eps"], **PLAIN_ADAM}
+    for key, optimiser in agent.optimisers.items():
+        name = "temperature" if key == "log_alpha" else key
+        if type(optimiser) is not torch.optim.Adam:
+            raise ValueError(
+                f"the {name}'s optimiser is {type(optimiser).__name__}, and updates are Adam's: give torch.optim.Adam"
+            )
+        for group in optimiser.param_groups:
+            for key, value in expected.items():
+                if group[key] != value:
+                    raise ValueError(
+                        f"the {name}'s optimiser has {key}={group[key]}, and updates are computed with {value}: give betas and "
+                        "eps for all networks, as policy_kwargs=dict(optimizer_kwargs=...)"
+                    )
+    for name, network in (("actor", actor), ("critic", critic)):
+        if not all(p.requires_grad for p in network.parameters()):
+            raise ValueError(f"parameters of the {name} require no gradients, and updates train all of them: let them")
+
+
+def check_precision(agent: RPPSAC) -> None:
+    """Refuse parameters, or moments of their optimisers, of several precisions."""
+    expected = agent.policy.features_extractor.dtype
+    tensors: list[tuple[str, torch.Tensor]] = []
+    modules = {"actor": agent.actor, "critic": agent.critic, "target": agent.critic_target}
+    for name, module in modules.items():
+        tensors += [(name, p) for p in module.parameters()]
+    tensors.append(("temperature", agent.log_alpha))
+    for key, optimiser in agent.optimisers.items():
+        name = "temperature" if key == "log_alpha" else key
+        tensors += [(f"{name}'s optimiser", moments["exp_avg"]) for moments in optimiser.state.values() if moments]
+    for name, tensor in tensors:
+        if tensor.dtype != expected:
+            raise ValueError(
+                f"the {name} is in {tensor.dtype}, the actor in {expected}: cast agent.policy, agent.log_ent_coef.data and "
+                "then optimisers, by agent.set_parameters(agent.get_parameters())"
+            )
+
+
+def check_actions(space: spaces.Space) -> None:
+    """Refuse actions that are no vectors, and vectors without bounds."""
+    if not isinstance(space, spaces.Box):
+        raise ValueError(
+            f"the environment's actions are {space}, and a symmetry acts on vectors here: give one whose action space is a Box"
+        )
+    if not space.is_bounded():
+        raise ValueError(
+            f"the environment's actions, {space}, have no bounds, which policies here keep to: declare some by "
+            f"gymnasium.wrappers.TransformAction(env, lambda a: a, gymnasium.spaces.Box(-1, 1, {space.shape}))"
+        )
+
+
+def check_rewards(agent: RPPSAC, rewards: NDArray) -> None:
+    """Refuse rewards that are no numbers, and such that errors of values, squared, are none in single precision.
+
+    Raises:
+        ValueError: naming environment, value and step.
+    """
+    if (np.abs(rewards) <= LARGEST_REWARD).all():
+        return
+    (which,) = np.argwhere(~(np.abs(rewards) <= LARGEST_REWARD))[0]
+    raise ValueError(
+        f"{where(agent, which)}: the reward is {rewards[which]:g}; {LOST}, and none above {LARGEST_REWARD:g}: scale them, as "
+        "VecNormalize(env, norm_obs=False) does"
+    )
+
+
+def check_actions_chosen(agent: RPPSAC, actions: NDArray) -> None:
+    """Refuse actions that are no numbers, which a policy has that has diverged, before an environment is sent them.
+
+    Raises:
+        DivergedError: naming environment, entry, value and step.
+    """
+    if np.isfinite(actions).all():
+        return
+    which, entry = np.argwhere(~np.isfinite(actions))[0]
+    name, value = agent.spec.action_names[entry], actions[which, entry]
+    raise DivergedError(f"training diverged: {where(agent, which)}, action {name!r} is {value:g}; {SMALLER}")
+
+
+def where(agent: RPPSAC, env: int) -> str:
+    """The environment of an index, and the step that it is at."""
+    which = f", environment {env}" if agent.n_envs > 1 else ""
+    return f"{agent.spec.env_id}{which} at step {agent.num_timesteps}"
+
+
+def warn_of_another_robot(agent: RPPSAC) -> None:
+    """Warn where an agent that was made for one environment is given another, which stable-baselines3 tells by spaces alone."""
+    for stock in agent.env.get_attr("spec") if agent.env is not None else ():
+        if stock is not None and not agent.spec.is_of(stock.id):
+            warnings.warn(
+                f"the agent's symmetry is that of {agent.spec.env_id}, and it is given {stock.id}, whose entries are others: "
+                "make a new agent, with a spec of its own",
+                stacklevel=3,
+            )
+            return
+
+
+def check_archive(path: pathlib.Path) -> None:
+    """Refuse a file that is not whole; stable-baselines3 opens one cut off inside a member that is itself an archive."""
+    path = path if path.exists() else path.with_name(f"{path.name}.zip")
+    if not path.exists():
+        return  # stable-baselines3 says so
+    try:
+        with zipfile.ZipFile(path) as archive:
+            whole = {"data", "policy.pth"} <= set(archive.namelist()) and archive.testzip() is None
+    except zipfile.BadZipFile:
+        whole = False
+    if not whole:
+        raise ValueError(f"{path} is truncated or not an agent written by save(); load another copy")

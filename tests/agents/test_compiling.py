@@ -10,7 +10,7 @@ from forked import run_code
 from torch._dynamo.exc import TorchDynamoException
 
 from rppdyn.agents import RPPSAC, compiling, sac, seeds, train_many
-from rppdyn.agents.checks import check_compiled
+from rppdyn.agents.sac import check_compiled
 
 SETUP = """
 import functools, sys

@@ -22,7 +22,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor, nn
 
-from rppdyn.agents.equivariance import function_equivariance_error
+from rppdyn.agents.measures import function_equivariance_error
 from rppdyn.agents.policy import RPPPolicy
 from rppdyn.agents.pretrained import pretrained_card, pretrained_env, pretrained_policy
 from rppdyn.envs import dictionary_of, make_env, symmetry_spec, unflattening

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rppdyn.agents.policy import SymmetricPolicy
@@ -167,25 +166,3 @@ def _measured(
         scale,
         scale < POOLED_FLOOR,
     )
-
-
-class SymmetricAgent:
-    """Methods that agents with symmetric policies have in common, whatever algorithm trains them."""
-
-    policy: Any  # a SymmetricPolicy; stable-baselines3 declares it of a class of its own
-
-    @property
-    def spec(self) -> SymmetrySpec:
-        """The symmetry that the networks were built for."""
-        return self.policy.spec
-
-    def pathway_statistics(self) -> dict[str, float]:
-        """Norms of the pathways of actor and critics, or of mean and value, and shares of the free ones."""
-        return self.policy.pathway_statistics()
-
-    def equivariance_errors(self, observations: NDArray, actions: NDArray) -> dict[str, AgentEquivarianceError]:
-        """Equivariance errors of the "policy" and the "critic", of PPO the value, at raw observations (n, ...) and actions."""
-        return {
-            "policy": policy_equivariance_error(self, observations),  # type: ignore[arg-type]  # a BaseAlgorithm, too
-            "critic": critic_equivariance_error(self, observations, actions),  # type: ignore[arg-type]
-        }

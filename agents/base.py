@@ -1,0 +1,222 @@
+"""What agents with symmetric policies have in common, whatever algorithm trains them, and what both refuse."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from gymnasium.envs.mujoco import MujocoEnv
+from numpy.typing import NDArray
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import MaybeCallback
+from stable_baselines3.common.vec_env import (
+    VecCheckNan,
+    VecEnv,
+    VecEnvWrapper,
+    VecMonitor,
+    VecNormalize,
+    VecVideoRecorder,
+)
+
+from rppdyn.agents.measures import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
+from rppdyn.agents.policy import certified_arguments
+from rppdyn.envs import SymmetrySpec, symmetry_spec
+from rppdyn.envs.catalogue import single_environment
+from rppdyn.envs.certification.evidence import require_symmetric_wrappers
+from rppdyn.envs.mirror import plain_spec
+from rppdyn.errors import DivergedError
+from rppdyn.runs.files import not_finite
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Entries of observations, which networks take in single precision."""
+
+LOST = "what is learned from it would be lost, so the environment must return numbers alone"
+SMALLER = "start again with a smaller learning_rate, or rewards of a smaller scale"
+
+INSTEAD = {
+    "optimizer_class": "Adam, with optimizer_kwargs=",
+    "features_extractor_class": "the spec's own features",
+}
+"""Arguments of stable-baselines3's policies, and their counterparts here."""
+
+HARMLESS = (VecNormalize, VecMonitor, VecCheckNan, VecVideoRecorder)
+"""Vectorised wrappers that leave actions and observations alone, VecNormalize where `check_wrapper` lets it pass."""
+
+
+class SymmetricAgent(BaseAlgorithm):
+    """An agent of stable-baselines3 with a symmetric policy; a mixin before the algorithm's class."""
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]]
+    policy: Any  # a SymmetricPolicy; each algorithm declares its own
+    fresh_episodes = False  # whether captures leave out environments, whose episodes then begin anew
+    _pending_log: dict[str, Any]  # log entries of a restored run that were not written yet
+
+    @property
+    def spec(self) -> SymmetrySpec:
+        """The symmetry that the networks were built for."""
+        return self.policy.spec
+
+    def pathway_statistics(self) -> dict[str, float]:
+        """Norms of the pathways of actor and critics, or of mean and value, and shares of the free ones."""
+        return self.policy.pathway_statistics()
+
+    def equivariance_errors(self, observations: NDArray, actions: NDArray) -> dict[str, AgentEquivarianceError]:
+        """Equivariance errors of the "policy" and the "critic", of PPO the value, at raw observations (n, ...) and actions."""
+        return {
+            "policy": policy_equivariance_error(self, observations),
+            "critic": critic_equivariance_error(self, observations, actions),
+        }
+
+    def learn(self, *args: Any, **kwargs: Any) -> Self:
+        """Train; arguments as in stable-baselines3.
+
+        Raises:
+            ValueError: an observation or a reward that is not finite, or so large that learning would end; naming entry, value
+                and step.
+            DivergedError: losses, gradients, weights or an optimiser's state that are not finite.
+        """
+        super().learn(*args, **kwargs)  # type: ignore[safe-super]  # the algorithm's, which comes next
+        self.record_updates()
+        self.check_finite()
+        return self
+
+    def record_updates(self, wait: bool = True) -> None:
+        """Record metrics of updates that wait for it; none where they are recorded as updates end."""
+
+    def check_finite(self, data: Any = None) -> None:
+        """Refuse to go on with, or to keep, numbers that have diverged.
+
+        Args:
+            data: nested tensors, arrays and numbers; None are weights, statistics and optimisers' states. An infinite second
+                moment keeps weights where they are, which looks like learning that has ended.
+        Raises:
+            DivergedError: naming the first that is not finite, and the step.
+        """
+        if (name := not_finite(super().get_parameters() if data is None else data, "")) is not None:
+            raise DivergedError(f"training diverged: {name} is not finite at step {self.num_timesteps}; {SMALLER}")
+
+    def _find_symmetry(self, spec: SymmetrySpec | None, needs_one: bool = False) -> None:
+        """Put the environment's symmetry, and what its certificate says, into the policy's arguments.
+
+        Args:
+            needs_one: what is learned needs a symmetry, whatever the networks are.
+        """
+        check_wrapper(self._vec_normalize_env)
+        if spec is None and "spec" not in self.policy_kwargs:
+            spec = spec_of(self.env, needs_one or self.policy_kwargs.get("model") != "mlp")
+        elif spec is None:
+            data = self.policy_kwargs["spec"]
+            spec = data if isinstance(data, SymmetrySpec) else SymmetrySpec.from_dict(dict(data))
+        self.policy_kwargs = certified_arguments(self.policy_kwargs | {"spec": spec.to_dict()}, self.env, spec)
+
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        tb_log_name: str = "run",
+        progress_bar: bool = False,
+    ) -> tuple[int, BaseCallback]:
+        if tb_log_name in ("SAC", "PPO"):  # what stable-baselines3 calls every run
+            tb_log_name = f"{self.spec.env_id}-{self.policy.model}".replace("/", "-")
+        result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        for name, (value, exclude) in self._pending_log.items():  # waited to be written when the agent was captured
+            self.logger.record(name, value, exclude=tuple(exclude))
+        self._pending_log = {}
+        return result
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_pending_log"]
+
+
+def check_arguments(agent: type[SymmetricAgent], policy: Any, spec: Any, arguments: Mapping[str, Any]) -> None:
+    """Refuse policies that an agent hasn't, arguments that its policy hasn't, and specs that are none.
+
+    Raises:
+        ValueError: naming it, and what there is.
+    """
+    aliases = agent.policy_aliases
+    if isinstance(policy, str) and policy not in aliases:
+        raise ValueError(f"policy={policy!r}: choose {' or '.join(map(repr, aliases))}, or a subclass of it")
+    kind = aliases[policy] if isinstance(policy, str) else policy
+    if not issubclass(kind, tuple(aliases.values())):
+        names = " or ".join(dict.fromkeys(known.__name__ for known in aliases.values()))
+        raise ValueError(
+            f"{kind.__name__} is no {names}, which is what is trained here: derive it from that; a file that another algorithm "
+            "saved is loaded by that algorithm's class"
+        )
+    if spec is not None and not isinstance(spec, SymmetrySpec):
+        raise ValueError(f"spec={spec!r} is no SymmetrySpec; make one with symmetry_spec or mirror_spec of rppdyn.envs")
+    known = inspect.signature(kind).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        return
+    for name in arguments:
+        if name not in known:
+            there = INSTEAD.get(name, f"one of {', '.join(list(known)[3:])}")
+            raise ValueError(f"policy_kwargs has {name}, which {kind.__name__} hasn't: it has {there}")
+
+
+def check_wrapper(wrapper: VecNormalize | None) -> None:
+    """Refuse a wrapper that scales observations."""
+    if wrapper is not None and wrapper.norm_obs:
+        raise ValueError(
+            "VecNormalize scales each observation by itself, which breaks the symmetry; use "
+            "VecNormalize(env, norm_obs=False): RPPPolicy normalises observations in a way that commutes with it"
+        )
+
+
+def check_wrappers(env: VecEnv, spec: SymmetrySpec) -> None:
+    """Refuse wrappers that a spec derived from the environment doesn't account for.
+
+    Raises:
+        ValueError: naming a vectorised wrapper that is not known to leave actions and observations alone, or one of the
+            environments' own that spoils the symmetry, see `rppdyn.envs.certification.evidence`.
+    """
+    while isinstance(env, VecEnvWrapper):
+        if type(env) not in HARMLESS:
+            raise ValueError(
+                f"{spec.env_id}: its symmetry is derived from the environment inside the wrapper {type(env).__name__}, which "
+                "may change what it acts on: take it off, or pass spec= for what the agent sees"
+            )
+        env = env.venv
+    with single_environment(env) as single:
+        if isinstance(single.unwrapped, MujocoEnv):
+            require_symmetric_wrappers(single, spec)
+
+
+def spec_of(env: VecEnv | None, needs_one: bool) -> SymmetrySpec:
+    """The symmetry of an environment; where it has none, and networks need none, that of nothing but the identity.
+
+    Raises:
+        ValueError: no symmetry is known of it, or a wrapper spoils it, and networks need one.
+    """
+    try:
+        spec = symmetry_spec(env)
+        assert env is not None  # which symmetry_spec refuses
+        check_wrappers(env, spec)
+    except ValueError:
+        if needs_one or env is None:
+            raise
+        with single_environment(env) as single:
+            return plain_spec(single, env.observation_space, env.action_space)
+    return spec
+
+
+def check_observations(observations: NDArray, spec: SymmetrySpec, where: Callable[[int], str]) -> None:
+    """Refuse observations with entries that are no numbers, or too large for networks, before they are stored.
+
+    Args:
+        observations: (n_envs, n).
+        where: the environment of an index, and the step.
+    Raises:
+        ValueError: naming environment, step, entry and value.
+    """
+    if (np.abs(observations) <= LARGEST).all():  # nan is not
+        return
+    env, entry = np.argwhere(~(np.abs(observations) <= LARGEST))[0]
+    name, value = spec.obs_names[entry], observations[env, entry]
+    raise ValueError(f"{where(env)}: observation {name!r} (entry {entry}) is {value:g}; {LOST}")
