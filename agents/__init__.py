@@ -15,7 +15,7 @@ if __name__ != "rppdyn.agents":
     raise ImportError(f"this folder is imported as rppdyn.agents, not as {__name__!r}; write `import rppdyn.agents`")
 
 from rppdyn.agents.callbacks import LearnVariances, WidenVariances
-from rppdyn.agents.export import DeployedPolicy, export_onnx, export_torch
+from rppdyn.agents.export import DeployedPolicy, export_onnx, export_torch, pretrained_agents, pretrained_card
 from rppdyn.agents.measures import (
     AgentEquivarianceError,
     critic_equivariance_error,
@@ -23,7 +23,6 @@ from rppdyn.agents.measures import (
 )
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPPPO, Agent, RPPActorCriticPolicy
-from rppdyn.agents.pretrained import pretrained_agents, pretrained_card
 from rppdyn.agents.sac import RPPSAC
 from rppdyn.agents.seeds import train_many
 from rppdyn.agents.update import SACSettings, SACUpdate

@@ -1,17 +1,28 @@
-"""The deterministic policy of an agent as one module, and as a file that runs without this package."""
+"""An agent's policy as a module and as a file that runs without this package; and trained agents that come with the package.
+
+A file of a trained agent holds tensors alone, as safetensors, and its card as JSON in the header: what it was trained by, and
+what it reaches. Nothing in it is a pickle. `manifest.json` beside the files has the SHA-256 of each, and one that differs is
+refused.
+"""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import importlib
+import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.sac.policies import SACPolicy
 from torch import Tensor, nn
@@ -19,7 +30,13 @@ from torch import Tensor, nn
 from rppdyn.agents.networks import mode_action, require_vectors
 from rppdyn.agents.policy import RPPPolicy, SymmetricPolicy
 from rppdyn.agents.ppo import RPPActorCriticPolicy
+from rppdyn.envs import SymmetrySpec, make_env
 from rppdyn.nn import merge
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.type_aliases import GymEnv
+
+    from rppdyn.agents.sac import RPPSAC
 
 TOLERANCE = 1e-5
 """Largest difference of an exported policy from the one that it was made of, as a share of half the action's range."""
@@ -262,3 +279,121 @@ def largest_difference(policy: BasePolicy, exported: Callable[[NDArray], NDArray
         [exported(part) for part in np.array_split(observations, 3)]
     )  # batches of other sizes, too
     return float((np.abs(actions - expected) / np.where(np.isfinite(half), half, 1.0)).max())
+
+
+FOLDER = Path(str(resources.files("rppdyn.agents"))) / "weights"
+MANIFEST = "manifest.json"
+
+PRETRAINED_FORMAT = 1
+HEADER = "rppdyn"
+"""The key of the card in a file's header."""
+
+SETTINGS = ("gamma", "tau", "batch_size", "learning_starts", "noise_variance")
+"""Settings of an agent with which it was trained, and may go on."""
+_SHARED = ("actor.features_extractor.", "critic.features_extractor.", "critic_target.")
+"""Parts of a policy that are other parts again, or, targets, begin as a copy of them."""
+
+
+def pretrained_agents() -> dict[str, dict[str, Any]]:
+    """Trained agents by name: {name: {"file", "sha256", "steps", "return_mean", "return_std"}}."""
+    return json.loads((FOLDER / MANIFEST).read_text(encoding="utf-8"))
+
+
+def pretrained_card(name: str) -> dict[str, Any]:
+    """Card of a trained agent: environment, policy, training (command, commit, seed), certificate, returns and their seeds.
+
+    Raises:
+        ValueError: an unknown name, or a damaged file.
+    """
+    return _read_pretrained(_pretrained_path(name))[0]
+
+
+def pretrained_policy(name: str) -> RPPPolicy:
+    """The policy of a trained agent, on the CPU; no environment is made.
+
+    Raises:
+        ValueError: an unknown name, or a damaged file.
+    """
+    card, tensors = _read_pretrained(_pretrained_path(name))
+    observations, actions = (_box(tensors, space) for space in ("observation_space", "action_space"))
+    policy = RPPPolicy(observations, actions, lambda _: 0.0, **card["policy"])
+    _put(policy, tensors)
+    policy.set_training_mode(False)
+    return policy
+
+
+def pretrained_env(card: Mapping[str, Any], **options: Any) -> Any:
+    """The environment that an agent was trained in; options are those of `gymnasium.make`."""
+    return make_env(card["env"]["id"], **card["env"]["kwargs"] | options)
+
+
+def load_pretrained(cls: type[RPPSAC], name: str, env: GymEnv | str | None = None, **kwargs: Any) -> RPPSAC:
+    """See `RPPSAC.pretrained`."""
+    card, tensors = _read_pretrained(_pretrained_path(name))
+    arguments = dict(card["policy"])
+    spec = SymmetrySpec.from_dict(arguments.pop("spec"))
+    options = {**card["settings"], **kwargs}
+    agent = cls(
+        "RPPPolicy", pretrained_env(card) if env is None else env, spec=spec, policy_kwargs=arguments, **options
+    )
+    _put(agent.policy, tensors)
+    if agent.log_ent_coef is not None:
+        agent.log_ent_coef.data.copy_(tensors["log_ent_coef"])
+    return agent
+
+
+def write_pretrained(agent: RPPSAC, path: Path, card: Mapping[str, Any]) -> str:
+    """Write an agent's policy and its card into one file; returns its SHA-256.
+
+    Args:
+        card: "name", "env", "training", "certificate" and "evaluation"; policy and settings are the agent's.
+    """
+    policy = agent.policy
+    tensors = {f"policy.{k}": v for k, v in policy.state_dict().items() if not k.startswith(_SHARED)}
+    for name, space in (("observation_space", policy.observation_space), ("action_space", policy.action_space)):
+        tensors |= {f"{name}.{bound}": torch.as_tensor(getattr(space, bound)) for bound in ("low", "high")}
+    if agent.log_ent_coef is not None:
+        tensors["log_ent_coef"] = agent.log_ent_coef.detach()
+    of_agent = {"policy": policy._arguments, "settings": {name: getattr(agent, name) for name in SETTINGS}}
+    text = json.dumps({"format": PRETRAINED_FORMAT, **card, **of_agent}, allow_nan=False, sort_keys=True)
+    save_file({k: v.cpu().contiguous().clone() for k, v in tensors.items()}, path, metadata={HEADER: text})
+    path.chmod(0o644)  # safetensors lets the owner alone read it
+    return _digest(path)
+
+
+def _pretrained_path(name: str) -> Path:
+    known = pretrained_agents()
+    if name not in known:
+        raise ValueError(f"there is no pretrained agent {name!r}; there are {', '.join(known)}")
+    path = FOLDER / known[name]["file"]
+    if not path.is_file() or _digest(path) != known[name]["sha256"]:
+        raise ValueError(f"{path} is not the file that rppdyn was released with: install rppdyn again")
+    return path
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _read_pretrained(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            card = json.loads(file.metadata()[HEADER])
+            return card, {key: file.get_tensor(key) for key in file.keys()}  # it is no mapping
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} can't be read ({type(error).__name__}): install rppdyn again") from error
+
+
+def _box(tensors: Mapping[str, Tensor], name: str) -> spaces.Box:
+    low, high = (tensors[f"{name}.{bound}"].numpy() for bound in ("low", "high"))
+    return spaces.Box(low, high, dtype=low.dtype.type)
+
+
+def _put(policy: RPPPolicy, tensors: Mapping[str, Tensor]) -> None:
+    state = {key.removeprefix("policy."): value for key, value in tensors.items() if key.startswith("policy.")}
+    missing, unknown = policy.load_state_dict(state, strict=False)
+    if unknown or any(not key.startswith(_SHARED) for key in missing):
+        raise ValueError(
+            f"the file is of another network than its card says: {[*unknown, *missing][:3]}; install rppdyn again"
+        )
+    policy.critic_target.load_state_dict(policy.critic.state_dict())

@@ -448,7 +448,7 @@ class RPPSAC(SymmetricAgent, SAC):
 
         Its replay buffer is empty, and target critics begin as the critics are.
         """
-        from rppdyn.agents.pretrained import load_pretrained  # which needs this class
+        from rppdyn.agents.export import load_pretrained  # which needs this class
 
         return load_pretrained(cls, name, env, **kwargs)
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rppdyn.agents import RPPSAC, pretrained_card
-from rppdyn.agents.pretrained import (
+from rppdyn.agents.export import (
     FOLDER,
     MANIFEST,
     load_pretrained,

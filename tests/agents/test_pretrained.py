@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rppdyn import cli
-from rppdyn.agents import RPPSAC, pretrained, pretrained_agents, pretrained_card
+from rppdyn.agents import RPPSAC, export, pretrained_agents, pretrained_card
 from rppdyn.jobs.training.evaluation import Evaluator, policy_of
 
 NAMES = sorted(pretrained_agents())
@@ -21,8 +21,8 @@ WINDY = "rppdyn/WindyPendulum-v0"
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     """A copy of the files, to be damaged."""
-    shutil.copytree(pretrained.FOLDER, tmp_path / "weights")
-    monkeypatch.setattr(pretrained, "FOLDER", tmp_path / "weights")
+    shutil.copytree(export.FOLDER, tmp_path / "weights")
+    monkeypatch.setattr(export, "FOLDER", tmp_path / "weights")
     return tmp_path / "weights"
 
 
@@ -32,12 +32,12 @@ def test_a_card_says_where_it_is_from(name):
     assert card["training"]["commit"] and "train-agent" in card["training"]["command"]
     assert len(card["evaluation"]["returns"]) == 10
     assert sum(card["evaluation"]["returns"]) / 10 == pytest.approx(pretrained_agents()[name]["return_mean"], abs=0.01)
-    assert (pretrained.FOLDER / pretrained_agents()[name]["file"]).stat().st_size < 2_000_000
+    assert (export.FOLDER / pretrained_agents()[name]["file"]).stat().st_size < 2_000_000
     assert card["certificate"]["verdict"]["dynamics"] in ("exact", "approximate")
 
 
 def test_policy_and_agent_are_one():
-    agent, policy = RPPSAC.pretrained(WINDY, seed=0), pretrained.pretrained_policy(WINDY)
+    agent, policy = RPPSAC.pretrained(WINDY, seed=0), export.pretrained_policy(WINDY)
     assert (
         agent.get_env().envs[0].unwrapped.pendulum.wind == 0.03
         and agent.gamma == pretrained_card(WINDY)["settings"]["gamma"]
@@ -53,8 +53,8 @@ def test_policy_and_agent_are_one():
 
 def test_it_plays_the_episodes_of_its_card():
     card = pretrained_card(WINDY)
-    evaluator = Evaluator(partial(pretrained.pretrained_env, card), 2, card["evaluation"]["seeds"][0])
-    returns = evaluator.run(policy_of(pretrained.pretrained_policy(WINDY))).returns
+    evaluator = Evaluator(partial(export.pretrained_env, card), 2, card["evaluation"]["seeds"][0])
+    returns = evaluator.run(policy_of(export.pretrained_policy(WINDY))).returns
     evaluator.close()
     assert returns == pytest.approx(card["evaluation"]["returns"][:2], rel=1e-2)  # other versions round differently
 
@@ -83,8 +83,8 @@ def test_a_file_that_is_no_safetensors_is_named(elsewhere):
     file = elsewhere / pretrained_agents()["Reacher-v5"]["file"]
     torch.save({"a": torch.zeros(1)}, file)
     known = pretrained_agents()
-    known["Reacher-v5"]["sha256"] = pretrained._digest(file)
-    (elsewhere / pretrained.MANIFEST).write_text(json.dumps(known))
+    known["Reacher-v5"]["sha256"] = export._digest(file)
+    (elsewhere / export.MANIFEST).write_text(json.dumps(known))
     with pytest.raises(ValueError, match=r"can't be read \(SafetensorError\)"):
         pretrained_card("Reacher-v5")
 

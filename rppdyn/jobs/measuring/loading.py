@@ -22,9 +22,9 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor, nn
 
+from rppdyn.agents.export import pretrained_card, pretrained_env, pretrained_policy
 from rppdyn.agents.measures import function_equivariance_error
 from rppdyn.agents.policy import RPPPolicy
-from rppdyn.agents.pretrained import pretrained_card, pretrained_env, pretrained_policy
 from rppdyn.envs import dictionary_of, make_env, symmetry_spec, unflattening
 from rppdyn.errors import modules_of, place_in_users_code, reason, search_modules
 from rppdyn.jobs.config.agent import EVALUATION_SEED
