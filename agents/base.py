@@ -134,11 +134,7 @@ class SymmetricAgent(BaseAlgorithm):
 
 
 def check_arguments(agent: type[SymmetricAgent], policy: Any, spec: Any, arguments: Mapping[str, Any]) -> None:
-    """Refuse policies that an agent hasn't, arguments that its policy hasn't, and specs that are none.
-
-    Raises:
-        ValueError: naming it, and what there is.
-    """
+    """Refuse policies that an agent hasn't, arguments that its policy hasn't, and specs that are none."""
     aliases = agent.policy_aliases
     if isinstance(policy, str) and policy not in aliases:
         raise ValueError(f"policy={policy!r}: choose {' or '.join(map(repr, aliases))}, or a subclass of it")
@@ -189,11 +185,7 @@ def check_wrappers(env: VecEnv, spec: SymmetrySpec) -> None:
 
 
 def spec_of(env: VecEnv | None, needs_one: bool) -> SymmetrySpec:
-    """The symmetry of an environment; where it has none, and networks need none, that of nothing but the identity.
-
-    Raises:
-        ValueError: no symmetry is known of it, or a wrapper spoils it, and networks need one.
-    """
+    """The symmetry of an environment; where it has none, and networks need none, that of nothing but the identity."""
     try:
         spec = symmetry_spec(env)
         assert env is not None  # which symmetry_spec refuses
@@ -212,8 +204,6 @@ def check_observations(observations: NDArray, spec: SymmetrySpec, where: Callabl
     Args:
         observations: (n_envs, n).
         where: the environment of an index, and the step.
-    Raises:
-        ValueError: naming environment, step, entry and value.
     """
     if (np.abs(observations) <= LARGEST).all():  # nan is not
         return

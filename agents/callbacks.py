@@ -54,9 +54,7 @@ class LearnVariances(BaseCallback):
 
     def __init__(self, every: int = 2000, data: int = 512, rate: float = 0.5):
         super().__init__()
-        for name, value in (("every", every), ("data", data), ("rate", rate)):
-            if not value > 0:
-                raise ValueError(f"{name}={value} must be positive")
+        _require_positive(every=every, data=data, rate=rate)
         if rate > 1:
             raise ValueError(f"rate={rate} must be 1 or less: the share of the way to the new variances")
         self.every, self.data, self.rate = every, data, rate
@@ -135,9 +133,7 @@ class WidenVariances(BaseCallback):
 
     def __init__(self, steps: int, start: float = NARROW, every: int = 250):
         super().__init__()
-        for name, value in (("steps", steps), ("start", start), ("every", every)):
-            if not value > 0:
-                raise ValueError(f"{name}={value} must be positive")
+        _require_positive(steps=steps, start=start, every=every)
         self.steps, self.start, self.every = steps, start, every
 
     def _on_training_start(self) -> None:
@@ -182,3 +178,9 @@ def _shared(net: RPPEMLP) -> dict[str, tuple[Pathway, Pathway, int]]:
         for free in layer.pathway_names[1:]
         if layer.equivariant is not None and (pathway := getattr(layer, free)) is not None
     }
+
+
+def _require_positive(**numbers: float) -> None:
+    for name, value in numbers.items():
+        if not value > 0:
+            raise ValueError(f"{name}={value} must be positive")

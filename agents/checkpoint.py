@@ -93,11 +93,7 @@ def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
 
 
 def restore_common(agent: RPPPPO, data: dict[str, Any]) -> None:
-    """Put what :func:`capture_common` returned in place.
-
-    Raises:
-        ValueError: the data is of another agent.
-    """
+    """Put what :func:`capture_common` returned in place."""
     _check_alike(agent, data)
     _check_precision(agent, data, {})
     _restore_common(agent, data)

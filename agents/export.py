@@ -168,11 +168,7 @@ def write_onnx(module: nn.Module, path: str | Path, size: int, dtype: torch.dtyp
 
 
 def export_torch(policy: BasePolicy, path: str | Path) -> None:
-    """Write a policy as a program of torch.export's, which torch runs without this package.
-
-    Raises:
-        ValueError: observations or actions that are no vectors.
-    """
+    """Write a policy as a program of torch.export's, which torch runs without this package."""
     module = DeployedPolicy(policy)
     write_program(module, path, _size(policy), module.dtype)
 
@@ -300,20 +296,12 @@ def pretrained_agents() -> dict[str, dict[str, Any]]:
 
 
 def pretrained_card(name: str) -> dict[str, Any]:
-    """Card of a trained agent: environment, policy, training (command, commit, seed), certificate, returns and their seeds.
-
-    Raises:
-        ValueError: an unknown name, or a damaged file.
-    """
+    """Card of a trained agent: environment, policy, training (command, commit, seed), certificate, returns and their seeds."""
     return _read_pretrained(_pretrained_path(name))[0]
 
 
 def pretrained_policy(name: str) -> RPPPolicy:
-    """The policy of a trained agent, on the CPU; no environment is made.
-
-    Raises:
-        ValueError: an unknown name, or a damaged file.
-    """
+    """The policy of a trained agent, on the CPU; no environment is made."""
     card, tensors = _read_pretrained(_pretrained_path(name))
     observations, actions = (_box(tensors, space) for space in ("observation_space", "action_space"))
     policy = RPPPolicy(observations, actions, lambda _: 0.0, **card["policy"])

@@ -187,11 +187,7 @@ class RPPActor(BasePolicy):
         return *mean_and_log_std(self.output(obs), self.blocks), {}
 
     def save(self, path: str) -> None:
-        """Refused, since an actor is not built without its policy.
-
-        Raises:
-            ValueError: always.
-        """
+        """Refused, since an actor is not built without its policy."""
         raise ValueError(f"{type(self).__name__} is saved with its policy: agent.policy.save({path!r})")
 
     def forward(self, observations: Tensor, deterministic: bool = False) -> Tensor:

@@ -356,8 +356,8 @@ class RPPSAC(SymmetricAgent, SAC):
         total_timesteps: int,
         callback: MaybeCallback = None,
         reset_num_timesteps: bool = True,
-        tb_log_name: str = "run",
-        progress_bar: bool = False,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[int, BaseCallback]:
         check_matmul_precision(self.matmul_precision, self.device)  # a loaded agent may come from another machine
         check_optimisers(self)
@@ -365,7 +365,7 @@ class RPPSAC(SymmetricAgent, SAC):
         check_compiled(self)
         if isinstance(self.replay_buffer, RowReplayBuffer):
             _ = self.replay_buffer.rows  # whose memory is taken, or found wanting, before anything is done
-        result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
+        result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *args, **kwargs)
         if self._last_obs is not None:
             self._check_observations(self._last_obs)
         self._worth_compiling = self.compile is None and worth_compiling(self)
@@ -492,30 +492,28 @@ def sample_actions(update: SACUpdate, observations: Sequence[NDArray]) -> list[N
 
 def check_settings(agent: RPPSAC) -> None:
     """Refuse settings that make no sense, of new agents and of loaded ones, for which some may be given anew."""
-    if not 0 < agent.noise_variance < math.inf:
-        raise ValueError(f"noise_variance={agent.noise_variance} must be positive and finite")
-    for name in ("batch_size", "target_update_interval"):
-        if (count := getattr(agent, name)) < 1:
-            raise ValueError(f"{name}={count} must be at least 1")
-    if not 0 < agent.tau <= 1:
-        raise ValueError(f"tau={agent.tau}: a share of the way to the critics, above 0 and at most 1")
-    if not 0 <= agent.gamma <= 1:
-        raise ValueError(f"gamma={agent.gamma}: a discount from 0 to 1")
-    if agent.max_gradient_norm is not None and not 0 < agent.max_gradient_norm < math.inf:
-        raise ValueError(f"max_gradient_norm={agent.max_gradient_norm} must be positive, or None for no clipping")
-    if not 0 <= agent.mirror_loss < math.inf:
-        raise ValueError(f"mirror_loss={agent.mirror_loss} must be positive, or 0 for none, and finite")
-    if agent.target_entropy != "auto" and not math.isfinite(float(agent.target_entropy)):
-        raise ValueError(
-            f"target_entropy={agent.target_entropy}: give a number of nats, or 'auto' for minus the actions"
-        )
+    entropy, norm = agent.target_entropy, agent.max_gradient_norm
+    rules = {
+        "noise_variance": (0 < agent.noise_variance < math.inf, " must be positive and finite"),
+        "batch_size": (agent.batch_size >= 1, " must be at least 1"),
+        "target_update_interval": (agent.target_update_interval >= 1, " must be at least 1"),
+        "tau": (0 < agent.tau <= 1, ": a share of the way to the critics, above 0 and at most 1"),
+        "gamma": (0 <= agent.gamma <= 1, ": a discount from 0 to 1"),
+        "max_gradient_norm": (norm is None or 0 < norm < math.inf, " must be positive, or None for no clipping"),
+        "mirror_loss": (0 <= agent.mirror_loss < math.inf, " must be positive, or 0 for none, and finite"),
+        "target_entropy": (
+            entropy == "auto" or math.isfinite(float(entropy)),
+            ": give a number of nats, or 'auto' for minus the actions",
+        ),
+        "augment": (isinstance(agent.augment, bool), ": give True or False"),
+        "compile": (isinstance(agent.compile, bool | None), ": give True or False or None"),
+    }
+    for name, (is_right, remedy) in rules.items():
+        if not is_right:
+            raise ValueError(f"{name}={getattr(agent, name)!r}{remedy}")
     rate = agent.learning_rate(1) if callable(agent.learning_rate) else agent.learning_rate
     if not 0 <= rate < math.inf:
         raise ValueError(f"learning_rate={rate} must be positive, or 0 to learn nothing")
-    if not isinstance(agent.augment, bool):
-        raise ValueError(f"augment={agent.augment!r}: give True or False")
-    if not isinstance(agent.compile, bool | None):
-        raise ValueError(f"compile={agent.compile!r}: give True or False or None")
     if agent.use_sde:
         raise ValueError("RPPSAC does not support use_sde=True (its noise would not transform); leave it out")
 
@@ -530,12 +528,7 @@ def check_compiled(agent: RPPSAC) -> None:
 
 
 def check_optimisers(agent: RPPSAC) -> None:
-    """Refuse optimisers and parameters that updates, which are written out, would pass over.
-
-    Raises:
-        ValueError: an optimiser other than Adam, options that differ between optimisers or are no part of the step that is
-            written out, or parameters that are not to be trained.
-    """
+    """Refuse optimisers and parameters that updates, which are written out, would pass over."""
     actor, critic = agent.actor, agent.critic
     common = actor.optimizer.param_groups[0]
     expected = {"betas": common["betas"], "eps": common["eps"], **PLAIN_ADAM}
@@ -590,11 +583,7 @@ def check_actions(space: spaces.Space) -> None:
 
 
 def check_rewards(agent: RPPSAC, rewards: NDArray) -> None:
-    """Refuse rewards that are no numbers, and such that errors of values, squared, are none in single precision.
-
-    Raises:
-        ValueError: naming environment, value and step.
-    """
+    """Refuse rewards that are no numbers, and such that errors of values, squared, are none in single precision."""
     if (np.abs(rewards) <= LARGEST_REWARD).all():
         return
     (which,) = np.argwhere(~(np.abs(rewards) <= LARGEST_REWARD))[0]
@@ -605,11 +594,7 @@ def check_rewards(agent: RPPSAC, rewards: NDArray) -> None:
 
 
 def check_actions_chosen(agent: RPPSAC, actions: NDArray) -> None:
-    """Refuse actions that are no numbers, which a policy has that has diverged, before an environment is sent them.
-
-    Raises:
-        DivergedError: naming environment, entry, value and step.
-    """
+    """Refuse actions that are no numbers, which a policy has that has diverged, before an environment is sent them."""
     if np.isfinite(actions).all():
         return
     which, entry = np.argwhere(~np.isfinite(actions))[0]
