@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 NARROW = 1e-7
-"""The free variances from which widening begins: strict in all but name."""
+"""The free variances from which widening begins: practically a strict network."""
 
 
 class LearnVariances(BaseCallback):
@@ -118,7 +118,7 @@ class WidenVariances(BaseCallback):
         agent.learn(100_000, callback=WidenVariances(50_000))
 
     At step t of T, :math:`\log\sigma_b^2(t) = \log\sigma_0^2 + \min(t / T, 1)\,(\log\sigma_b^2 - \log\sigma_0^2)`, with
-    :math:`\sigma_b^2` what actor and critics were given. A network is then strict in all but name where data are few, and
+    :math:`\sigma_b^2` what actor and critics were given. A network is then practically strict where data are few, and
     departs from the symmetry later. Free pathways are stored in the unit of the variance, as where it is learned.
 
     Args:

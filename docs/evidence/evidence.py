@@ -159,6 +159,12 @@ def recompute(claims: list[Claim]) -> list[Claim]:
     ]
 
 
+def compared_with(claim: Claim) -> str:
+    """The network that an effect is compared with, and among how many it is the best."""
+    best, count = readable(claim["measured"]["best"]), len(claim["against"])
+    return best if count == 1 else f"{best}: best of {count}"
+
+
 def row(claim: Claim) -> str:
     """One line of a table."""
     one = claim.get("measured")
@@ -167,7 +173,7 @@ def row(claim: Claim) -> str:
         spread = f" [{one['interval'][0]:.2f}, {one['interval'][1]:.2f}]" if one["interval"] else ""
         if not one["interval"] and one["seeds"] > 1:
             spread = f" ({', '.join(f'{value:.2f}' for value in sorted(one['points']))})"
-        effect, against = f"{one['ratio']:.2f}{spread}", f"{readable(one['best'])}, of {len(claim['against'])}"
+        effect, against = f"{one['ratio']:.2f}{spread}", compared_with(claim)
     published = claim["published"].get("ratio")
     where = claim["published"]["where"] + (f": {published:.2f}" if published else "")
     count = one["seeds"] if one else "–"
@@ -177,7 +183,7 @@ def row(claim: Claim) -> str:
 
 def table(claims: list[Claim]) -> str:
     """Claims as Markdown."""
-    head = "| system | symmetry, defect | claim | published | ratio | to the best, of how many | n | verdict |"
+    head = "| system | symmetry, defect | claim | published | ratio | compared with | n | verdict |"
     return "\n".join([head, "| --- | --- | --- | --- | ---: | --- | ---: | --- |", *map(row, claims)])
 
 
@@ -188,7 +194,7 @@ def write_table(page: Path, mark: str, table: str) -> None:
 
 
 def draw(claims: list[Claim]) -> Figure:
-    """Draw the ratio of each claim with data to the best of the arms that it names, each seed a point."""
+    """Draw each claim's ratio to the best of the networks that it is compared with, each seed a point."""
     shown = [claim for claim in claims if "measured" in claim][::-1]
     figure = Figure(figsize=(8.2, 0.31 * len(shown) + 1.3), layout="constrained")
     FigureCanvasAgg(figure)
@@ -219,7 +225,9 @@ def draw(claims: list[Claim]) -> Figure:
     axes.grid(axis="x", alpha=0.25)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_xlabel(
-        "error of the relaxed network / the arm that is named (returns inverted): left of 1 is better", fontsize="small"
+        "error of the first network / error of the second; return of the second / return of the first\n"
+        "left of 1 the first network is better",
+        fontsize="small",
     )
     handles = [
         axes.plot([], [], "D-", color=MODEL_COLOUR, ms=4.5, label="error of models")[0],

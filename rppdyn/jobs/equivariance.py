@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -340,6 +341,8 @@ def table(result: EquivarianceResult, written: bool = True) -> str:
             interval = f"[{e.interval[0]:.1e}, {e.interval[1]:.1e}]"
             rows.append([f"  {generator}", f"{e.error:.1e}", interval, f"{e.published:.1e}"])
     lines += align(rows)
+    if any(re.fullmatch(r"[hA]\d+", generator) for generator in result.generators):
+        lines.append("h0, h1, ...: the group's discrete generators; A0, A1, ...: those of its Lie algebra")
     for name, m in result.functions.items():
         if m.lee:
             lines += ["", f"{name}: local equivariance error (Eq. 4.4), and its standard error"]

@@ -188,7 +188,7 @@ def summary(result: TrainAgentResult) -> str:
         )
         lines.append(f"  free pathway        {shares} of the squared weights")
     if result.prior:
-        lines.append(f"  of the prior        {result.prior}")
+        lines.append(f"  its prior allows    {result.prior}")
     if result.fresh_episodes:
         lines.append("  when it goes on     from the last checkpoint, with a fresh episode")
     lines.append(f"  run folder          {result.run}")

@@ -262,7 +262,8 @@ MUCH = 100
 """How many times as large as the free pathway's share of the prior is what a certificate leaves to it, where that is said."""
 
 _STRICT = (
-    "the free pathway has {:.1g}% of the prior, strict in all but name: model.free_variance=certified leaves it more"
+    "the prior allows the free pathway {:.1g}% of the squared weights, practically a strict network: "
+    "model.free_variance=certified allows it more"
 )
 
 
@@ -557,7 +558,7 @@ def _prior(model: ModelConfig, agent: Agent) -> str:
     if not any(shares.values()):
         return f"{how}: strict, without a free pathway"
     each = ", ".join(f"{who} {100 * share:.2g}%" for who, share in shares.items())
-    return f"{each}; {how}" + (": strict in all but name" if max(shares.values()) < NARROW_SHARE else "")
+    return f"{each}; {how}" + (": practically a strict network" if max(shares.values()) < NARROW_SHARE else "")
 
 
 def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: Agent) -> None:

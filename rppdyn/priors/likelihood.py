@@ -198,7 +198,7 @@ def prior_precision(ensemble: Ensemble) -> tuple[Float[Tensor, "N n"], Float[Ten
 
 
 NARROW_SHARE = 1e-3
-"""A share below which a relaxed network is strict in all but name: 3 % of a weight's size."""
+"""A share below which a relaxed network is practically strict: 3 % of a weight's size."""
 
 SMALLEST_DEFECT = 1e-6
 """The size that a smaller defect counts as, unless the symmetry is exact: single precision rounds by 1e-7 of an output."""

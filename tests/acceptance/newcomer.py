@@ -77,7 +77,10 @@ def new_data(folder: Path) -> None:
 
 ACTIONS = [
     Action("README.md", "python", r"0 is equivariant|[0-9]e-|0\.\d"),
-    Action("README.md", "rppdyn certify Ant-v5", "dynamics exact", "--states 40"),
+    Action("README.md", "rppdyn certify Humanoid-v5 --rank", "right_knee has stiffness 0", "--states 40"),
+    Action(
+        "README.md", "rppdyn evaluate-agent pretrained:Walker2d-v5 --video walker.gif", "walker.gif", "--episodes 1"
+    ),
     Action("docs/pretrained.md", "rppdyn evaluate-agent pretrained:Walker2d-v5", "mean return", "--episodes 1"),
     Action(
         "docs/pretrained.md",

@@ -174,7 +174,7 @@ def certify_variance(model: Any, folder: RunFolder, env: Any, spec: SymmetrySpec
     elif found.verdict == "broken":
         logger.warning("%s, wide: the symmetry of %s is %s; model=mlp does without it", number, spec.env_id, found.note)
     else:
-        share = f"the free pathway has {100 * found.share:.2g} % of the prior"
+        share = f"the prior allows the free pathway {100 * found.share:.2g} % of the squared weights"
         logger.warning("%s: %s is %s, %s", number, spec.env_id, found.note, share)
 
 

@@ -392,6 +392,7 @@ def drawing(make: Callable[[], gymnasium.Env]) -> Iterator[gymnasium.Env]:
             env.reset(seed=0)
             try:
                 _open_context(env)
+                _follow(env)
                 env.render()
             except Exception as error:  # whatever MuJoCo, PyOpenGL or GLFW raise without a library or a display
                 raise _no_drawing(error) from error
@@ -410,6 +411,14 @@ def _open_context(env: gymnasium.Env) -> None:
     backend = os.environ.get("MUJOCO_GL")
     if isinstance(env.unwrapped, MujocoEnv) and backend in ("egl", "osmesa"):
         importlib.import_module(f"mujoco.{backend}").GLContext(16, 16).free()
+
+
+def _follow(env: gymnasium.Env) -> None:
+    """Draw by the model's camera `track` where none was chosen: Gymnasium 1.4's default stands still, and robots leave it."""
+    inner: Any = env.unwrapped
+    if getattr(getattr(inner, "mujoco_renderer", None), "camera_id", None) == -1:
+        tracking = [i for i in range(inner.model.ncam) if inner.model.cam(i).name == "track"]
+        inner.mujoco_renderer.camera_id = tracking[0] if tracking else -1
 
 
 def _no_drawing(error: Exception) -> ConfigError:

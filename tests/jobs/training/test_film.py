@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from rppdyn.jobs.config.base import ConfigError
-from rppdyn.jobs.training.evaluation import film, require_format
+from rppdyn.jobs.training.evaluation import drawing, film, require_format
 
 STEPS = 12
 
@@ -117,6 +117,21 @@ def test_mujoco_draws_the_robot(tmp_path):
         images.seek(images.n_frames - 1)
         last = np.asarray(images.convert("RGB"), float)
     assert first.std() > 5 and np.abs(first - last).max() > 10
+
+
+def test_a_robot_that_walks_stays_in_the_picture():
+    """Thirty metres on, moving a leg still changes what is drawn."""
+    try:
+        with drawing(lambda: gymnasium.make("Walker2d-v5", render_mode="rgb_array")) as env:
+            state, pictures = env.unwrapped, []
+            for knee in (0.0, -1.5):
+                positions = state.init_qpos.copy()
+                positions[[0, 4]] = 30.0, knee
+                state.set_state(positions, state.init_qvel)
+                pictures.append(env.render().astype(float))
+    except ConfigError as error:
+        pytest.skip(str(error))
+    assert np.abs(pictures[0] - pictures[1]).max() > 10
 
 
 def test_an_interrupted_film_leaves_the_old_one(tmp_path):
