@@ -292,9 +292,8 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
         config.run_dir = run
         if len(config.each()) > 1:
             raise UsageError(f"--resume {run} with seeds={config.seeds}: a folder is one run; leave out one of the two")
-        changed = f", and {' '.join(words)} as given here" if words else ""
-        print(f"{run}: goes on with the settings of its config.yaml{changed}", file=sys.stderr)
-        return _trained(job, config, True, trust)[0]
+        with _shown("rppdyn.runs.session"):
+            return _trained(job, config, True, trust)[0]
     if not arguments.multirun:
         return _trained(job, compose.composed(job.name, words), arguments.resume, trust)[0]
 
@@ -329,6 +328,20 @@ def _search(job: Training, words: Sequence[str], trust: bool) -> int:
     print(f"best of {found['trials']} trials: {name} {found['best_value']:.4g} with {best}")
     print(f"  written to {found['file']}; each trial's run is below {Path(base.runs_root, base.verb)}")
     return 0
+
+
+@contextlib.contextmanager
+def _shown(name: str) -> Iterator[None]:
+    """Print what a module of the package logs for information, not only its warnings."""
+    handler, module = logging.StreamHandler(), logging.getLogger(name)
+    level = module.level
+    module.addHandler(handler)
+    module.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        module.setLevel(level)
+        module.removeHandler(handler)
 
 
 @contextlib.contextmanager

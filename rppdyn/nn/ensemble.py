@@ -94,9 +94,9 @@ class Ensemble(Network):
     # -- parameters ------------------------------------------------------------------------------------------------
 
     @property
-    def stacked(self) -> list[nn.Parameter]:
-        """The parameters, ``(members, ...)`` each, in the order of :attr:`names`."""
-        return [self.net.get_parameter(name) for name in self.names]
+    def stacked(self) -> list[Tensor]:
+        """The parameters, ``(members, ...)`` each, in the order of :attr:`names`, or what ``functional_call`` puts there."""
+        return [getattr(*_owner(self.net, name)) for name in self.names]
 
     @property
     def nets(self) -> list[Any]:

@@ -211,7 +211,7 @@ class _Jacobian:
 
     def __init__(self, module: nn.Module, names: list[str], predict: Predict | None, predict_each: PredictEach | None):
         self.module, self.names = copy.deepcopy(module).requires_grad_(True), names
-        self.stack = Ensemble([module])
+        self.stack = Ensemble([self.module])
         self.predict = predict or (lambda net, x: net(x))
         self.predict_each = predict_each or self._by_vmap
         self.given_each = predict_each is not None

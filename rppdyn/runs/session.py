@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol, Self
 from tqdm import tqdm
 
 from rppdyn.runs.files import plain, write_json
-from rppdyn.runs.folder import RunFolder, RunFolderError, RunResult, provenance
+from rppdyn.runs.folder import RunFolder, RunFolderError, RunResult, differences, provenance
 
 logger = logging.getLogger(__name__)
 
@@ -304,6 +304,14 @@ class Session:
             )
         elif folder.metrics.last():
             logger.warning("%s has records and no checkpoint yet: training begins anew", folder.path)
+        if checkpoint is not None:
+            changed = differences(folder.config(), plain(config))
+            logger.info(
+                "%s: goes on from step %d with the settings of its config.yaml%s",
+                folder.path,
+                self.saved,
+                "".join(f", {key}={new} in place of {old}" for key, old, new in changed),
+            )
         folder.result_file.unlink(missing_ok=True)  # of a shorter run: this one is unfinished
         folder.replace_config(config)
         for records in (folder.metrics, folder.timing):

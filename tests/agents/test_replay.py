@@ -178,7 +178,7 @@ def test_an_update_looks_at_no_value_and_leaves_its_device_nowhere(make_agent, m
     for name in ("rand", "randn"):
         monkeypatch.setattr(torch, name, without_generator(getattr(torch, name)))
     state = {name: tensor.to(meta) for name, tensor in update.state.items()}
-    for module in (agent.policy, *(ensemble.net for ensemble in (update.actors, update.critics))):
+    for module in (agent.policy, *(ensemble.net for ensemble in (update.actors, update.critics, update.targets))):
         module.to(meta)
     buffer = agent.replay_buffer
     buffer._rows = tuple(rows.to(meta) for rows in buffer.rows)

@@ -103,4 +103,4 @@ def test_an_agent_trains_on_a_model_of_its_own():
 
 def test_every_example_is_run():
     scripts = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert scripts == {*SAYS, "point", "crawler", "crawler_rsl_rl", "model_based"}
+    assert scripts == {*SAYS, "demo", "point", "crawler", "crawler_rsl_rl", "model_based"}

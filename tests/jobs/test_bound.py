@@ -54,8 +54,8 @@ def test_the_message_alone_gives_the_network_and_its_bound(finished):
     value = catoni_bound(risk, universal_kl(result.test["bound/bits"][1]), 600).value
     assert value == pytest.approx(result.test["bound/value"][1], rel=1e-5)
     stacked = torch.load(folder / "members.pt", weights_only=True)
-    ours = [p for _, p in subspace.network().named_parameters()]
-    assert all(torch.allclose(stacked[f"stacked.{i}"][1], p) for i, p in enumerate(ours))
+    ours = subspace.network().named_parameters()
+    assert all(torch.allclose(stacked[f"net.{name}"][1], p) for name, p in ours)
 
 
 def test_bounds_lie_above_risks_and_say_what_was_paid(finished):

@@ -56,8 +56,9 @@ def test_a_warning_is_said_once_and_not_once_a_seed(how, tmp_path, monkeypatch, 
 def test_a_resumed_run_says_where_its_settings_are_from(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["train-agent", *TINY, "run_dir=run"]) == 0
+    Path("run/result.json").unlink()
     assert main(["train-agent", "--resume", "run"]) == 0
-    assert "run: goes on with the settings of its config.yaml\n" in capsys.readouterr().err
+    assert "run: goes on from step 4 with the settings of its config.yaml\n" in capsys.readouterr().err
     assert main(["train-agent", "--resume", "run", "total_steps=6", "checkpoint_every=3"]) == 0
-    words = "and total_steps=6 checkpoint_every=3 as given here"
-    assert f"run: goes on with the settings of its config.yaml, {words}\n" in capsys.readouterr().err
+    words = "checkpoint_every=3 in place of 10000, total_steps=6 in place of 4"
+    assert f"run: goes on from step 4 with the settings of its config.yaml, {words}\n" in capsys.readouterr().err

@@ -32,7 +32,7 @@ from rppdyn.jobs.reporting.page import (
     scientific,
 )
 from rppdyn.jobs.results import FileAgent
-from rppdyn.nn import RPPEMLP
+from rppdyn.nn import MLP, RPPEMLP
 from rppdyn.nn.linear import equivariant_name
 
 RETURN = "eval/return_mean"
@@ -206,14 +206,16 @@ def _variances(group: RunGroup) -> dict[str, dict[str, float]]:
     model = dict(run.model) | {"free_variance": begun_with(run.model)}
     networks = dict(zip(("actor", "critic"), MODELS[run.model["kind"]], strict=True))
     keys = ("equivariant_variance", "free_variance", "critic_equivariant_variance", "critic_free_variance")
-    options = NetworkOptions(run.model["kind"], **{key: model[key] for key in keys})
-    variances = {
+    for prefix, network in zip(("", "critic_"), networks.values(), strict=True):
+        if network is MLP:  # its one pathway has the equivariant one's key
+            del model[f"{prefix}free_variance"]
+    options = NetworkOptions(run.model["kind"], **{key: model[key] for key in keys if key in model})
+    return {
         who: dict(zip(map("{}_variance".format, _chain(run.model)), run.model["variances"], strict=True))
         if run.model.get("groups") and network is RPPEMLP
         else options.prior(who)
         for who, network in networks.items()
     }
-    return variances
 
 
 def _chain(model: Mapping[str, Any]) -> list[str]:

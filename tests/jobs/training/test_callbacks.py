@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,7 @@ def test_they_are_called_and_may_end_a_run(capsys):
     )
     sys.modules.pop("my_callbacks")
     (RunFolder.open("run").result_file).unlink()
+    Path("run/signature").unlink()  # as if it came from elsewhere
     assert main(["train-agent", "--resume", "run", "total_steps=41"]) == 2
     assert "names the callback my_callbacks:Stop" in capsys.readouterr().err and "my_callbacks" not in sys.modules
     assert main(["evaluate-agent", "run", "--episodes", "1"]) == 0  # which runs no callback
