@@ -542,7 +542,7 @@ class _Worker:
     """The part that a worker has."""
 
     backward: Backward
-    parameters: list[nn.Parameter]
+    parameters: list[Tensor]
     gradients: list[Tensor]
 
 

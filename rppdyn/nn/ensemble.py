@@ -312,7 +312,7 @@ def _owner(net: nn.Module, name: str) -> tuple[nn.Module, str]:
     return net.get_submodule(module), leaf
 
 
-def weights_of(ensemble: Ensemble) -> list[nn.Parameter]:
+def weights_of(ensemble: Ensemble) -> list[Tensor]:
     """An ensemble's parameters without the variances of its pathways and the units that follow them: what is trained."""
     named = zip(ensemble.names, ensemble.stacked, strict=True)
     return [p for name, p in named if name.rpartition(".")[2] not in NOT_TRAINED]
