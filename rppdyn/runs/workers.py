@@ -271,8 +271,10 @@ class _Answers(logging.Handler):
     def send(self, kind: int, content: Any) -> None:
         message = pickle.dumps((kind, content))
         with self._turns:
+            before, asked_to_stop.interrupts = asked_to_stop.interrupts, False  # a message is whole
             self._file.write(message)
             self._file.flush()
+            asked_to_stop.interrupts = before
 
     def emit(self, record: logging.LogRecord) -> None:
         self.send(RECORD, self._picklable(record))
