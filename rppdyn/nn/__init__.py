@@ -14,12 +14,13 @@ from rppdyn.nn.hidden import (
 )
 from rppdyn.nn.linear import RelaxedLinear
 from rppdyn.nn.networks import EMLP, MLP, RPPEMLP, Chained, merge
+from rppdyn.nn.normalisation import BatchNorm
 from rppdyn.nn.normaliser import InvariantNormaliser
 from rppdyn.nn.pathways import EquivariantPathway, FreePathway, LinearPathway, Pathway, named_pathways
 from rppdyn.nn.products import ChannelProducts
 
 __all__ = [
-    "ACTIVATIONS", "Activation", "Bilinear", "ChannelProducts", "Chained", "EMLP",
+    "ACTIVATIONS", "Activation", "BatchNorm", "Bilinear", "ChannelProducts", "Chained", "EMLP",
     "EquivariantPathway", "FreePathway", "Gate", "InvariantNormaliser", "LinearPathway", "MLP",
     "Pathway", "Pointwise", "RPPEMLP", "RelaxedLinear", "Ensemble", "gated", "hidden_representation", "merge",
     "named_pathways", "regular_hidden", "tensor_hidden",

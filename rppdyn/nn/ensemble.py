@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.coefficients import check_layouts
 from rppdyn.nn.networks import Network, Weights
+from rppdyn.nn.normalisation import BatchNorm
 from rppdyn.nn.pathways import NOT_TRAINED, named_pathways
 
 
@@ -26,7 +27,8 @@ class Ensemble(Network):
 
     ``own=True`` copies the networks. ``own=False`` leaves them the owners: their trainable parameters become views of
     :attr:`flat`, ``(members, n)``, so that what trains that vector trains them, and they are saved and loaded as before;
-    :meth:`restack_` follows what was done to them since.
+    :meth:`restack_` follows what was done to them since. Running statistics of their :class:`~rppdyn.nn.BatchNorm` are views of
+    :attr:`running` in the same way, None without any.
 
     Members share bases and all else, but for running means and variances of batch normalisation, and for prior variances and
     units of storage where these differ. What is drawn at construction besides parameters (the pairs that a published bilinear
@@ -51,6 +53,7 @@ class Ensemble(Network):
 
     net: Any  # a copy of the first network, whose parameters have the leading axis
     flat: Tensor
+    running: Tensor | None = None
 
     def __init__(self, nets: Sequence[nn.Module], *, own: bool = True):
         super().__init__()
@@ -58,10 +61,11 @@ class Ensemble(Network):
             raise ValueError("an ensemble of no networks: give at least one")
         each = [dict(net.named_parameters()) for net in nets]
         shapes = {name: p.shape for name, p in each[0].items()}
-        per_member = _statistics(nets[0]) + (() if own else _variances(nets))
+        running = _running(nets[0])
+        per_member = _statistics(nets[0]) + (running if own else _variances(nets))
         drawn = _drawn(nets[0])
         for index, (net, parameters) in enumerate(zip(nets, each, strict=True)):
-            difference = _different_buffer(nets[0], net, {*per_member, *drawn})
+            difference = _different_buffer(nets[0], net, {*per_member, *running, *drawn})
             difference = f"another {difference}" if difference else ""
             if {name: p.shape for name, p in parameters.items()} != shapes:
                 difference = "other parameters"
@@ -88,6 +92,8 @@ class Ensemble(Network):
             self.trainable = tuple(name for name in self.names if each[0][name].requires_grad)
             self.sizes = [shapes[name].numel() for name in self.trainable]
             self.shapes = [shapes[name] for name in self.trainable]
+            self.running_names = running
+            self.running_sizes = [nets[0].get_buffer(name).numel() for name in running]
             self.as_one = all(torch.equal(nets[0].get_buffer(n), net.get_buffer(n)) for net in nets for n in drawn)
             self.restack_()
 
@@ -119,7 +125,9 @@ class Ensemble(Network):
             return True
         parts = self.parts
         buffers = [net.get_buffer(name) for net in self.nets for name in self.statistics]
-        seen = [p.data_ptr() for p in parts], [(b.data_ptr(), b._version) for b in buffers], parts[0].dtype
+        running = [net.get_buffer(name) for net in self.nets for name in self.running_names]
+        owned = [*parts, *running]
+        seen = [p.data_ptr() for p in owned], [(b.data_ptr(), b._version) for b in buffers], parts[0].dtype
         if seen == self._seen:
             return False
         self.net.to(parts[0])
@@ -129,7 +137,12 @@ class Ensemble(Network):
         for name in self.statistics:
             module, leaf = _owner(self.net, name)
             module._buffers[leaf] = torch.stack([net.get_buffer(name) for net in self.nets])
-        self._seen = [p.data_ptr() for p in parts], *seen[1:]
+        if running:
+            self.running = flatten_(running).view(self.members, -1)
+            for name, part in self._statistics_of(self.running).items():
+                module, leaf = _owner(self.net, name)
+                module._buffers[leaf] = part
+        self._seen = [p.data_ptr() for p in owned], *seen[1:]
         return True
 
     def named(self, vectors: Float[Tensor, "members n"]) -> dict[str, Tensor]:
@@ -137,23 +150,51 @@ class Ensemble(Network):
         parts = zip(self.trainable, vectors.split(self.sizes, 1), self.shapes, strict=True)
         return {name: part.view(len(vectors), *shape) for name, part, shape in parts}
 
+    def _statistics_of(self, running: Float[Tensor, "members n"] | None) -> dict[str, Tensor]:
+        return (
+            {} if running is None else dict(zip(self.running_names, running.split(self.running_sizes, 1), strict=True))
+        )
+
     # -- weights ---------------------------------------------------------------------------------------------------
 
-    def assemble(self, vectors: Float[Tensor, "members n"] | None = None) -> Weights:
+    def assemble(
+        self, vectors: Float[Tensor, "members n"] | None = None, running: Float[Tensor, "members m"] | None = None
+    ) -> Weights:
         """The weights of all members, ``(members, ...)`` each, beside the indices that they share; for :meth:`apply`.
 
         Args:
             vectors: parameters in the place of :attr:`flat`, of networks that own theirs.
+            running: with them, statistics in the place of :attr:`running`.
         """
         if vectors is None or (vectors is self.flat and not torch.compiler.is_compiling()):
             if self.own or self.as_one:
                 return self.net.assemble()
             vectors = self.flat
         if self.as_one:
-            return call_with(self.net, self.named(vectors), _assembled)
-        named = self.named(vectors)
-        each = [{name: part[i] for name, part in named.items()} for i in range(self.members)]
-        return [call_with(net, own, _assembled) for net, own in zip(self.nets, each, strict=True)]
+            return call_with(self.net, self.named(vectors) | self._statistics_of(running), _assembled)
+        return [
+            call_with(net, named, _assembled)
+            for net, named in zip(self.nets, self._each(vectors, running), strict=True)
+        ]
+
+    def on_batch(
+        self,
+        x: Float[Tensor, "members batch in"],
+        vectors: Float[Tensor, "members n"],
+        running: Float[Tensor, "members m"],
+    ) -> tuple[Float[Tensor, "members batch out"], Float[Tensor, "members m"]]:
+        """Outputs with the statistics of each member's batch, and what the running ones become; arguments as of `assemble`."""
+        if self.as_one:
+            return call_with(
+                self.net, self.named(vectors) | self._statistics_of(running), _on_batch, self._of_members(x)
+            )
+        each = zip(self.nets, self._each(vectors, running), self._of_members(x), strict=True)
+        outputs, after = zip(*(call_with(net, named, _on_batch, own) for net, named, own in each), strict=True)
+        return torch.stack(outputs), torch.stack(after)
+
+    def _each(self, vectors: Tensor, running: Tensor | None) -> list[dict[str, Tensor]]:
+        named = self.named(vectors) | self._statistics_of(running)
+        return [{name: part[i] for name, part in named.items()} for i in range(self.members)]
 
     def _run(self, x: Float[Tensor, "members *batch in"], weights: Weights) -> Float[Tensor, "members *batch out"]:
         if not (self.own or self.as_one):
@@ -256,6 +297,10 @@ def _assembled(net: Any) -> Weights:
     return net.assemble()
 
 
+def _on_batch(net: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    return net.on_batch(x)
+
+
 def flatten_(tensors: Sequence[Tensor]) -> Tensor:
     """Make tensors views of one vector, without changing their values, and return that vector.
 
@@ -297,6 +342,11 @@ def _statistics(net: nn.Module) -> tuple[str, ...]:
     """Names of the running means and variances of batch normalisation."""
     norms = [name for name, m in net.named_modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     return tuple(f"{name}.{key}" for name in norms for key in ("running_mean", "running_var"))
+
+
+def _running(net: nn.Module) -> tuple[str, ...]:
+    """Names of the running statistics of normalisation that keeps a symmetry."""
+    return tuple(f"{name}.running" for name, module in net.named_modules() if isinstance(module, BatchNorm))
 
 
 def _variances(nets: Sequence[nn.Module]) -> tuple[str, ...]:

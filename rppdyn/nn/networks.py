@@ -36,6 +36,7 @@ from rppdyn.nn.hidden import (
     tensor_rank,
 )
 from rppdyn.nn.linear import FREE_SCALE, RelaxedLinear, bind, check_size, largest, written_chain
+from rppdyn.nn.normalisation import WARM_UP, BatchNorm
 from rppdyn.nn.pathways import AffineMap, EquivariantPathway, named_pathways
 from rppdyn.nn.products import ChannelProducts, product_maps, with_operands
 from rppdyn.reps import Rep, RepType, Scalar
@@ -223,6 +224,8 @@ class RPPEMLP(Network, ExactBuffers):
         variances: with ``groups``, one for each of them and the free pathway's, in the place of the two variances.
         activation: activation of hidden features that a symmetry only permutes, "swish", "relu", "tanh", ..., or a class of
             `torch.nn`; all others are gated by sigmoids.
+        normalisation: "batch" or "renorm", of what each linear layer is given (:class:`BatchNorm`); None for none. Running
+            statistics are used, but by :meth:`on_batch`, which trains.
         device: where parameters and buffers are; they are drawn on the CPU.
         generator: source of all random choices, the global one if None; the choices themselves are parameters and
             buffers, so a state dict rebuilds the network.
@@ -247,7 +250,7 @@ class RPPEMLP(Network, ExactBuffers):
                  architecture: Architecture = "auto", bilinear: Choice = "auto", bilinear_maps: int | None = None,
                  output_scale: int | float = 1.0, free_scale: int | float = FREE_SCALE,
                  groups: Sequence[Group] | None = None, variances: Sequence[int | float] | None = None,
-                 activation: Any = "swish", device: torch.device | str | None = None,
+                 activation: Any = "swish", normalisation: str | None = None, device: torch.device | str | None = None,
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__()
         self.activation = activation_of(activation)
@@ -290,6 +293,8 @@ class RPPEMLP(Network, ExactBuffers):
             raise ValueError(
                 f"bilinear={bilinear!r} needs the equivariant pathway: raise equivariant_variance or leave it out"
             )
+        if normalisation not in (None, *WARM_UP):
+            raise ValueError(f"normalisation={normalisation!r}: choose {', '.join(map(repr, WARM_UP))} or None")
         shared: dict[str, Any] = dict(
             groups=self.groups, variances=variances, free_scale=free_scale, generator=generator
         )
@@ -307,6 +312,10 @@ class RPPEMLP(Network, ExactBuffers):
             rep, self.rep_out, gain=output_scale * (self.activation.gain if self.hidden else 1.0), **shared
         )
 
+        self.norms: ModuleList[BatchNorm] = ModuleList()
+        if normalisation is not None:
+            first = self.rep_in if has_symmetry else self.rep_in.dim * Scalar(group)
+            self.norms.extend(BatchNorm(rep, warm_up=WARM_UP[normalisation]) for rep in (first, *self.hidden))
         check_bottlenecks(self)
         parts = [m for m in self.modules() if isinstance(m, ExactBuffers) and "layout" in m._buffers]
         if numbers := [number for part in parts for number in part.take_layout()]:
@@ -329,7 +338,31 @@ class RPPEMLP(Network, ExactBuffers):
         Those of several networks (:class:`~rppdyn.nn.Ensemble`) have one leading axis, and so have the inputs that they are
         applied to.
         """
+        *hidden, head = self._layers_weights()
+        if not self.norms:
+            return [*hidden, head]
+        *norms, last = self.norms
+        folded = [(norm.fold(*linear), *rest) for norm, (linear, *rest) in zip(norms, hidden, strict=True)]
+        return [*folded, last.fold(*head)]
+
+    def _layers_weights(self) -> Weights:
         return [*(block.assemble() for block in self.blocks), _assemble(self.head)]
+
+    def on_batch(self, x: Float[Tensor, "*stack batch in"]) -> tuple[Float[Tensor, "*stack batch out"], Tensor]:
+        """The output of a normalised network with the statistics of this batch, and what the running statistics become.
+
+        They are in the order of :attr:`norms`, for whoever trains to put them in place.
+        """
+        check_size(x, self.rep_in)
+        *hidden, head = self._layers_weights()
+        *norms, last = self.norms
+        running = []
+        for block, norm, (linear, *rest) in zip(self.blocks, norms, hidden, strict=True):
+            folded, after = norm.on_batch(x, *linear)
+            x = block(x, (folded, *rest))
+            running.append(after)
+        folded, after = last.on_batch(x, *head)
+        return _samples_first(x, *folded), torch.cat([*running, after], -1)
 
     def _run(self, x: Float[Tensor, "*batch in"], weights: Weights) -> Float[Tensor, "*batch out"]:
         check_size(x, self.rep_in)
@@ -360,12 +393,14 @@ class RPPEMLP(Network, ExactBuffers):
         return torch.func.grad(lambda x: self._run(x, weights).sum())(x)
 
     def layers(self) -> list[tuple[str, nn.Module]]:
-        """The layers in the order in which they are run, by name: linear, bilinear where there is one, gate, ..., head."""
+        """The layers in the order in which they are run, by name: (norm,) linear, (bilinear,) gate, ..., (norm,) head."""
         layers: list[tuple[str, nn.Module]] = []
+        norms: list[list[tuple[str, nn.Module]]] = [[(f"norms.{i}", norm)] for i, norm in enumerate(self.norms)]
         for i, block in enumerate(self.blocks):
             parts = ((name, getattr(block, name)) for name in ("linear", "bilinear", "gate"))
+            layers += norms[i] if norms else []
             layers += [(f"blocks.{i}.{name}", layer) for name, layer in parts if layer is not None]
-        return [*layers, ("head", self.head)]
+        return [*layers, *(norms[-1] if norms else []), ("head", self.head)]
 
     def pathway_variances(self) -> dict[str, dict[str, float]]:
         """``{layer: {pathway: prior variance}}``."""
@@ -454,6 +489,7 @@ class Options(TypedDict, total=False):
     output_scale: int | float
     free_scale: int | float
     activation: Any
+    normalisation: str | None
     device: torch.device | str | None
     generator: torch.Generator | None
 
@@ -510,7 +546,7 @@ def check_bottlenecks(net: RPPEMLP) -> None:
                 )
         elif isinstance(layer, Gate):
             depends = depends[-layer.rep.dim :]
-        elif not isinstance(layer, Pointwise):  # a bilinear layer of any kind
+        elif not isinstance(layer, Pointwise | BatchNorm):  # a bilinear layer of any kind
             rep = cast(Rep, layer.rep)
             depends = torch.ones(rep.dim, dtype=torch.bool)
             if is_invariant:  # under the smallest group: coordinates in which an invariant vector may differ from zero

@@ -1,0 +1,226 @@
+"""Batch normalisation that keeps a symmetry: pools, both modes, ensembles, compiled; and the ordinary one, which does not."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from forked import run_code
+from torch import nn
+
+from rppdyn.groups import O13, SO, D, S, Z
+from rppdyn.nn import EMLP, MLP, RPPEMLP, BatchNorm, Ensemble, merge
+from rppdyn.nn.normalisation import pools
+from rppdyn.reps import Pseudoscalar, Scalar, T, V, regular
+
+CASES = {
+    "Z2": (Z(2), 2 * V + 3 * Scalar, V + Scalar),
+    "signs": (Z(2), 3 * Pseudoscalar + V + Scalar, Pseudoscalar + Scalar),
+    "D4": (D(4), 2 * V + Scalar, V + Scalar),
+    "S3": (S(3), V + 2 * Scalar, V),
+    "SO(2)": (SO(2), 3 * V + 2 * Scalar, V + Scalar),
+    "SO(3)": (SO(3), 2 * V + T(2) + Scalar, V + Scalar),
+    "SO(3) x Z2": (SO(3) * Z(2), V(SO(3)) + V(Z(2)) + V(SO(3)) * V(Z(2)), V(SO(3)) + V(Z(2))),
+}
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def trained(net, rep_in, seed=1, batches=3):
+    """The network with scales, shifts and running statistics that are not those of the start, in double precision."""
+    net = net.double()
+    draw = generator(seed)
+    with torch.no_grad():
+        for norm in net.norms:
+            norm.scale.add_(0.3 * torch.randn(norm.scale.shape, generator=draw))
+            norm.shift.add_(0.3 * torch.randn(norm.shift.shape, generator=draw))
+        for _ in range(batches):
+            x = 2 * torch.randn(32, rep_in.dim, generator=draw, dtype=torch.float64) + 1
+            _, running = net.on_batch(x)
+            put(net, running)
+    return net
+
+
+def put(net, running):
+    for norm, part in zip(net.norms, running.split([len(norm.running) for norm in net.norms]), strict=True):
+        norm.running.copy_(part)
+
+
+def built(case, kind=EMLP, **options):
+    group, rep_in, rep_out = CASES[case]
+    options = dict(hidden=48, num_layers=2, normalisation="batch", generator=generator()) | options
+    net = kind(rep_in, rep_out, group, **options)
+    return trained(net, net.rep_in), net.rep_in, net.rep_out
+
+
+@torch.no_grad()
+def error(f, rep_in, rep_out, x):
+    """The largest relative defect over elements of the group, all of the batch moved by one element at a time."""
+    worst = 0.0
+    for g in rep_in.G.samples(6, generator(2)):
+        moved, image = f(x @ rep_in.rho(g).mT), f(x) @ rep_out.rho(g).mT
+        assert image.norm() > 1e-3
+        worst = max(worst, float((moved - image).norm() / (moved.norm() + image.norm())))
+    return worst
+
+
+@pytest.mark.parametrize("normalisation", ["batch", "renorm"])
+@pytest.mark.parametrize("case", CASES)
+def test_strict_networks_are_equivariant_in_both_modes(case, normalisation):
+    net, rep_in, rep_out = built(case, normalisation=normalisation)
+    for norm in net.norms:
+        norm.warm_up = min(norm.warm_up, 1)  # so that running statistics take part
+    x = torch.randn(40, rep_in.dim, generator=generator(3), dtype=torch.float64) + 0.5
+    assert error(net, rep_in, rep_out, x) < 1e-12
+    assert error(lambda x: net.on_batch(x)[0], rep_in, rep_out, x) < 1e-12
+    (g,) = rep_in.G.samples(1, generator(4))
+    assert torch.allclose(net.on_batch(x)[1], net.on_batch(x @ rep_in.rho(g).mT)[1], atol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ordinary_batch_normalisation_breaks_the_symmetry(case):
+    """In both modes: the negative control, the same network with pools of one entry each."""
+    net, rep_in, rep_out = built(case)
+    net.norms = nn.ModuleList(BatchNorm(norm.rep_in.dim * Scalar(rep_in.G)) for norm in net.norms)
+    net = trained(net, rep_in)
+    x = torch.randn(40, rep_in.dim, generator=generator(3), dtype=torch.float64) + 0.5
+    assert error(net, rep_in, rep_out, x) > 1e-3
+    assert error(lambda x: net.on_batch(x)[0], rep_in, rep_out, x) > 1e-3
+
+
+def test_pools():
+    """One for each copy of the regular representation, in component-major order; signs and vectors have no mean."""
+    labels, centred = pools(regular(D(4)) * (3 * Scalar(D(4))))
+    assert centred == 3 and labels.view(8, 3).eq(labels[:3]).all() and sorted(labels[:3].tolist()) == [0, 1, 2]
+    labels, centred = pools((Scalar + Pseudoscalar + 2 * V)(SO(3)))
+    assert centred == 2 and labels.tolist()[2:] == [2, 2, 2, 3, 3, 3]  # SO(3) leaves pseudoscalars alone
+    labels, centred = pools((Scalar + 2 * V)(Z(2)))
+    assert centred == 3 and labels.tolist() == [0, 1, 1, 2, 2]
+
+
+def test_statistics_are_those_of_the_data_moved_by_the_whole_group():
+    G = D(4)
+    rep = V(G) + regular(G) + Scalar(G)
+    norm = BatchNorm(rep, eps=0.0).double()
+    x = torch.randn(20, rep.dim, generator=generator(), dtype=torch.float64) + 1
+    every = torch.cat([x @ rep.rho(g).mT for g in G.elements()])
+    eye, zero = torch.eye(rep.dim, dtype=torch.float64), torch.zeros(rep.dim, dtype=torch.float64)
+    (weight, bias), _ = norm.on_batch(every, eye, zero)
+    y = every @ weight.mT + bias
+    assert torch.allclose(y.mean(0), torch.zeros(rep.dim, dtype=torch.float64), atol=1e-12)
+    assert torch.allclose(y.square().mean(0), torch.ones(rep.dim, dtype=torch.float64), atol=0.02)
+    (pooled, offset), _ = norm.on_batch(x, eye, zero)  # the same statistics, but for Bessel's correction
+    assert torch.allclose(pooled, weight, rtol=0.03) and torch.allclose(offset, bias, atol=0.03)
+
+
+def test_entrywise_it_is_what_torch_computes():
+    rep = 5 * Scalar(Z(2))
+    mine, theirs = BatchNorm(rep).double(), nn.BatchNorm1d(5, eps=1e-3, momentum=0.01).double()
+    eye = torch.eye(5, dtype=torch.float64)
+    for seed in range(3):
+        x = torch.randn(16, 5, generator=generator(seed), dtype=torch.float64) * 3 + 1
+        (weight, bias), running = mine.on_batch(x, eye, None)
+        reference = (x - x.mean(0)) / (x.var(0) + 1e-3).sqrt()  # torch normalises by the biased variance
+        assert torch.allclose(x @ weight.mT + bias, reference, atol=1e-12)
+        theirs.train()(x)
+        mine.running.copy_(running.detach())
+    assert torch.allclose(mine.running[:5], theirs.running_mean) and torch.allclose(
+        mine.running[5:10], theirs.running_var
+    )
+    x = torch.randn(4, 5, generator=generator(9), dtype=torch.float64)
+    assert torch.allclose(mine(x), theirs.eval()(x), atol=1e-12)
+    weight, bias = mine.fold(2 * eye, torch.ones(5, dtype=torch.float64))
+    assert torch.allclose(x @ weight.mT + bias, 2 * mine(x) + 1, atol=1e-12)
+
+
+def test_renormalised_features_are_those_of_the_running_statistics_within_bounds():
+    """Without clipping, r and d make of the batch's statistics the running ones (Ioffe 2017, Eq. 1)."""
+    rep = 4 * Scalar(Z(2))
+    norm = BatchNorm(rep, warm_up=2).double()
+    eye = torch.eye(4, dtype=torch.float64)
+    for batch in range(6):
+        x = (0.5 * torch.randn(64, 4, generator=generator(batch), dtype=torch.float64) + 0.2).requires_grad_()
+        (weight, bias), running = norm.on_batch(x, eye, None)
+        y = x @ weight.mT + bias
+        by_batch = (x - x.mean(0)) / (x.var(0) + 1e-3).sqrt()
+        assert torch.allclose(y, by_batch if batch <= 2 else norm(x), atol=1e-10)
+        norm.running.copy_(running.detach())
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert gradient.abs().max() < 1e-9  # through the batch's statistics, none through r and d
+
+
+@pytest.mark.parametrize("kind", [EMLP, RPPEMLP, MLP])
+@pytest.mark.parametrize("case", ["D4", "SO(3)"])
+def test_ensembles_compute_what_their_members_do(case, kind):
+    nets = [built(case, kind, generator=generator(seed))[0] for seed in range(3)]
+    for seed, net in enumerate(nets):
+        trained(net, net.rep_in, seed=seed)
+    own = [copy.deepcopy(net) for net in nets]
+    x = torch.randn(3, 12, nets[0].rep_in.dim, generator=generator(), dtype=torch.float64)
+    expected = [net.on_batch(part) for net, part in zip(own, x, strict=True)]
+    assert torch.allclose(Ensemble(own)(x), torch.stack([net(part) for net, part in zip(own, x, strict=True)]))
+    stack = Ensemble(nets, own=False)
+    y, running = stack.on_batch(x, stack.flat, stack.running)
+    assert torch.allclose(y, torch.stack([y for y, _ in expected]))
+    assert torch.allclose(running, torch.stack([after for _, after in expected]))
+    stack.running.copy_(running)  # the networks' own, to which they are views
+    for net, part, before, (_, after) in zip(nets, x, own, expected, strict=True):
+        assert torch.allclose(torch.cat([norm.running for norm in net.norms]), after)
+        put(before, after)
+        assert torch.allclose(net(part), before(part))
+    assert not stack.restack_()
+    assert torch.allclose(stack(x), torch.stack([net(part) for net, part in zip(nets, x, strict=True)]))
+    nets[1].load_state_dict(own[0].state_dict())
+    stack.restack_()
+    assert torch.allclose(stack(x)[1], own[0](x[1]))
+
+
+@pytest.mark.parametrize("kind", [EMLP, RPPEMLP, MLP])
+def test_a_state_dict_rebuilds_it_and_merging_keeps_it(kind):
+    net, rep_in, _ = built("D4", kind)
+    other = kind(*CASES["D4"][1:], CASES["D4"][0], hidden=48, num_layers=2, normalisation="batch").double()
+    other.load_state_dict(net.state_dict())
+    x = torch.randn(9, rep_in.dim, generator=generator(), dtype=torch.float64)
+    assert torch.equal(net(x), other(x)) and torch.equal(net.on_batch(x)[1], other.on_batch(x)[1])
+    assert torch.allclose(merge(net)(x), net(x), atol=1e-12)
+
+
+COMPILED = """
+import torch
+from rppdyn.groups import D
+from rppdyn.nn import RPPEMLP, Ensemble
+from rppdyn.nn.compiling import compiled
+from rppdyn.reps import Scalar, V
+
+torch.set_num_threads(1)
+net = RPPEMLP(2 * V, V + Scalar, D(4), hidden=16, num_layers=1, normalisation="renorm",
+              generator=torch.Generator().manual_seed(0))
+stack = Ensemble([net], own=False)
+x = torch.randn(1, 8, net.rep_in.dim)
+
+def gradient(vectors, running, x):
+    def loss(vectors):
+        y, after = stack.on_batch(x, vectors, running)
+        return y.square().sum(), after
+
+    return torch.func.grad(loss, has_aux=True)(vectors)
+
+expected = gradient(stack.flat, stack.running, x)
+found = compiled(gradient, fullgraph=True, dynamic=False)(stack.flat, stack.running, x)
+for a, b in zip(expected, found, strict=True):
+    assert torch.allclose(a, b, rtol=1e-4, atol=1e-5), (a - b).abs().max()
+"""
+
+
+def test_compiled_gradients_are_the_same(tmp_path):
+    run_code(COMPILED, folder=tmp_path)
+
+
+def test_what_has_no_invariant_size_is_refused():
+    with pytest.raises(ValueError, match=r"not orthogonal.*leave normalisation out"):
+        BatchNorm(V(O13()))
+    with pytest.raises(ValueError, match="normalisation='layer': choose 'batch', 'renorm' or None"):
+        MLP(V, V, Z(2), normalisation="layer")
