@@ -44,7 +44,7 @@ from rppdyn.envs.making import ScaledActuators, make_env
 from rppdyn.envs.mirror import group_spec, mirror_spec, plain_spec, without
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.state import Resumable, capture_state, restore_state, why_not_capturable
-from rppdyn.envs.terms import CompiledTerms, TermCertificate, certify_terms
+from rppdyn.envs.terms import CompiledTerms
 from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM, WindyPendulum
 from rppdyn.envs.wrappers import dictionary_of, flat_names, flattened, unflattening
 
@@ -60,10 +60,10 @@ __all__ = [
     "FaultReport", "Suspect", "find_fault", "CURRENT_SWIMMER", "KNOBS", "KNOWN_ENVIRONMENTS",
     "Certificate", "CertifiedShare", "CompiledTerms", "CurrentSwimmer", "Defect", "Diagnosis",
     "Entry", "Episode", "EpisodeDataset", "Finding", "GeneratorReport", "Resumable", "ScaledActuators", "Space",
-    "Symmetry", "Support", "SymmetrySpec", "TILTED_REACHER", "TermCertificate", "TiltedReacher",
+    "Symmetry", "Support", "SymmetrySpec", "TILTED_REACHER", "TiltedReacher",
     "WINDY_PENDULUM", "WindyPendulum", "capture_state", "dictionary_of", "file_spec", "flat_names", "flattened",
     "plain_spec", "unflattening", "why_not_capturable", "certificate_for", "certified_share", "certify", "diagnose",
-    "certify_terms", "compiled_terms", "find_certificate", "group_spec", "make_env", "mirror_spec",
+    "compiled_terms", "find_certificate", "group_spec", "make_env", "mirror_spec",
     "read_episodes", "restore_state", "save_certificate", "share_of",
     "symmetry_choices", "symmetry_spec", "terms_spec", "without", "write_episodes",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import gymnasium as gym
 import mujoco
@@ -13,6 +13,9 @@ from gymnasium import spaces
 from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs.wrappers import acting_wrappers, observation_function, step_wrappers, without_passive
+
+if TYPE_CHECKING:
+    from rppdyn.envs.certification.evidence import Elements
 
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 CONTROL_INTERVAL = 0.02  # seconds; a bare model's random control is held so long, to make it move rather than tremble
@@ -133,7 +136,8 @@ class Simulator:
     """
 
     control_scale = 1.0  # share of the actions' range, about its middle, that random ones are drawn from
-    is_task = True  # whether there are an observation, a reward, a termination and a reset of its own
+    is_task = True  # whether there are a reward, a termination and a reset of its own
+    is_observed = True  # whether there is an observation
 
     def __init__(self, env):
         base = env.unwrapped
@@ -316,6 +320,12 @@ class Simulator:
             changed[i] = self.get()
         return changed
 
+    def mirrored(self, elements: Elements, states: np.ndarray) -> np.ndarray:
+        """Images of states: positions, velocities, activations, controls and the solver's warm start."""
+        spaces = self.mirrored_fields
+        fields = dict(zip(spaces, self.read(states, *spaces), strict=True))
+        return self.written(states, **{key: elements.transform(space, fields[key]) for key, space in spaces.items()})
+
     # -- running ------------------------------------------------------------------------------------------------------
 
     def step(self, state: np.ndarray, action: np.ndarray) -> Outcome:
@@ -326,7 +336,8 @@ class Simulator:
         observed = self.observe()
         contact = data.ncon > 0
         obs, reward, terminated, fault = self._advance(action)
-        if not fault and not np.isfinite(observed).all():
+        obs = obs if self.is_task else self.observe()
+        if not fault and not (np.isfinite(observed).all() and np.isfinite(obs).all()):
             fault = NOT_FINITE["obs"]
         results = [observed, data.qpos.copy(), data.qvel.copy(), data.act.copy(), obs, np.array(reward)]
         if fault:
@@ -501,7 +512,7 @@ class BareSimulator(Simulator):
     there is none: joints at random within `START_SPREAD` and their range, random velocities of the same size.
     """
 
-    is_task = False
+    is_task = is_observed = False
 
     def __init__(self, model: mujoco.MjModel, name: str = "model"):
         self.model, self.data, self._name = model, mujoco.MjData(model), name

@@ -6,7 +6,7 @@ In Isaac Lab the last line is `RslRlSymmetryCfg(data_augmentation_func=augment, 
 import gymnasium as gym
 import torch
 
-from rppdyn.envs import certify_terms, compiled_terms
+from rppdyn.envs import certify, compiled_terms
 from rppdyn.integrations.isaac_lab import data_augmentation
 
 JOINTS = [
@@ -31,7 +31,7 @@ terms = compiled_terms(
 augment = data_augmentation(terms.spec)
 
 if __name__ == "__main__":
-    print(certify_terms(terms, states=6))
+    print(certify(terms, n_states=20))
     batch = {name: torch.randn(4, size) for name, size in terms.spec.observation_groups}
     observations, actions = augment(obs=batch, actions=torch.randn(4, len(JOINTS)))
     print({name: tuple(x.shape) for name, x in observations.items()}, tuple(actions.shape))  # all eight images

@@ -7,7 +7,7 @@ import mujoco
 import torch
 from dm_control.suite import common
 
-from rppdyn.envs import certify_terms, compiled_terms
+from rppdyn.envs import certify, compiled_terms
 from rppdyn.integrations.mjlab import data_augmentation
 
 MODEL = mujoco.MjModel.from_xml_string(common.read_model("quadruped.xml").decode(), common.ASSETS)
@@ -26,7 +26,7 @@ terms = compiled_terms(
 augment = data_augmentation(terms.spec)
 
 if __name__ == "__main__":
-    print(certify_terms(terms, states=4))
+    print(certify(terms, n_states=20))
     batch = {name: torch.randn(4, size) for name, size in terms.spec.observation_groups}
     observations, actions = augment(obs=batch, actions=torch.randn(4, terms.spec.action.dim))
     print({name: tuple(x.shape) for name, x in observations.items()}, tuple(actions.shape))

@@ -74,6 +74,8 @@ from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Outcome, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
+from rppdyn.envs.terms.layout import CompiledTerms
+from rppdyn.envs.terms.simulator import TermsSimulator
 from rppdyn.envs.wrappers import refuse_vector_env
 from rppdyn.runs.session import Progress
 
@@ -87,7 +89,7 @@ BAR_AFTER = 3.0  # seconds; shorter work shows no bar
 
 
 def certify(
-    env: str | Path | gym.Env | mujoco.MjModel,
+    env: str | Path | gym.Env | mujoco.MjModel | CompiledTerms,
     spec: SymmetrySpec | None = None,
     *,
     n_states: int = 400,
@@ -103,7 +105,8 @@ def certify(
         env: an environment's id; an environment, which is stepped through its wrappers and left in the state it was in; an
             `mujoco.MjModel`; or the path of an MJCF or URDF file. Models have neither observation nor reward, termination or
             reset of their own. An environment without a MuJoCo model needs `simulator_state()`, whose entry "state" is the
-            observation, `restore_simulator_state(data)` and `symmetry_spec(symmetry)`.
+            observation, `restore_simulator_state(data)` and `symmetry_spec(symmetry)`. Of a list of terms
+            (`rppdyn.envs.compiled_terms`) the model is observed by these, with a random task.
         spec: the symmetry to test. If left out, the known one of one of Gymnasium's tasks; for another environment or model
             the default one, and in `Certificate.others` every other symmetry that is derived, exact or approximate.
         n_states: states to compare from.
@@ -129,6 +132,8 @@ def certify(
         raise ValueError(f"control_scale={control_scale} must be above 0 and at most 1, the whole range")
     if solver not in SOLVERS:
         raise ValueError(f"solver={solver!r} is unknown; use {' or '.join(map(repr, SOLVERS))}")
+    if spec is None and isinstance(env, CompiledTerms):
+        spec = env.spec
     specs, refused = ([spec], []) if spec is not None else symmetry_specs(env)
     with opened(env) as simulator:
         simulator.control_scale = control_scale
@@ -177,7 +182,9 @@ def _reports(examination: Examination, spec: SymmetrySpec, tick: Tick) -> tuple[
     """A report on each generator, with what the model says of it."""
     simulator = examination.evidence.simulator
     deviations: list[tuple[str, ...] | None] = [None] * len(spec.generator_names)
-    if not isinstance(simulator, ObservedSimulator):
+    if isinstance(simulator, TermsSimulator):
+        deviations = [tuple(map(str, s.deviations)) for s in simulator.symmetries]
+    elif not isinstance(simulator, ObservedSimulator):
         deviations = _deviations(simulator.model, spec)
     elements = [Elements.of(spec, k, np.random.default_rng((examination.seed, k))) for k in range(len(deviations))]
     return tuple(
@@ -206,7 +213,7 @@ def _deviations(model: mujoco.MjModel, spec: SymmetrySpec) -> list[tuple[str, ..
 
 
 @contextmanager
-def opened(env: str | Path | gym.Env | mujoco.MjModel) -> Iterator[Simulator]:
+def opened(env: str | Path | gym.Env | mujoco.MjModel | CompiledTerms) -> Iterator[Simulator]:
     """A simulator of an environment or model: made and closed for an id, put back as it was for an instance.
 
     Raises:
@@ -217,6 +224,8 @@ def opened(env: str | Path | gym.Env | mujoco.MjModel) -> Iterator[Simulator]:
             yield BareSimulator(load_model(env), Path(env).stem)
         elif isinstance(env, mujoco.MjModel):
             yield BareSimulator(env)
+        elif isinstance(env, CompiledTerms):
+            yield TermsSimulator(env)
         elif isinstance(env, str):
             made = stock_env(env, disable_env_checker=True)
             try:
@@ -334,6 +343,7 @@ class Examination:
         Raises:
             ValueError: too few steps are left once the faulty ones are taken out.
         """
+        simulator = self.evidence.simulator
         s, m = self.evidence.outcome, self.evidence.images(elements, tick)
         state, observation = self.evidence.compared(elements, m)
         fault = faults(s, m)
@@ -344,11 +354,12 @@ class Examination:
         moved = dict(zip(state.names, np.any(state.moved, axis=0), strict=True))
         if observation is not None:
             values["observation"] = observation.relative
-            values["reward"] = np.abs(m.reward - s.reward) / (np.std(s.reward) or np.sqrt(np.mean(s.reward**2)) or 1.0)
             moved |= dict(zip(observation.names, np.any(observation.moved, axis=0), strict=True))
             for name, defect in observation.components.items():
                 # A coordinate that is both in the state and observed is listed once, with its worse showing.
                 components[name] = max(defect, components.get(name, defect), key=lambda d: d.p95)
+        if simulator.is_task:
+            values["reward"] = np.abs(m.reward - s.reward) / (np.std(s.reward) or np.sqrt(np.mean(s.reward**2)) or 1.0)
         distance, p_value, coordinate = self._compare_resets(elements, self.resets) if self.resets else (None, None, "")
         seen, near, far = support(*self._features(elements), self._names(spec))
         symmetry = spec.symmetries[k] if spec.symmetries else None
@@ -367,7 +378,7 @@ class Examination:
             free={what: Defect.of(v[~s.contact]) for what, v in values.items() if not s.contact.all()},
             n_states=len(s.contact),
             n_contact=int(s.contact.sum()),
-            termination=float(np.mean(m.terminated != s.terminated)) if self.evidence.simulator.is_task else None,
+            termination=float(np.mean(m.terminated != s.terminated)) if simulator.is_task else None,
             reset=distance,
             reset_p_value=p_value,
             reset_coordinate=coordinate,
@@ -397,7 +408,8 @@ class Examination:
     def _rollout(self, elements: Elements, state: Comparison, tick: Tick) -> tuple[float, ...]:
         """Median over rollouts, by step, of the length of the difference over that of a typical step."""
         actions = elements.transform("action", self.sequences)
-        paths = self.evidence.simulator.trajectories(self.evidence.mirrored(elements, self.starts), actions, tick)
+        simulator = self.evidence.simulator
+        paths = simulator.trajectories(simulator.mirrored(elements, self.starts), actions, tick)
         length = np.linalg.norm(self._difference(elements, paths, self.paths), axis=-1)
         typical = np.median(np.linalg.norm(state.moved, axis=1)) or 1.0
         reached = [column[~np.isnan(column)] for column in (length / typical).T]  # a faulty step ends a rollout

@@ -120,9 +120,6 @@ def _stepped(model: mujoco.MjModel, evidence: SimulatedSteps) -> SimulatedSteps:
 def _defects(evidence: SimulatedSteps, elements: Elements) -> np.ndarray:
     """The relative defect of the step from each state; nan where either step was faulty."""
     m, s = evidence.images(elements), evidence.outcome
-    state = Comparison.of(elements, "qpos", s, m)
-    for key in evidence.state_keys[1:]:
-        state = state.beside(Comparison.of(elements, key, s, m))
     defects = np.full(len(evidence.states), np.nan)
-    defects[faults(s, m) == ""] = state.relative
+    defects[faults(s, m) == ""] = Comparison.of_state(elements, evidence.state_keys, s, m).relative
     return defects

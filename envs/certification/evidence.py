@@ -12,8 +12,8 @@ Wrappers of an environment are judged by the same steps, with and without each o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import gymnasium as gym
@@ -73,10 +73,12 @@ class Comparison:
         judged = np.ix_(faults(s, m) == "", counted)
         return cls(names, worse[judged], (after - before)[judged])
 
-    def beside(self, other: Comparison) -> Comparison:
-        """Both, side by side."""
-        parts = [np.hstack([getattr(c, key) for c in (self, other)]) for key in ("difference", "moved")]
-        return Comparison(self.names + other.names, *parts)
+    @classmethod
+    def of_state(cls, elements: Elements, keys: Sequence[str], s: Outcome, m: Outcome) -> Comparison:
+        """The spaces of a simulator's state, side by side."""
+        each = [cls.of(elements, key, s, m) for key in keys]
+        names = tuple(name for one in each for name in one.names)
+        return cls(names, np.hstack([one.difference for one in each]), np.hstack([one.moved for one in each]))
 
     @property
     def relative(self) -> np.ndarray:
@@ -145,17 +147,10 @@ class SimulatedSteps:
         """The spaces of the simulator's state."""
         return self.simulator.state_keys
 
-    def mirrored(self, elements: Elements, states: np.ndarray) -> np.ndarray:
-        """Images of states: positions, velocities, activations, controls and the solver's warm start."""
-        spaces = self.simulator.mirrored_fields
-        fields = dict(zip(spaces, self.simulator.read(states, *spaces), strict=True))
-        images = {field: elements.transform(space, fields[field]) for field, space in spaces.items()}
-        return self.simulator.written(states, **images)
-
     def images(self, elements: Elements, tick: Tick = ignore) -> Outcome:
         """One step from the image of each state under the image of its action."""
         actions = elements.transform("action", self.actions)
-        return self.simulator.steps(self.mirrored(elements, self.states), actions, tick)
+        return self.simulator.steps(self.simulator.mirrored(elements, self.states), actions, tick)
 
     def compared(self, elements: Elements, m: Outcome) -> tuple[Comparison, Comparison | None]:
         """Comparisons of the simulator's state and of the observation, which a bare model lacks.
@@ -164,11 +159,8 @@ class SimulatedSteps:
             ValueError: too few steps are left once the faulty ones are taken out.
         """
         self.require_enough(faults(self.outcome, m))
-        first, *others = self.state_keys
-        state = Comparison.of(elements, first, self.outcome, m)
-        for key in others:
-            state = state.beside(Comparison.of(elements, key, self.outcome, m))
-        return state, Comparison.of(elements, "obs", self.outcome, m) if self.simulator.is_task else None
+        state = Comparison.of_state(elements, self.state_keys, self.outcome, m)
+        return state, Comparison.of(elements, "obs", self.outcome, m) if self.simulator.is_observed else None
 
     def require_enough(self, fault: np.ndarray) -> None:
         """Refuse to judge by too few steps, given what is wrong with each."""
@@ -198,12 +190,14 @@ class Elements:
 
     Args:
         spec: whose spaces they act on.
+        number: number of the generator, discrete ones counted first.
         generators: the generator's (f, f) matrix on each space that the spec has.
         times: t of each element of a continuous generator; None for a discrete one, which is its own only element.
         matrices: one (f, f) matrix per element, on each space.
     """
 
     spec: SymmetrySpec
+    number: int
     generators: dict[str, np.ndarray]
     times: tuple[float, ...] | None
     matrices: dict[str, tuple[np.ndarray, ...]]
@@ -216,16 +210,12 @@ class Elements:
         times = None
         if (j := k - len(spec.group.discrete_generators)) >= 0:
             times = tuple(rng.uniform(0, period(spec.group.lie_algebra[j].numpy()), COUNT).tolist())
-        return cls(spec, generators, times, {key: _elements(m, times) for key, m in generators.items()})
+        return cls(spec, k, generators, times, {key: _elements(m, times) for key, m in generators.items()})
 
     def changed(self, key: str, generator: np.ndarray) -> Elements:
         """The same but for the generator's matrix on one space."""
-        return Elements(
-            self.spec,
-            self.generators | {key: generator},
-            self.times,
-            self.matrices | {key: _elements(generator, self.times)},
-        )
+        matrices = self.matrices | {key: _elements(generator, self.times)}
+        return replace(self, generators=self.generators | {key: generator}, matrices=matrices)
 
     def image(self, key: str, features: np.ndarray) -> np.ndarray:
         """Images of features (n, ..., f) of a space, row i under the element of number i modulo their number."""
@@ -316,10 +306,7 @@ def _defects(simulator: Simulator, spec: SymmetrySpec) -> dict[tuple[str, str], 
 
 def _values(evidence: SimulatedSteps, elements: Elements) -> Iterator[np.ndarray]:
     s, m = evidence.outcome, evidence.images(elements)
-    state = Comparison.of(elements, "qpos", s, m)
-    for key in evidence.state_keys[1:]:
-        state = state.beside(Comparison.of(elements, key, s, m))
     judged = faults(s, m) == ""
-    yield state.relative
+    yield Comparison.of_state(elements, evidence.state_keys, s, m).relative
     yield (np.abs(m.reward - s.reward) / (np.std(s.reward[judged]) or 1.0))[judged]
     yield (m.terminated != s.terminated)[judged].astype(float)

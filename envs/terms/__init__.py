@@ -5,8 +5,8 @@
                   {"term": "joint_positions", "scale": 1.0, "history": 5}, "last_action"],
         "critic": ["base_linear_velocity", {"term": "height_scan", "size": [1.6, 1.0], "resolution": 0.1}]})
 
-Each term also computes its numbers from the simulator's state, so that `certify_terms` can step mirrored states and compare
-what is observed of them with the image under the spec. The terms:
+Each term also computes its numbers from the simulator's state, so that `rppdyn.envs.certify` can step mirrored states
+and compare what is observed of them with the image under the spec. The terms:
 
     ========================  =========================================================================================
     term                      how it transforms
@@ -40,12 +40,12 @@ from __future__ import annotations
 
 from rppdyn.envs.terms import feet, grids, joints, vectors  # noqa: F401 (they register the terms)
 from rppdyn.envs.terms.auditing import Audit, audit
-from rppdyn.envs.terms.certification import TermCertificate, certify_terms
 from rppdyn.envs.terms.layout import CompiledTerms, Layout, compile_terms, read_terms
 from rppdyn.envs.terms.robot import Robot, Scene
+from rppdyn.envs.terms.simulator import TermsSimulator, TermSteps, step_terms
 from rppdyn.envs.terms.term import TERMS, Term, register, term_of
 
 __all__ = [
-    "TERMS", "Audit", "CompiledTerms", "Layout", "Robot", "Scene", "Term", "TermCertificate", "audit",
-    "certify_terms", "compile_terms", "read_terms", "register", "term_of",
+    "TERMS", "Audit", "CompiledTerms", "Layout", "Robot", "Scene", "Term", "TermSteps", "TermsSimulator", "audit",
+    "compile_terms", "read_terms", "register", "step_terms", "term_of",
 ]  # fmt: skip

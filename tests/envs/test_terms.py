@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from mjlab_robots import mjlab_model
 
-from rppdyn.envs import SymmetrySpec, certify_terms, compiled_terms, symmetry_spec
-from rppdyn.envs.spec import Space
-from rppdyn.envs.terms import TERMS, read_terms
-from rppdyn.envs.terms.certification import TOLERANCE, judge, witnesses
+from rppdyn.envs import SymmetrySpec, certify, compiled_terms, symmetry_spec
+from rppdyn.envs.certification.certify import opened
+from rppdyn.envs.certification.evidence import Comparison
+from rppdyn.envs.terms import TERMS, read_terms, step_terms
 from rppdyn.envs.terms.robot import Robot
 
 CRAWLER = Path(__file__).parents[2] / "docs" / "examples" / "crawler.xml"
@@ -55,9 +55,8 @@ def crawler(observation=GROUPS, **options):
     return compiled_terms(CRAWLER, observation, **options)
 
 
-def mutants(space: Space, rng: np.random.Generator, n: int):
+def mutants(A: np.ndarray, rng: np.random.Generator, n: int):
     """Maps with one row negated, two rows exchanged, one row of another, or two columns exchanged."""
-    A = space.generator(0)
     for _ in range(n):
         M, (i, j) = A.copy(), rng.choice(len(A), 2, replace=False)
         match rng.integers(4):
@@ -69,11 +68,21 @@ def mutants(space: Space, rng: np.random.Generator, n: int):
                 M[i] = M[j]
             case 3:
                 M[:, [i, j]] = M[:, [j, i]]
-        yield replace_generator(space, M)
+        yield M
 
 
-def replace_generator(space: Space, matrix: np.ndarray) -> Space:
-    return Space(space.entries, [matrix], origin=space.origin, quaternions=space.quaternions)
+TOLERANCE = 1e-6
+
+
+def defects(steps, matrix=None) -> dict[str, float]:
+    """Largest defect of each entry in a model that was made symmetric, of a map in place of the derived one."""
+    elements = steps.elements if matrix is None else steps.elements.changed("obs", matrix)
+    found = Comparison.of(elements, "obs", steps.outcome, steps.images)
+    return {name: defect.max for name, defect in found.components.items()}
+
+
+def is_certified(steps, matrix=None) -> bool:
+    return max(defects(steps, matrix).values()) < TOLERANCE
 
 
 def test_every_kind_of_term_is_certified_or_is_an_action():
@@ -83,25 +92,39 @@ def test_every_kind_of_term_is_certified_or_is_an_action():
 
 def test_crawler_is_certified_and_its_mutants_are_caught():
     compiled = crawler()
-    found = list(witnesses(compiled, states=24))
-    space = compiled.spec.check().obs
-    certificate = judge(found, space, 24)
-    assert certificate.is_certified, str(certificate)
-    assert not [name for name in certificate.constant if "image" not in name]
-    for mutant in mutants(space, np.random.default_rng(0), 40):
-        without_effect = np.array_equal(mutant.generator(0), space.generator(0))
-        constant = {e for e in certificate.constant}
-        rows = np.flatnonzero((mutant.generator(0) != space.generator(0)).any(1))
-        unseen = all(space.features[i].name in constant for i in rows)
-        assert judge(found, mutant, 24).is_certified == (without_effect or unseen)
+    (steps,) = step_terms(compiled, states=24)
+    A = compiled.spec.check().obs.generator(0)
+    assert is_certified(steps), defects(steps)
+    values = np.concatenate([steps.outcome.obs, steps.images.obs])
+    constant = np.ptp(values, axis=0) < 1e-9
+    assert not [
+        name for name, still in zip(compiled.spec.obs_names, constant, strict=True) if still and "image" not in name
+    ]
+    for mutant in mutants(A, np.random.default_rng(0), 40):
+        without_effect = np.array_equal(mutant, A)
+        unseen = constant[(mutant != A).any(1)].all()
+        assert is_certified(steps, mutant) == (without_effect or unseen)
 
 
-def test_actions_of_witnesses_transform_as_the_spec_says():
+def test_a_certificate_of_terms_has_everything_that_the_simulator_says():
+    """Where the model is exact its terms are, in contact or out of it; a task of terms has no reward and no reset."""
+    certificate = certify(crawler(), n_states=20, solver="tight")
+    (report,) = certificate.generators
+    assert report.state.verdict == report.observation.verdict == "exact" and report.reward is report.reset is None
+    assert report.n_contact and dict(report.components)["actor: projected_gravity y"].verdict == "exact"
+
+
+def test_actions_move_the_image_as_the_spec_says():
     action = [{"term": "joint_positions", "joints": ["right.*", "left.*"], "scale": [0.1, 0.2, 0.3] * 2}]
-    compiled = crawler(["last_action"], action=action)
-    witness = next(iter(witnesses(compiled, states=3)))
-    g = compiled.spec.group.discrete_generators[0]
-    np.testing.assert_allclose(compiled.spec.transform_action(g, witness.action), witness.action_after, atol=1e-12)
+    compiled = crawler(["last_action", "joint_velocities"], action=action)
+    (steps,) = step_terms(compiled, states=3)
+    assert is_certified(steps)
+    wrong = steps.elements.changed("action", np.eye(6))
+    with opened(compiled) as simulator:
+        states, actions = simulator.rollout_states(3, np.random.default_rng(0), stride=2, horizon=9)
+        s = simulator.steps(states, actions)
+        m = simulator.steps(simulator.mirrored(steps.elements, states), wrong.transform("action", actions))
+    assert Comparison.of(steps.elements, "qvel", s, m).verdict == "broken"
     assert compiled.spec.action_names[0].startswith("right_sweep")
 
 
@@ -117,9 +140,9 @@ def test_numbers_by_regular_expression():
         return crawler([term | {"offset": offset}, "last_action"], action=[term])
 
     one, two = written(scales, offsets), written(patterns, shifted)
-    for a, b in zip(witnesses(one, states=2), witnesses(two, states=2), strict=True):
-        np.testing.assert_array_equal(a.before, b.before)
-        np.testing.assert_array_equal(a.action_after, b.action_after)
+    for a, b in zip(step_terms(one, states=2), step_terms(two, states=2), strict=True):
+        np.testing.assert_array_equal(a.outcome.obs, b.outcome.obs)
+        np.testing.assert_array_equal(a.images.next_obs, b.images.next_obs)
     np.testing.assert_array_equal(one.action.scales[0], two.action.scales[0])
     everywhere = written({".*": 0.5}, {".*": 0.0}).spec
     assert everywhere.to_dict() == written(0.5, 0.0).spec.to_dict()
@@ -136,9 +159,8 @@ def test_terms_under_turns(names):
     ]  # fmt: skip
     compiled = compiled_terms(model, {"terms": terms, "history": 2, "stack": "time"}, symmetry=names)
     compiled.spec.check()
-    certificate = certify_terms(compiled, states=6)
-    assert certificate.is_certified, str(certificate)
-    assert certificate.names == compiled.spec.generator_names
+    found = list(step_terms(compiled, states=6))
+    assert len(found) == len(names) and all(map(is_certified, found)), [defects(steps) for steps in found]
 
 
 @pytest.mark.parametrize("name, feet, symmetry", [
@@ -156,18 +178,18 @@ def test_robots_of_mjlab(name, feet, symmetry):
         [{"term": "joint_positions", "scale": 0.25}],
         symmetry=symmetry,
     )
-    found = list(witnesses(compiled, states=4))
-    assert judge(found, compiled.spec.obs, 4).is_certified
+    found = list(step_terms(compiled, states=4))
+    assert all(map(is_certified, found))
     if name == "g1":
         assert dict(compiled.spec.observation_groups) == {"actor": 5 * (10 + 3 * 29 + 2), "critic": 3 + 2 + 17 * 11}
-        for mutant in mutants(compiled.spec.obs, np.random.default_rng(1), 10):
-            assert not judge(found, mutant, 4).is_certified
+        for mutant in mutants(compiled.spec.obs.generator(0), np.random.default_rng(1), 10):
+            assert not is_certified(found[0], mutant)
 
 
 def test_as_built_models_are_off_by_their_deviations_only():
     compiled = compiled_terms(mjlab_model("go1"), ACTOR[:2], symmetry="left-right")
-    certificate = certify_terms(compiled, states=5, as_built=True)
-    assert TOLERANCE < certificate.defects.max() < 0.1
+    (report,) = certify(compiled, n_states=20).generators
+    assert report.observation.verdict == "approximate" and report.deviations
 
 
 def test_steps_that_the_simulator_does_not_mirror_are_left_out_and_counted():
@@ -177,10 +199,10 @@ def test_steps_that_the_simulator_does_not_mirror_are_left_out_and_counted():
     assert "<asset>" not in xml
     rough = xml.replace("<worldbody>", f"<asset>{ground}</asset><worldbody><geom type='hfield' hfield='ground'/>", 1)
     terms = compiled_terms(mujoco.MjModel.from_xml_string(rough), ["joint_positions", "base_angular_velocity"])
-    found = certify_terms(terms)
-    assert found.is_certified and 0 < found.left_out[0] < 20
-    assert f"{found.left_out[0]} of 40 steps are left out" in str(found)
-    assert certify_terms(crawler(["joint_positions"])).left_out == (0,)
+    (steps,) = step_terms(terms)
+    assert is_certified(steps) and 0 < steps.left_out < 36
+    (steps,) = step_terms(crawler(["joint_positions"]))
+    assert steps.left_out == 0
 
 
 def test_joints_in_any_order_and_in_two_terms():
@@ -201,7 +223,7 @@ def test_a_default_pose_that_the_mirror_does_not_keep_moves_the_fixed_point():
     compiled = crawler(["joint_positions"], default_pose={"left_lift": 0.2, "right_lift": 0.1})
     origin = dict(zip(compiled.spec.obs_names, compiled.spec.obs.origin, strict=True))
     assert origin["left_lift position"] != 0 and origin["left_sweep position"] == 0
-    assert certify_terms(compiled, states=4).is_certified
+    assert all(map(is_certified, step_terms(compiled, states=4)))
     symmetric = crawler(["joint_positions"], default_pose={"left_lift": 0.2, "right_lift": -0.2})
     assert symmetric.spec.obs.is_centred
 

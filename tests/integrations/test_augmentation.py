@@ -17,7 +17,7 @@ from mjlab_robots import mjlab_model
 
 from rppdyn.envs import compiled_terms, mirror_spec, symmetry_spec
 from rppdyn.envs.spec import Entry, Space, SymmetrySpec
-from rppdyn.envs.terms.certification import witnesses
+from rppdyn.envs.terms import step_terms
 from rppdyn.groups import D, Group, S, Z
 from rppdyn.integrations import isaac_lab, mjlab, rsl_rl
 from rppdyn.integrations.augmentation import GroupImages, group_elements
@@ -39,12 +39,14 @@ def test_isaac_labs_layout():
     critic = ["base_linear_velocity", {"term": "height_scan", "ordering": "xy"}]
     terms = compiled_terms(CRAWLER, {"policy": policy, "critic": critic})
     augment = isaac_lab.data_augmentation(terms.spec)
-    witness = next(iter(witnesses(terms, states=3)))
-    before, after = split(terms, witness.before), split(terms, witness.after)
-    observed, acted = augment(env=None, obs=before, actions=torch.as_tensor(witness.action))
+    steps = next(iter(step_terms(terms, states=3)))
+    before, after = split(terms, steps.outcome.obs), split(terms, steps.images.obs)
+    observed, acted = augment(env=None, obs=before, actions=torch.as_tensor(steps.actions))
     for name in before:
         torch.testing.assert_close(observed[name], torch.cat([before[name], after[name]]), atol=1e-9, rtol=0)
-    torch.testing.assert_close(acted[3:], torch.as_tensor(witness.action_after), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        acted[3:], torch.as_tensor(steps.elements.transform("action", steps.actions)), atol=1e-12, rtol=0
+    )
     for obs_type in before:  # the older calls: one tensor and its type
         torch.testing.assert_close(augment(None, before[obs_type], None, obs_type)[0], observed[obs_type])
     assert augment(env=None, obs=None, actions=None) == (None, None)
@@ -63,12 +65,12 @@ def test_mjlabs_layout():
     ]
     critic = [*actor, {"term": "foot_contacts", "feet": feet}, {"term": "foot_forces", "feet": feet}]
     terms = compiled_terms(mjlab_model("go1"), {"actor": actor, "critic": critic}, symmetry="left-right")
-    witness = next(iter(witnesses(terms, states=2)))
+    steps = next(iter(step_terms(terms, states=2)))
     tensordict = pytest.importorskip("tensordict")
-    before = tensordict.TensorDict(split(terms, witness.before), batch_size=[2])
+    before = tensordict.TensorDict(split(terms, steps.outcome.obs), batch_size=[2])
     found, _ = mjlab.data_augmentation(terms.spec)(obs=before)
     assert isinstance(found, tensordict.TensorDict) and found.batch_size == torch.Size([4])
-    torch.testing.assert_close(found["critic"][2:], split(terms, witness.after)["critic"], atol=1e-7, rtol=0)
+    torch.testing.assert_close(found["critic"][2:], split(terms, steps.images.obs)["critic"], atol=1e-7, rtol=0)
 
 
 def test_holosomas_layout():
@@ -77,13 +79,15 @@ def test_holosomas_layout():
     actor = ["base_angular_velocity", "joint_positions", "last_action", "projected_gravity", gait]
     groups = {"actor_obs": {"terms": actor, "history": 4, "stack": "time"}, "critic_obs": ["base_linear_velocity"]}
     terms = compiled_terms(CRAWLER, groups)
-    witness = next(iter(witnesses(terms, states=3)))
+    steps = next(iter(step_terms(terms, states=3)))
     utils = SymmetryUtils(terms.spec)
-    before, after = torch.as_tensor(witness.before), torch.as_tensor(witness.after)
+    before, after = torch.as_tensor(steps.outcome.obs), torch.as_tensor(steps.images.obs)
     found = utils.augment_observations(before, None, ["actor_obs", "critic_obs"])
     torch.testing.assert_close(found, torch.cat([before, after]), atol=1e-9, rtol=0)
-    acted = utils.augment_actions(torch.as_tensor(witness.action))
-    torch.testing.assert_close(acted[3:], torch.as_tensor(witness.action_after), atol=1e-12, rtol=0)
+    acted = utils.augment_actions(torch.as_tensor(steps.actions))
+    torch.testing.assert_close(
+        acted[3:], torch.as_tensor(steps.elements.transform("action", steps.actions)), atol=1e-12, rtol=0
+    )
     with pytest.raises(ValueError, match="no observation group 'actor'"):
         utils.mirror_xz_plane(before, None, ["actor"])
 
