@@ -9,9 +9,9 @@ with X_b and p_b the orientation and position of body b's frame in the world. de
 mirror image has R = diag(1, -1, 1); a turn of the body alone, which only relabels its limbs, has R = 1 and M = a
 rotation; turning the whole world has M = 1. Everything that is derived from bodies follows from R, t, pi and M.
 
-A `Field` is one quantity (`qpos`, `xpos`, `cinert`, ...), entry by entry. Under a symmetry its features go to A f + a. A
-and a follow from the isometry R x + t of the world, from the bodies that it exchanges and from the frames M_b, by the
-kind of each quantity:
+A `Quantity` is numbers of a model (`qpos`, `xpos`, `cinert`, ...) or of its task. Under a symmetry its features go to A f + a.
+A and a follow from the isometry R x + t of the world, from the bodies that it exchanges and from the frames M_b, by the kind of
+each quantity:
 
     =============  ============================  =========================================================================
     kind           image of body b's             quantities
@@ -24,16 +24,16 @@ kind of each quantity:
     own vector     M_b v                         vectors in the body's own axes; "own axial" likewise
     =============  ============================  =========================================================================
 
-A continuous symmetry acts by the derivative of these formulas. `rppdyn.envs.observation.quantities` lists a model's fields.
+A continuous symmetry acts by the derivative of these formulas. `rppdyn.envs.observation.quantities` lists a model's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -125,23 +125,25 @@ Affine = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
-class Field:
-    """One quantity of `mjData`.
+class Quantity:
+    """Numbers of a robot, or of its task.
 
     Args:
-        name: MuJoCo's name for it, or what it is.
+        key: identity, by which quantities are the same: MuJoCo's name for an array of `mjData`, or what the numbers are.
         entries: its n numbers.
-        read: these numbers, flat, of an `MjData`.
+        read: these numbers, flat, of an `MjData`; of a term of an observation, of a `Scene`.
         act: A, (f, f), and a, (f,), of a symmetry, continuous ones by their derivative; rows of NaN where an element has
-            no image.
+            no image, or one that is no linear function of the numbers.
         quaternions: first entries of the quaternions, which stand for rotation matrices (so f = n + 5 of each).
+        why: remedy for a row of NaN.
     """
 
-    name: str
+    key: Hashable
     entries: tuple[Entry, ...]
-    read: Callable[[mujoco.MjData], np.ndarray]
+    read: Callable[[Any], np.ndarray]
     act: Callable[[ModelSymmetry], Affine]
     quaternions: tuple[int, ...] = ()
+    why: str = "leave it out, or leave out the symmetry"
 
     @cached_property
     def encoding(self) -> Encoding:
@@ -255,16 +257,16 @@ def _first_order(symmetry: ModelSymmetry, step: float) -> ModelSymmetry:
     )  # fmt: skip
 
 
-def element_field(
-    name: str,
+def element_quantity(
+    key: str,
     names: Sequence[str],
     parts: Sequence[Sequence[Part]],
     read: Callable[[mujoco.MjData], np.ndarray],
     images: Callable[[ModelSymmetry], np.ndarray],
     frame: Callable[[ModelSymmetry, int, int], np.ndarray],
     still: Iterable[int] = (),
-) -> Field:
-    """A field that consists of parts, element by element.
+) -> Quantity:
+    """A quantity that consists of parts, element by element.
 
     Args:
         names: names of the elements.
@@ -303,7 +305,7 @@ def element_field(
             A[starts[j] : starts[j + 1]] = np.nan
         return A, a
 
-    return Field(name, tuple(entries), read, derivable(finite), tuple(quaternions))
+    return Quantity(key, tuple(entries), read, derivable(finite), tuple(quaternions))
 
 
 def scalar_joints(model: mujoco.MjModel) -> list[int]:

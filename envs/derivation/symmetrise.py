@@ -35,7 +35,7 @@ from rppdyn.envs.model_symmetry import (
     name_of,
 )
 from rppdyn.envs.observation.action import space_of
-from rppdyn.envs.observation.quantities import fields_of
+from rppdyn.envs.observation.quantities import quantities_of
 from rppdyn.envs.observation.recognition import Observation, Source
 from rppdyn.envs.spec import Entry, Space
 from rppdyn.groups import MAX_ORDER, SO, D, Group, O, Trivial, Z
@@ -331,8 +331,8 @@ def _refresh(made: mujoco.MjModel, model: mujoco.MjModel, bodies: np.ndarray) ->
 # -- how chosen symmetries act on a simulator's state, its controls and its actuators' activations -----------------------------
 
 
-# Field of `mjData` that each space is about.
-_FIELDS = {"qpos": "qpos", "qvel": "qvel", "action": "ctrl", "act": "act"}
+# Quantity of `mjData` that each space is about.
+_ARRAYS = {"qpos": "qpos", "qvel": "qvel", "action": "ctrl", "act": "act"}
 
 
 def state_spaces(model: mujoco.MjModel, symmetries: Sequence[ModelSymmetry]) -> dict[str, Space]:
@@ -345,13 +345,16 @@ def state_spaces(model: mujoco.MjModel, symmetries: Sequence[ModelSymmetry]) -> 
         ValueError: positions in the world have no fixed point in common.
     """
     data = mujoco.MjData(model)
-    fields = {field.name: field for field in fields_of(model)}
+    quantities = {quantity.key: quantity for quantity in quantities_of(model)}
     spaces = {}
-    for key, name in _FIELDS.items():
-        if (field := fields.get(name)) is None:
+    for key, name in _ARRAYS.items():
+        if (quantity := quantities.get(name)) is None:
             continue
-        seen = (field, *(fields[key] for key in ("cosine and sine",) if key in fields))  # of hinges, if there are any
-        sources = tuple(Source(((i, 1.0),)) for i in range(len(field.entries)))
+        seen = (
+            quantity,
+            *(quantities[key] for key in ("cosine and sine",) if key in quantities),
+        )  # of hinges, if there are any
+        sources = tuple(Source(((i, 1.0),)) for i in range(len(quantity.entries)))
         observed = Observation(name, model, data, partial(getattr, data, name), seen, sources)
         spaces[key] = space_of(observed, symmetries)
     if "action" in spaces:

@@ -1,7 +1,7 @@
 r"""Action of a MuJoCo model's symmetries on an environment's raw observation.
 
 `recognition` says what the entries are: features z = S f + b of the features f of known quantities, on which a
-symmetry acts by f -> A f + a (`fields`). Therefore
+symmetry acts by f -> A f + a (`quantities`). Therefore
 
 .. math:: z' = S A f + S a + b = \rho\,(z - b) + S a + b \quad\text{with}\quad \rho\, S = S A,
 
@@ -26,7 +26,7 @@ from scipy.linalg import block_diag
 from scipy.sparse.csgraph import connected_components
 
 from rppdyn.envs.encoding import Encoding
-from rppdyn.envs.model_symmetry import Field, ModelSymmetry, finite_element
+from rppdyn.envs.model_symmetry import ModelSymmetry, Quantity, finite_element
 from rppdyn.envs.observation.recognition import Observation, complete, kept, observation_of, simulated
 from rppdyn.envs.spec import Space
 
@@ -112,33 +112,33 @@ class _Features:
     Args:
         observation: whose.
         encoding: from its entries to z.
-        fields: indices of the fields that f consists of; what is to be fitted stands behind them.
+        quantities: indices of the quantities that f consists of; what is to be fitted stands behind them.
         matrix: S.
         offset: b.
     """
 
     observation: Observation
     encoding: Encoding
-    fields: tuple[int, ...]
+    quantities: tuple[int, ...]
     matrix: np.ndarray
     offset: np.ndarray
 
     @classmethod
     def of(cls, observation: Observation, angles: frozenset[int]) -> _Features:
-        sources, fields = observation.sources, observation.fields
-        home = [(k, i) for k, field in enumerate(fields) for i in range(len(field.entries))]
-        turns = next((k for k, field in enumerate(fields) if field.name == "cosine and sine"), 0)
+        sources, quantities = observation.sources, observation.quantities
+        home = [(k, i) for k, quantity in enumerate(quantities) for i in range(len(quantity.entries))]
+        turns = next((k for k, quantity in enumerate(quantities) if quantity.key == "cosine and sine"), 0)
         needed = {home[column][0] for source in sources if source is not None for column, _ in source.terms}
         used = tuple(sorted(needed | ({turns} if angles else set())))
         start, total = {}, 0
         for k in used:
-            start[k], total = total, total + fields[k].encoding.feature_dim
+            start[k], total = total, total + quantities[k].encoding.feature_dim
         unexplained = {i: total + n for n, i in enumerate(observation.unexplained)}  # entries that have no source
         total += len(unexplained)
 
         def place(column: int) -> int:
             k, i = home[column]
-            return start[k] + fields[k].encoding.features_of(i)[0]
+            return start[k] + quantities[k].encoding.features_of(i)[0]
 
         quaternions = _quaternions(observation, home)
         encoding = Encoding(len(sources), tuple(angles), tuple(quaternions))
@@ -149,7 +149,7 @@ class _Features:
                 S[rows[0], unexplained[i]] = 1.0
             elif i in angles:
                 ((column, s),) = source.terms
-                names = [entry.name for entry in fields[turns].entries]
+                names = [entry.name for entry in quantities[turns].entries]
                 joint = observation.columns[column].joint
                 cos, sin = (start[turns] + names.index(f"{joint} {part}") for part in ("cos", "sin"))
                 # cos(s q + b) and sin(s q + b), with s = 1 or -1
@@ -170,7 +170,7 @@ class _Features:
     def action(self, symmetry: ModelSymmetry) -> tuple[np.ndarray, np.ndarray]:
         """rho and S a."""
         observation = self.observation
-        parts = [observation.fields[k].act(symmetry) for k in self.fields]
+        parts = [observation.quantities[k].act(symmetry) for k in self.quantities]
         A = block_diag(*(A for A, _ in parts), fit(observation, symmetry)) if parts else fit(observation, symmetry)
         a = np.concatenate([*(a for _, a in parts), np.zeros(len(observation.unexplained))])
         S = self.matrix
@@ -249,7 +249,7 @@ def _quaternions(observation: Observation, home: list[tuple[int, int]]) -> list[
     firsts: list[int] = []
     component = {}
     for column, (k, i) in enumerate(home):
-        for first in observation.fields[k].quaternions:
+        for first in observation.quantities[k].quaternions:
             if first <= i < first + 4:
                 component[column] = i - first
     for i, source in enumerate(sources):
@@ -348,20 +348,20 @@ def _observed(observation: Observation, entries: list[int], symmetries: list[Mod
         for k, _ in enumerate(simulated(model, data, STATES)):
             before.append(observation.look()[entries])
             mujoco.mj_copyData(image, model, data)
-            carry(model, observation.fields, data, image, symmetries[k % len(symmetries)])
+            carry(model, observation.quantities, data, image, symmetries[k % len(symmetries)])
             complete(model, image)
             mujoco.mj_copyData(data, model, image)
             after.append(observation.look()[entries])
     return np.array(before), np.array(after)
 
 
-def carry(model, fields: tuple[Field, ...], source, target, symmetry: ModelSymmetry) -> None:
+def carry(model, quantities: tuple[Quantity, ...], source, target, symmetry: ModelSymmetry) -> None:
     """Put `target` into the image of the state that `source` is in, under a discrete symmetry.
 
     The state is time, positions, velocities, controls, activations, the solver's warm start and the poses of mocap bodies;
     `mj_forward` computes the rest.
     """
-    of = {field.name: field for field in fields}
+    of = {quantity.key: quantity for quantity in quantities}
     target.time = source.time
     for name in ("qpos", "qvel", "ctrl", "act", "qacc_warmstart"):
         if name in of:

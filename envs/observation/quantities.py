@@ -1,7 +1,7 @@
-"""The fields of a model: every quantity of `mjData` that an observation may be made of.
+"""The quantities of a model: every one of `mjData` that an observation may be made of.
 
-Quantities of bodies, geoms and sites transform by their kind (`fields`); those of joints and actuators by the
-symmetry's action on positions, velocities and controls.
+Quantities of bodies, geoms and sites transform by their kind (`rppdyn.envs.model_symmetry`); those of joints and actuators by
+the symmetry's action on positions, velocities and controls.
 
 How the readings of a model's sensors transform under its symmetries.
 
@@ -27,33 +27,33 @@ from rppdyn.envs.model_symmetry import (
     HINGE,
     SLIDE,
     Affine,
-    Field,
     ModelSymmetry,
     Part,
+    Quantity,
     derivable,
-    element_field,
+    element_quantity,
     phrase,
     scalar_joints,
 )
 from rppdyn.envs.spec import Entry
 
 
-def fields_of(model: mujoco.MjModel) -> tuple[Field, ...]:
-    """Every field of a model, the ones that observations are most often made of first."""
+def quantities_of(model: mujoco.MjModel) -> tuple[Quantity, ...]:
+    """Every quantity of a model, the ones that observations are most often made of first."""
     bodies, geoms, sites = (Fixtures.of(model, kind) for kind in ("body", "geom", "site"))
-    fields = [*_joint_fields(model), *(_array_field(bodies, name, *parts) for name, parts in _BODY_FIELDS)]
-    fields += [_array_field(bodies, name, *parts, images=Subtrees.of(model)) for name, parts in _SUBTREE_FIELDS]
-    fields += [_array_field(geoms, "geom_xpos", Part("position", "", "m"))]
-    fields += [_array_field(sites, "site_xpos", Part("position", "", "m"))]
-    fields += [_array_field(sites, "site_xmat", Part("orientation", "orientation", "1"))]
-    fields += [*_relative_fields(model, bodies), *sensor_fields(model)]
-    return tuple(field for field in fields if field.entries)
+    quantities = [*_joint_quantities(model), *(_array(bodies, name, *parts) for name, parts in _BODY_ARRAYS)]
+    quantities += [_array(bodies, name, *parts, images=Subtrees.of(model)) for name, parts in _SUBTREE_ARRAYS]
+    quantities += [_array(geoms, "geom_xpos", Part("position", "", "m"))]
+    quantities += [_array(sites, "site_xpos", Part("position", "", "m"))]
+    quantities += [_array(sites, "site_xmat", Part("orientation", "orientation", "1"))]
+    quantities += [*_relative_quantities(model, bodies), *sensor_quantities(model)]
+    return tuple(quantity for quantity in quantities if quantity.entries)
 
 
-def _array_field(fixtures: Fixtures, name: str, *parts: Part, images: Subtrees | None = None) -> Field:
-    """A field that is an array of `mjData` with one row for each thing."""
+def _array(fixtures: Fixtures, name: str, *parts: Part, images: Subtrees | None = None) -> Quantity:
+    """A quantity that is an array of `mjData` with one row for each thing."""
     still = images.still if images else fixtures.still if name in _POSES else ()
-    return element_field(
+    return element_quantity(
         name, fixtures.names, [parts] * len(fixtures.names), lambda data: getattr(data, name).ravel(),
         (images or fixtures).images, fixtures.frame, still,
     )  # fmt: skip
@@ -71,7 +71,7 @@ def _wrench(what: str) -> tuple[Part, Part]:
     return Part("axial", f"{what} torque", "N m"), Part("vector", f"{what} force", "N")
 
 
-_BODY_FIELDS: tuple[tuple[str, tuple[Part, ...]], ...] = (
+_BODY_ARRAYS: tuple[tuple[str, tuple[Part, ...]], ...] = (
     ("xpos", (Part("position", "", "m"),)),
     ("xquat", (Part("quaternion", "orientation", "1"),)),
     ("xmat", (Part("orientation", "orientation", "1"),)),
@@ -84,14 +84,14 @@ _BODY_FIELDS: tuple[tuple[str, tuple[Part, ...]], ...] = (
     ("xfrc_applied", _wrench("applied")[::-1]),
 )
 
-_SUBTREE_FIELDS: tuple[tuple[str, tuple[Part, ...]], ...] = (
+_SUBTREE_ARRAYS: tuple[tuple[str, tuple[Part, ...]], ...] = (
     ("subtree_com", (Part("position", "subtree's centre of mass", "m"),)),
     ("subtree_linvel", (Part("vector", "subtree's velocity", "m/s"),)),
     ("subtree_angmom", (Part("axial", "subtree's angular momentum", "kg m^2/s"),)),
 )
 
 
-def _relative_fields(model: mujoco.MjModel, bodies: Fixtures) -> list[Field]:
+def _relative_quantities(model: mujoco.MjModel, bodies: Fixtures) -> list[Quantity]:
     """Quantities that `mjData` has no array for: velocities of the bodies' origins, and quantities in axes of a body."""
     root = model.body_rootid
 
@@ -102,18 +102,18 @@ def _relative_fields(model: mujoco.MjModel, bodies: Fixtures) -> list[Field]:
     def own(vectors, data, frames=slice(None)):
         return np.einsum("bij,bi->bj", data.xmat.reshape(-1, 3, 3)[frames], vectors).ravel()
 
-    def field(name, part, read, frame=bodies.frame):
-        return element_field(name, bodies.names, [(part,)] * model.nbody, read, bodies.images, frame, bodies.still)
+    def quantity(name, part, read, frame=bodies.frame):
+        return element_quantity(name, bodies.names, [(part,)] * model.nbody, read, bodies.images, frame, bodies.still)
 
     return [
-        field("velocity", Part("vector", "origin's velocity", "m/s"), lambda data: velocity(data).ravel()),
-        field("own velocity", Part("own vector", "own velocity", "m/s"), lambda data: own(velocity(data), data)),
-        field(
+        quantity("velocity", Part("vector", "origin's velocity", "m/s"), lambda data: velocity(data).ravel()),
+        quantity("own velocity", Part("own vector", "own velocity", "m/s"), lambda data: own(velocity(data), data)),
+        quantity(
             "own angular velocity",
             Part("own axial", "own angular velocity", "rad/s"),
             lambda data: own(data.cvel[:, :3], data),
         ),
-        field(
+        quantity(
             "place",
             Part("own vector", "place in the root's frame", "m"),
             lambda data: own(data.xpos - data.xpos[root], data, root),
@@ -127,26 +127,26 @@ def _relative_fields(model: mujoco.MjModel, bodies: Fixtures) -> list[Field]:
 _POSITION_UNITS = {SLIDE: "m", HINGE: "rad"}
 
 
-def _joint_fields(model: mujoco.MjModel) -> list[Field]:
+def _joint_quantities(model: mujoco.MjModel) -> list[Quantity]:
     controls = _actuator_names(model)
     driven = [_force_unit(model, i) for i in range(model.nu)]
-    fields = [_positions(model), _turns(model)]
-    fields += [_over_dofs(model, name, *label) for name, label in _DOF_FIELDS.items()]
+    quantities = [_positions(model), _turns(model)]
+    quantities += [_over_dofs(model, name, *label) for name, label in _DOF_ARRAYS.items()]
     for name, what in (("ctrl", ""), ("actuator_force", "force"), ("actuator_velocity", "velocity")):
         entries = tuple(Entry(phrase(n, what), j, u) for (n, j), u in zip(controls, driven, strict=True))
-        fields.append(_linear(name, entries, "controls"))
-    fields.append(_linear("act", tuple(Entry(f"activation {i}") for i in range(model.na)), "activations"))
-    return fields
+        quantities.append(_linear(name, entries, "controls"))
+    quantities.append(_linear("act", tuple(Entry(f"activation {i}") for i in range(model.na)), "activations"))
+    return quantities
 
 
-def _linear(name: str, entries: tuple[Entry, ...], matrix: str) -> Field:
+def _linear(name: str, entries: tuple[Entry, ...], matrix: str) -> Quantity:
     def act(symmetry: ModelSymmetry) -> Affine:
         return getattr(symmetry, matrix), np.zeros(len(entries))
 
-    return Field(name, entries, lambda data: getattr(data, name), act)
+    return Quantity(name, entries, lambda data: getattr(data, name), act)
 
 
-def _positions(model: mujoco.MjModel) -> Field:
+def _positions(model: mujoco.MjModel) -> Quantity:
     """`qpos`: scalar joints by P and c; a free joint like a position and an orientation; a ball joint by its frames."""
     entries, quaternions = [], []
     for j in range(model.njnt):
@@ -184,10 +184,10 @@ def _positions(model: mujoco.MjModel) -> Field:
             A[to : to + 9, here : here + 9] = np.kron(left, M)
         return A, a
 
-    return Field("qpos", tuple(entries), lambda data: data.qpos, derivable(finite), tuple(quaternions))
+    return Quantity("qpos", tuple(entries), lambda data: data.qpos, derivable(finite), tuple(quaternions))
 
 
-def _turns(model: mujoco.MjModel) -> Field:
+def _turns(model: mujoco.MjModel) -> Quantity:
     """Cosines, then sines, of the hinges' angles; q' = s q + c turns each pair (cos, s sin) by c."""
     scalar = scalar_joints(model)
     hinges = [i for i, j in enumerate(scalar) if model.jnt_type[j] == HINGE]
@@ -209,12 +209,12 @@ def _turns(model: mujoco.MjModel) -> Field:
         cos, sin = np.cos(c)[:, None], np.sin(c)[:, None]
         return np.block([[cos * np.abs(P), -sin * P], [sin * np.abs(P), cos * P]]), np.zeros(2 * n)
 
-    return Field("cosine and sine", entries, read, act)
+    return Quantity("cosine and sine", entries, read, act)
 
 
 # What mjData holds per degree of freedom: a label, and units for slides and hinges.
 _SPEED, _ACCEL, _FORCE = ("m/s", "rad/s"), ("m/s^2", "rad/s^2"), ("N", "N m")
-_DOF_FIELDS: dict[str, tuple[str, tuple[str, str]]] = {
+_DOF_ARRAYS: dict[str, tuple[str, tuple[str, str]]] = {
     "qvel": ("velocity", _SPEED),
     "qacc": ("acceleration", _ACCEL),
     "qfrc_actuator": ("actuator force", _FORCE),
@@ -228,7 +228,7 @@ _DOF_FIELDS: dict[str, tuple[str, tuple[str, str]]] = {
 }
 
 
-def _over_dofs(model: mujoco.MjModel, name: str, label: str, units: tuple[str, str]) -> Field:
+def _over_dofs(model: mujoco.MjModel, name: str, label: str, units: tuple[str, str]) -> Quantity:
     """A quantity per degree of freedom. D is orthogonal, so forces, dual to velocities, transform by it too."""
     entries = []
     for j in range(model.njnt):
@@ -314,15 +314,15 @@ _DRIVEN = _types(
 )
 
 
-def sensor_fields(model: mujoco.MjModel) -> tuple[Field, ...]:
-    """Fields of `sensordata`: of sensors that are attached to bodies, geoms and sites, and of joints and actuators."""
+def sensor_quantities(model: mujoco.MjModel) -> tuple[Quantity, ...]:
+    """Quantities of `sensordata`: of sensors that are attached to bodies, geoms and sites, and of joints and actuators."""
     types = model.sensor_type
     attached = [i for i in range(model.nsensor) if types[i] in _ATTACHED and model.sensor_refid[i] < 0]
     driven = [i for i in range(model.nsensor) if types[i] in _DRIVEN]
     return _attached(model, attached), _driven(model, driven)
 
 
-def _attached(model: mujoco.MjModel, sensors: list[int]) -> Field:
+def _attached(model: mujoco.MjModel, sensors: list[int]) -> Quantity:
     fixtures = {
         int(getattr(mujoco.mjtObj, f"mjOBJ_{kind}")): Fixtures.of(model, name)
         for kind, name in (("BODY", "body"), ("XBODY", "body"), ("GEOM", "geom"), ("SITE", "site"))
@@ -352,10 +352,10 @@ def _attached(model: mujoco.MjModel, sensors: list[int]) -> Field:
     names = [model.sensor(i).name or f"sensor {i}" for i in sensors]
     parts = [(_ATTACHED[int(model.sensor_type[i])],) for i in sensors]
     places = _places(model, sensors)
-    return element_field("sensordata", names, parts, lambda data: data.sensordata[places], images, frame)
+    return element_quantity("sensordata", names, parts, lambda data: data.sensordata[places], images, frame)
 
 
-def _driven(model: mujoco.MjModel, sensors: list[int]) -> Field:
+def _driven(model: mujoco.MjModel, sensors: list[int]) -> Quantity:
     scalar = scalar_joints(model)
     rules = [_DRIVEN[int(model.sensor_type[i])] for i in sensors]
     # A sensor's row in the matrix of its rule: its joint's number among scalar joints, or its actuator's.
@@ -378,7 +378,7 @@ def _driven(model: mujoco.MjModel, sensors: list[int]) -> Field:
 
     entries = tuple(Entry(model.sensor(i).name or f"sensor {i}") for i in sensors)
     places = _places(model, sensors)
-    return Field("sensordata of joints and actuators", entries, lambda data: data.sensordata[places], act)
+    return Quantity("sensordata of joints and actuators", entries, lambda data: data.sensordata[places], act)
 
 
 def _places(model: mujoco.MjModel, sensors: Iterable[int]) -> np.ndarray:

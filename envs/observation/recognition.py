@@ -26,8 +26,8 @@ import mujoco
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 
-from rppdyn.envs.model_symmetry import BALL, FREE, SLIDE, Field, phrase
-from rppdyn.envs.observation.quantities import fields_of
+from rppdyn.envs.model_symmetry import BALL, FREE, SLIDE, Quantity, phrase
+from rppdyn.envs.observation.quantities import quantities_of
 from rppdyn.envs.simulator import Simulator, quiet_mujoco
 from rppdyn.envs.spec import Entry
 from rppdyn.envs.state import capture_state, restore_state
@@ -57,7 +57,7 @@ class Observation:
     Args:
         name: name of the environment, for messages.
         model, data, observe: as `recognise` was given them.
-        fields: the known quantities; *columns* number their entries in order.
+        quantities: the known quantities; *columns* number their entries in order.
         sources: sources of each entry, in terms of columns; None where no quantity explains it.
     """
 
@@ -65,13 +65,13 @@ class Observation:
     model: mujoco.MjModel
     data: mujoco.MjData
     observe: Callable[[], np.ndarray]
-    fields: tuple[Field, ...]
+    quantities: tuple[Quantity, ...]
     sources: tuple[Source | None, ...]
 
     @cached_property
     def columns(self) -> tuple[Entry, ...]:
-        """All entries of all fields."""
-        return tuple(entry for field in self.fields for entry in field.entries)
+        """All entries of all quantities."""
+        return tuple(entry for quantity in self.quantities for entry in quantity.entries)
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
@@ -164,7 +164,7 @@ def recognise(
     Raises:
         ValueError: not a vector of finite numbers, or one that is not a function of the simulator's state.
     """
-    fields = fields_of(model)
+    quantities = quantities_of(model)
     with kept(model, data):
         first, precision = _look(observe, name)
         if not np.array_equal(first, _look(observe, name)[0]):
@@ -173,11 +173,11 @@ def recognise(
                 "changes them"
             )
         tolerance = np.sqrt(precision) / 10 if precision < 1e-10 else 100 * precision
-        probes = [(_look(observe, name)[0], read_fields(fields, data)) for _ in _random_contents(model, data)]
+        probes = [(_look(observe, name)[0], read_quantities(quantities, data)) for _ in _random_contents(model, data)]
         values, columns = (np.array(part) for part in zip(*probes, strict=True))
-        sources = _explain(values, columns, fields, tolerance)
+        sources = _explain(values, columns, quantities, tolerance)
     with kept(model, data), quiet_mujoco():
-        visited = [(_look(observe, name)[0], read_fields(fields, data)) for _ in simulated(model, data, STATES)]
+        visited = [(_look(observe, name)[0], read_quantities(quantities, data)) for _ in simulated(model, data, STATES)]
     for i, source in enumerate(sources):
         if source is not None:
             expected = np.array([_value(source, contents) for _, contents in visited])
@@ -185,7 +185,7 @@ def recognise(
             size = max(_size(source, contents) for _, contents in visited)
             if np.abs(seen - expected).max() > 10 * tolerance * size:
                 sources[i] = None
-    return Observation(name, model, data, observe, fields, tuple(sources))
+    return Observation(name, model, data, observe, quantities, tuple(sources))
 
 
 # -- contents of mjData -----------------------------------------------------------------------------------------------
@@ -202,9 +202,9 @@ def kept(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[None]:
         mujoco.mj_copyData(data, model, before)
 
 
-def read_fields(fields: tuple[Field, ...], data: mujoco.MjData) -> np.ndarray:
+def read_quantities(quantities: tuple[Quantity, ...], data: mujoco.MjData) -> np.ndarray:
     """All columns."""
-    return np.concatenate([np.zeros(0), *(field.read(data) for field in fields)])
+    return np.concatenate([np.zeros(0), *(quantity.read(data) for quantity in quantities)])
 
 
 def _random_contents(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[None]:
@@ -290,10 +290,10 @@ def _look(observe: Callable[[], np.ndarray], name: str) -> tuple[np.ndarray, flo
 
 
 def _explain(
-    values: np.ndarray, columns: np.ndarray, fields: tuple[Field, ...], tolerance: float
+    values: np.ndarray, columns: np.ndarray, quantities: tuple[Quantity, ...], tolerance: float
 ) -> list[Source | None]:
     sources: list[Source | None] = [None] * values.shape[1]
-    for candidates in _candidates(fields, columns):
+    for candidates in _candidates(quantities, columns):
         open_ = np.array([source is None for source in sources])
         if not open_.any():
             break
@@ -305,17 +305,17 @@ def _explain(
     return sources
 
 
-def _candidates(fields: tuple[Field, ...], columns: np.ndarray) -> Iterator[Columns]:
+def _candidates(quantities: tuple[Quantity, ...], columns: np.ndarray) -> Iterator[Columns]:
     """The quantities themselves, then multiples of them, then sums and differences of two."""
-    sizes = [len(field.entries) for field in fields]
-    first = dict(zip((field.name for field in fields), np.cumsum([0, *sizes]), strict=False))
+    sizes = [len(quantity.entries) for quantity in quantities]
+    first = dict(zip((quantity.key for quantity in quantities), np.cumsum([0, *sizes]), strict=False))
     starts = np.zeros(sum(sizes), dtype=bool)
-    starts[[first[field.name] for field in fields]] = True
+    starts[[first[quantity.key] for quantity in quantities]] = True
     single = tuple(((j, 1.0),) for j in range(sum(sizes)))
     yield Columns(columns, single, starts, scaled=False)
     yield Columns(columns, single, starts, scaled=True)
 
-    size = dict(zip((field.name for field in fields), sizes, strict=True))
+    size = dict(zip((quantity.key for quantity in quantities), sizes, strict=True))
     places = [range(j, j + 3) for key in _PLACES if key in first for j in range(first[key], first[key] + size[key], 3)]
     coordinates = [[range(j, j + 1) for j in range(first[key], first[key] + size[key])] for key in _COORDINATES]
     pairs = [pair for group in (places, *coordinates) for pair in combinations(group, 2)]

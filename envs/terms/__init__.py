@@ -38,14 +38,13 @@ M is the map of the base's frame and R that of the world (`rppdyn.envs.model_sym
 
 from __future__ import annotations
 
-from rppdyn.envs.terms import feet, grids, joints, vectors  # noqa: F401 (they register the terms)
 from rppdyn.envs.terms.auditing import Audit, audit
 from rppdyn.envs.terms.layout import CompiledTerms, Layout, compile_terms, read_terms
 from rppdyn.envs.terms.robot import Robot, Scene
 from rppdyn.envs.terms.simulator import TermsSimulator, TermSteps, step_terms
-from rppdyn.envs.terms.term import TERMS, Term, register, term_of
+from rppdyn.envs.terms.terms import TERMS, Term, parse_term
 
 __all__ = [
     "TERMS", "Audit", "CompiledTerms", "Layout", "Robot", "Scene", "Term", "TermSteps", "TermsSimulator", "audit",
-    "compile_terms", "read_terms", "register", "step_terms", "term_of",
+    "compile_terms", "parse_term", "read_terms", "step_terms",
 ]  # fmt: skip

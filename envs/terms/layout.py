@@ -13,12 +13,19 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from rppdyn.envs.derivation import Derivation, state_spaces, symmetry_group
-from rppdyn.envs.model_symmetry import ModelSymmetry
+from rppdyn.envs.model_symmetry import Affine, ModelSymmetry, Quantity
 from rppdyn.envs.observation.action import common_fixed_point
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
-from rppdyn.envs.terms.joints import Controls, JointPositions, JointTorques, JointVelocities, LastAction
 from rppdyn.envs.terms.robot import Pose, Robot, Scene, choose
-from rppdyn.envs.terms.term import Affine, Quantity, Term, term_of
+from rppdyn.envs.terms.terms import (
+    Controls,
+    JointPositions,
+    JointTorques,
+    JointVelocities,
+    LastAction,
+    Term,
+    parse_term,
+)
 
 STACKS = ("term", "time")
 ACTIONS = (JointPositions, JointVelocities, JointTorques, Controls)
@@ -119,7 +126,7 @@ class Layout:
         start = 0
         for i, _ in self.order:
             quantity, rows = self.bound[i]
-            size = 4 if quantity.quaternion else len(rows)
+            size = 4 if quantity.quaternions else len(rows)
             title = self.terms[i].title
             first = slices[title].start if title in slices and self.stack == "term" else start
             slices[title] = slice(first, start + size)
@@ -133,7 +140,7 @@ class Layout:
         for i, ago in self.order:
             quantity, rows = self.bound[i]
             when = f" {ago} ago" if ago else ""
-            of = quantity.entries if quantity.quaternion else [quantity.entries[row] for row in rows]
+            of = quantity.entries if quantity.quaternions else [quantity.entries[row] for row in rows]
             entries += [entry._replace(name=entry.name + when) for entry in of]
         return tuple(entries)
 
@@ -161,9 +168,9 @@ class Layout:
         features = 0
         for i, _ in self.order:
             quantity, rows = self.bound[i]
-            if quantity.quaternion:
+            if quantity.quaternions:
                 quaternions.append(len(raw))
-            raw += [0.0] * 4 if quantity.quaternion else origin[features : features + len(rows)].tolist()
+            raw += [0.0] * 4 if quantity.quaternions else origin[features : features + len(rows)].tolist()
             features += len(rows)
         of_kind = {kind: [A for s, (A, _) in zip(self.symmetries, actions, strict=True) if s.is_continuous is kind]
                    for kind in (False, True)}  # fmt: skip
@@ -174,7 +181,7 @@ class Layout:
             quantity, rows = self.bound[i]
             if feature < len(rows):
                 return repr(
-                    quantity.entries[0 if quantity.quaternion else rows[feature]].name + (f" {ago} ago" if ago else "")
+                    quantity.entries[0 if quantity.quaternions else rows[feature]].name + (f" {ago} ago" if ago else "")
                 )
             feature -= len(rows)
         raise IndexError(feature)
@@ -213,7 +220,7 @@ class Layout:
         A, a = act
         if np.isnan(A[rows]).any():
             row = rows[int(np.flatnonzero(np.isnan(A[rows]).any(1))[0])]
-            name = quantity.entries[0 if quantity.quaternion else row].name
+            name = quantity.entries[0 if quantity.quaternions else row].name
             raise ValueError(
                 f"{self.name}: what {symmetry.name} makes of {name!r} is no linear function of the observation; {quantity.why}"
             )
@@ -232,7 +239,7 @@ class Layout:
                 elif int(column) in others:
                     j, place = others[int(column)]
                 else:
-                    names = [quantity.entries[0 if quantity.quaternion else r].name for r in (row, int(column))]
+                    names = [quantity.entries[0 if quantity.quaternions else r].name for r in (row, int(column))]
                     raise ValueError(
                         f"{self.name}: {symmetry.name} puts {names[1]!r} into {names[0]!r}, and the observation lacks it; "
                         "observe it too, or leave out both"
@@ -259,7 +266,7 @@ class Layout:
         step = []
         for (quantity, rows), (scale, offset) in zip(self.bound, self.scales, strict=True):
             values = np.asarray(quantity.read(scene), dtype=np.float64)
-            step.append(values if quantity.quaternion else (values[rows] - offset) * scale)
+            step.append(values if quantity.quaternions else (values[rows] - offset) * scale)
         return step
 
     def stacked(self, steps: Sequence[list[np.ndarray]]) -> np.ndarray:
@@ -291,7 +298,7 @@ def _last_action(action: Layout) -> Quantity:
             raise ValueError("the scene has no last action; give Scene(action=...)")
         return np.asarray(scene.action)
 
-    return Quantity(("last action",), tuple(e._replace(name=f"last {e.name}") for e in space.entries), read, act)
+    return Quantity("last action", tuple(e._replace(name=f"last {e.name}") for e in space.entries), read, act)
 
 
 def action_layout(
@@ -312,7 +319,7 @@ def action_layout(
         raise ValueError(f"action: {described!r} is no list of terms, such as [{{term: joint_positions, scale: 0.25}}]")
     terms = []
     for one in described:
-        term = term_of(one)
+        term = parse_term(one)
         if not isinstance(term, ACTIONS):
             kinds = ", ".join(kind.kind for kind in ACTIONS)
             raise ValueError(f"action: {term.kind} is nothing that a policy moves; use {kinds}")
@@ -363,7 +370,7 @@ def observation_groups(
             group = group.get("terms")
         if isinstance(group, str) or not isinstance(group, Sequence):
             raise ValueError(f"observation group {name!r} is {group!r}; give a list of terms")
-        terms = tuple(term_of(one, **defaults) for one in group)
+        terms = tuple(parse_term(one, **defaults) for one in group)
         if defaults:
             terms = tuple(replace(t, history=defaults["history"]) if t.history == 1 else t for t in terms)
         title = f"observation {name}".strip()

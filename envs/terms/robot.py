@@ -12,7 +12,6 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 
-from rppdyn.envs.encoding import rotation_matrix
 from rppdyn.envs.model_symmetry import FREE, TRANSMISSION, ModelSymmetry, scalar_joints
 from rppdyn.envs.observation.quantities import Fixtures
 
@@ -137,11 +136,13 @@ class Robot:
             number = mujoco.mj_name2id(self.model, getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}"), name)
             if number >= 0:
                 return Thing(kind, number)
-        known = [self._name(kind, i) for kind in kinds for i in range(getattr(self.model, f"n{_COUNTS[kind]}"))]
-        raise ValueError(f"the model has no {' or '.join(kinds)} {name!r}{_nearest(name, known)}")
+        known = [
+            self.name_of(Thing(kind, i)) for kind in kinds for i in range(getattr(self.model, f"n{_COUNTS[kind]}"))
+        ]
+        raise ValueError(f"the model has no {' or '.join(kinds)} {name!r}{did_you_mean(name, known)}")
 
-    def _name(self, kind: str, i: int) -> str:
-        return getattr(self.model, kind)(i).name
+    def name_of(self, thing: Thing) -> str:
+        return getattr(self.model, thing.kind)(thing.number).name
 
     @cached_property
     def _fixtures(self) -> dict[str, Fixtures]:
@@ -229,11 +230,6 @@ class Scene:
         return total
 
 
-def axes_of(quaternion: np.ndarray) -> np.ndarray:
-    """Rotation matrix (3, 3) of a quaternion (4,)."""
-    return rotation_matrix(np.asarray(quaternion, dtype=np.float64)).reshape(3, 3)
-
-
 def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
     """The known names that are named, each a name or a regular expression, in the order in which they are.
 
@@ -249,16 +245,16 @@ def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
         except re.error:
             more = []
         if not more:
-            raise ValueError(f"the model has no {what} {name!r}{_nearest(name, known)}")
+            raise ValueError(f"the model has no {what} {name!r}{did_you_mean(name, known)}")
         if twice := sorted(set(more) & set(chosen)):
             raise ValueError(f"{what} {twice[0]!r} is named twice; leave one out")
         chosen += more
     return chosen
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
-    close = get_close_matches(name, [one for one in known if one], n=1)
-    if close:
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """The end of a message on a name that is none of the known ones: the nearest of these, or some of them."""
+    known = [one for one in known if one]
+    if close := get_close_matches(name, known, n=1):
         return f"; did you mean {close[0]!r}?"
-    listed = ", ".join([one for one in known if one][:12])
-    return f"; known: {listed or 'none'}"
+    return f"; known: {', '.join(known[:30]) or 'none'}"

@@ -15,8 +15,8 @@ import numpy as np
 
 from rppdyn.envs.certification.evidence import Comparison, Elements, SimulatedSteps, faults
 from rppdyn.envs.derivation import derive, symmetrise
-from rppdyn.envs.model_symmetry import FREE, Field, ModelSymmetry, finite_element
-from rppdyn.envs.observation.quantities import fields_of
+from rppdyn.envs.model_symmetry import FREE, ModelSymmetry, Quantity, finite_element
+from rppdyn.envs.observation.quantities import quantities_of
 from rppdyn.envs.simulator import (
     INTEGRATION,
     BareSimulator,
@@ -26,10 +26,9 @@ from rppdyn.envs.simulator import (
     set_integration_state,
     tight_solver,
 )  # fmt: skip
-from rppdyn.envs.terms.feet import FootClocks, GaitPhase
 from rppdyn.envs.terms.layout import CompiledTerms
 from rppdyn.envs.terms.robot import Robot, Scene
-from rppdyn.envs.terms.vectors import Commands, Pseudovector, Scalars, Vector
+from rppdyn.envs.terms.terms import Commands, FootClocks, GaitPhase, Pseudovector, Scalars, Vector
 
 START_POSE = 0.4  # largest distance of a joint from the default pose at a start, in radians or metres
 SUBSTEPS = 2  # of the simulator for an action: a spring that is held for longer throws light limbs about
@@ -74,7 +73,7 @@ class TermsSimulator(BareSimulator):
         super().__init__(self.robot.model, compiled.name)
         model, self.compiled, self.substeps = self.robot.model, compiled, SUBSTEPS
         self.scratch, self.goal = mujoco.MjData(model), mujoco.MjData(model)
-        self.qpos: Field = next(field for field in fields_of(model) if field.name == "qpos")
+        self.qpos: Quantity = next(q for q in quantities_of(model) if q.key == "qpos")
         self.terms = [term for group in compiled.groups.values() for term in group.terms]
         self.feet = [*dict.fromkeys(f for term in self.terms if isinstance(term, FootClocks) for f in term.feet)]
         self.own = {term.title: term for term in self.terms if isinstance(term, Vector | Pseudovector | Scalars)}
@@ -211,11 +210,10 @@ class _Image:
     def __init__(self, simulator: TermsSimulator, element: ModelSymmetry):
         self.simulator, self.element = simulator, element
         self.qpos, self.shift = simulator.qpos.act(element)
-        model, robot, R = simulator.model, simulator.robot, element.rotation
+        robot, R = simulator.robot, element.rotation
 
         def image_of(foot: str) -> str:
-            image = robot.image(element, robot.thing(foot))
-            return getattr(model, image.kind)(image.number).name
+            return robot.name_of(robot.image(element, robot.thing(foot)))
 
         self.feet = [simulator.feet.index(image_of(foot)) for foot in simulator.feet]
         self.clock = 0.0

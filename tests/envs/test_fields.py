@@ -12,7 +12,7 @@ import pytest
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.model_symmetry import finite_element
 from rppdyn.envs.observation.action import carry
-from rppdyn.envs.observation.quantities import fields_of
+from rppdyn.envs.observation.quantities import quantities_of
 from rppdyn.envs.observation.recognition import complete, kept, simulated
 
 # Two arms on ball joints, sensors of most types, a target that a mocap body carries, a sign that stands still.
@@ -87,7 +87,7 @@ def robot(request):
     mujoco.mj_step(model, data, int(0.6 / model.opt.timestep))
     exact = [s for s in derive(model).symmetries if s.name in ROBOTS[request.param]]
     assert len(exact) == len(ROBOTS[request.param])
-    return model, data, fields_of(model), {s.name: finite_element(s, 0.7) if s.is_continuous else s for s in exact}
+    return model, data, quantities_of(model), {s.name: finite_element(s, 0.7) if s.is_continuous else s for s in exact}
 
 
 def defects(model, data, fields, symmetry, n: int = 6) -> dict[str, float]:
@@ -101,9 +101,9 @@ def defects(model, data, fields, symmetry, n: int = 6) -> dict[str, float]:
                 expected = field.encoding.encode(field.image(symmetry, field.read(data)))
                 seen = field.encoding.encode(np.array(field.read(image)))
                 known = ~np.isnan(expected)
-                size[field.name] = max(size.get(field.name, 0), np.abs(seen).max())
+                size[field.key] = max(size.get(field.key, 0), np.abs(seen).max())
                 difference = np.abs(expected - seen)[known].max(initial=0.0)
-                worst[field.name] = max(worst.get(field.name, 0), difference)
+                worst[field.key] = max(worst.get(field.key, 0), difference)
     return {name: worst[name] / (size[name] or 1.0) for name in worst}
 
 
@@ -134,7 +134,7 @@ def test_every_number_has_an_image(robot):
 def test_axes_of_sensors_need_not_be_mirrored():
     """The hands' axes are turned arbitrarily, and no signed permutation carries a force from one to the other."""
     model = mujoco.MjModel.from_xml_string(TWO_ARMS)
-    field = next(field for field in fields_of(model) if field.name == "sensordata")
+    field = next(field for field in quantities_of(model) if field.key == "sensordata")
     symmetry = next(s for s in derive(model).symmetries if s.name == "left-right")
     force = field.act(symmetry)[0][12:15, 9:12]
     assert np.allclose(force @ force.T, np.eye(3)) and np.abs(force - np.round(force)).max() > 0.1
@@ -148,8 +148,8 @@ def test_continuous_is_the_derivative(robot):
             for field in fields:
                 (A, a), (B, b) = (field.act(finite_element(symmetry, t)) for t in (h, -h))
                 dA, da = field.act(symmetry)
-                assert np.allclose((A - B) / (2 * h), dA, atol=1e-8, equal_nan=True), field.name
-                assert np.allclose((a - b) / (2 * h), np.where(np.isnan(dA).any(1), 0, da), atol=1e-8), field.name
+                assert np.allclose((A - B) / (2 * h), dA, atol=1e-8, equal_nan=True), field.key
+                assert np.allclose((a - b) / (2 * h), np.where(np.isnan(dA).any(1), 0, da), atol=1e-8), field.key
 
 
 WRONG = {
@@ -163,7 +163,7 @@ WRONG = {
 def test_mistakes_show(mistake):
     """Negative control: the state is carried rightly, the fields by a wrong symmetry."""
     model = tight(gym.make("Ant-v5", disable_env_checker=True).unwrapped.model)
-    data, fields = mujoco.MjData(model), fields_of(model)
+    data, fields = mujoco.MjData(model), quantities_of(model)
     mujoco.mj_step(model, data, int(0.6 / model.opt.timestep))
     right = next(s for s in derive(model).symmetries if s.name == "left-right")
     wrong = WRONG[mistake](right)
@@ -173,7 +173,7 @@ def test_mistakes_show(mistake):
         "a frame not turned": {"xmat", "xquat", "own velocity", "own angular velocity"},
     }[mistake]
     image = mujoco.MjData(model)
-    found = {field.name: 0.0 for field in fields}
+    found = {field.key: 0.0 for field in fields}
     with kept(model, data):
         for _ in simulated(model, data, 4):
             carry(model, fields, data, image, right)
@@ -181,5 +181,5 @@ def test_mistakes_show(mistake):
             for field in fields:
                 expected = field.encoding.encode(field.image(wrong, field.read(data)))
                 difference = np.abs(expected - field.encoding.encode(np.array(field.read(image))))
-                found[field.name] = max(found[field.name], np.nan_to_num(difference, nan=1.0).max())
+                found[field.key] = max(found[field.key], np.nan_to_num(difference, nan=1.0).max())
     assert {name for name in touched if found[name] < 1e-2} == set()

@@ -95,7 +95,7 @@ def images(observation, symmetry, n: int = 5):
             before.append(observation.look())
             with kept(model, data):
                 mujoco.mj_copyData(image, model, data)
-                carry(model, observation.fields, data, image, element)
+                carry(model, observation.quantities, data, image, element)
                 complete(model, image)
                 mujoco.mj_copyData(data, model, image)
                 after.append(observation.look())
@@ -108,7 +108,7 @@ def matrix_of(space, symmetry) -> np.ndarray:
 
 def solved(observation, space) -> np.ndarray:
     """Which features are forces that the constraint solver finds."""
-    home = [field.name for field in observation.fields for _ in field.entries]
+    home = [field.key for field in observation.quantities for _ in field.entries]
     found = np.zeros(space.feature_dim, dtype=bool)
     for i, source in enumerate(observation.sources):
         found[list(space.encoding.features_of(i))] = any(home[column] in SOLVED for column, _ in source.terms)
@@ -149,7 +149,7 @@ def test_after_a_real_step(env_id):
                 action = 0.3 * rng.uniform(env.action_space.low, env.action_space.high)
                 simulator.set(state)
                 mujoco.mj_copyData(image, model, data)
-                carry(model, observation.fields, data, image, element)
+                carry(model, observation.quantities, data, image, element)
                 obs = env.unwrapped.step(action)[0]
                 after = simulator.get()
                 mujoco.mj_copyData(data, model, image)
@@ -212,7 +212,7 @@ def test_dihedral_group_of_ant():
 def test_agrees_with_the_stated_structure(env_id):
     """Gymnasium says of most v5 environments how many numbers of which array they observe, in order."""
     env, observation, _ = made(env_id)
-    home = [field.name for field in observation.fields for _ in field.entries]
+    home = [field.key for field in observation.quantities for _ in field.entries]
     structure = env.unwrapped.observation_structure
     stated = [key for key, n in structure.items() if not key.startswith("skipped") for _ in range(n)]
     assert [home[source.terms[0][0]] for source in observation.sources] == stated

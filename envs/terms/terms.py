@@ -1,0 +1,877 @@
+r"""Terms of an observation: a label, scale, offset and history, and a quantity of the robot that a symmetry acts on.
+
+A symmetry acts on a quantity's numbers by v' = A v + a. An entry of an observation is x = (v - offset) scale, so that
+
+.. math:: x'_i = s_i \sum_j A_{ij} (x_j / s_j + o_j) + s_i (a_i - o_i).
+
+Terms that show the same quantity are images of each other: left joints in one, right ones in another. A term of your own is a
+subclass of `Term` with a `kind`, its options as annotated attributes, and `bind`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, dataclass_transform
+
+import mujoco
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+from rppdyn.envs.encoding import rotation_matrix
+from rppdyn.envs.model_symmetry import Affine, ModelSymmetry, Quantity, derivable, lift
+from rppdyn.envs.spec import Entry
+from rppdyn.envs.terms.robot import Robot, Scene, Thing, did_you_mean
+
+MAX_HISTORY = 1000  # steps
+MAX_GRID_POINTS = 100_000
+DIRECTION_TOLERANCE = 1e-6  # two directions, or phases in periods, are one if they differ by less
+GRID_TOLERANCE = 1e-6  # a point of a grid is another one if it is nearer than this times the grid's size
+
+Shown = tuple[Quantity, Sequence[int]]
+"""A quantity, and which of its numbers a term shows, in order."""
+
+TERMS: dict[str, type[Term]] = {}
+"""Every kind of term by the name that a list of terms calls it."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and all(map(holds, value))
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: Any) -> bool:
+    return _is_number(value) and int(value) == value
+
+
+_OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "str": ("a word", _is_word),
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "int": ("a whole number", _is_whole),
+    "float": ("a number", _is_number),
+    "Sequence[int]": ("a list of whole numbers", lambda value: _is_list(value, _is_whole)),
+    "Sequence[float]": ("a list of numbers", lambda value: _is_list(value, _is_number)),
+    "Sequence[float] | None": ("a list of numbers", lambda value: value is None or _is_list(value, _is_number)),
+    "float | Sequence[float] | Mapping[str, float]": (
+        "a number, a list of numbers, or numbers by regular expression",
+        lambda v: _is_number(v) or _is_list(list(v.values()) if isinstance(v, Mapping) else v, _is_number),
+    ),
+    "Sequence[str]": ("a list of names", lambda value: _is_list(value, _is_word)),
+    "Sequence[str] | None": ("a list of names", lambda value: value is None or _is_list(value, _is_word)),
+    "Sequence[Sequence[float]] | None": (
+        "a list of points (x, y)",
+        lambda value: value is None or _is_list(value, lambda point: _is_list(point, _is_number)),
+    ),
+}
+"""The type that an option of a term must have, by its annotation: in words, and a test."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass(frozen=True, kw_only=True)
+class Term(ABC):
+    """One block of an observation: x = (v - offset) scale of a quantity's numbers v. Subclasses are frozen dataclasses.
+
+    Args:
+        label: its name; its kind if empty. Terms of the same kind with different labels are different terms.
+        scale: one number, one per entry, or numbers by regular expression of joints' or entries' names; 1 for the others.
+        offset: likewise; 0 for the others.
+        history: how many of the last time steps are stacked, the oldest first.
+    """
+
+    kind: ClassVar[str] = ""
+
+    label: str = ""
+    scale: float | Sequence[float] | Mapping[str, float] = 1.0
+    offset: float | Sequence[float] | Mapping[str, float] = 0.0
+    history: int = 1
+
+    def __init_subclass__(cls, kind: str = "") -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+        if kind:
+            cls.kind, TERMS[kind] = kind, cls
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            type_name, holds = _OPTIONS.get(str(entry.type), ("", lambda _: True))
+            if entry.name != "history" and not holds(value):
+                called = self.title if isinstance(self.title, str) else self.kind
+                shown = list(value) if isinstance(value, tuple) else value
+                raise ValueError(f"{called}: {entry.name}={shown!r} must be {type_name}")
+        if not isinstance(self.history, int) or isinstance(self.history, bool) or not 1 <= self.history <= MAX_HISTORY:
+            raise ValueError(
+                f"{self.title}: history={self.history!r} must be a whole number of steps, from 1 to {MAX_HISTORY}"
+            )
+
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        return self.label or self.kind
+
+    @abstractmethod
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        """The quantity, and which of its numbers the term shows, in order.
+
+        Raises:
+            ValueError: the robot lacks something that the term names.
+        """
+
+    def require_one_of(self, option: str, known: Sequence[str]) -> None:
+        """Refuse a value of an option that is none of the known ones."""
+        if (value := getattr(self, option)) not in known:
+            listed = f"{', '.join(known[:-1])} or {known[-1]}"
+            raise ValueError(f"{self.title}: {option}={value!r} must be {listed}")
+
+    def places(self, option: str, known: Sequence[str]) -> list[int]:
+        """Places, among the known values, of those that an option lists; none of them twice."""
+        value = getattr(self, option)
+        if not value or not set(value) <= set(known) or len(set(value)) < len(value):
+            shown = value if isinstance(value, str) else list(value)
+            listed = f"{', '.join(known[:-1])} and {known[-1]}"
+            raise ValueError(f"{self.title}: {option}={shown!r} must be some of {listed}")
+        return [known.index(one) for one in value]
+
+
+def parse_term(described: Term | str | Mapping[str, Any], **defaults: Any) -> Term:
+    """A term from its name, or from a mapping with the name as `term` and its options.
+
+    Raises:
+        ValueError: an unknown term or option, or one that is lacking.
+    """
+    if isinstance(described, Term):
+        return described
+    if isinstance(described, str):
+        described = {"term": described}
+    if not isinstance(described, Mapping) or not isinstance(described.get("term"), str):
+        raise ValueError(f"observation term {described!r}: give its name, or a mapping with the name as `term`")
+    options = defaults | {str(key): value for key, value in described.items() if key != "term"}
+    name = described["term"]
+    if name not in TERMS:
+        raise ValueError(f"unknown observation term {name!r}{did_you_mean(name, list(TERMS))}")
+    known = {field.name: field for field in fields(TERMS[name])}
+    if unknown := [key for key in options if key not in known]:
+        raise ValueError(f"term {name} has no option {unknown[0]!r}{did_you_mean(unknown[0], list(known))}")
+    needed = [k for k, f in known.items() if f.default is MISSING and f.default_factory is MISSING and k not in options]
+    if needed:
+        raise ValueError(f"term {name} lacks the option {needed[0]!r}; give it")
+    return TERMS[name](**{key: _as_tuples(value) for key, value in options.items()})
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+
+
+# -- joints and actions ------------------------------------------------------------------------------------------------
+
+
+class _Joints(Term):
+    """Args:
+    joints: names or regular expressions, in order; None means all, in the model's order.
+    """
+
+    measure: ClassVar[str]
+    is_shifted: ClassVar[bool] = False
+
+    joints: Sequence[str] | None = None
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        entries = tuple(Entry(f"{joint} {self.measure}", joint) for joint in robot.joints)
+
+        def act(symmetry: ModelSymmetry) -> Affine:
+            return symmetry.joint_matrix, symmetry.joint_shift if self.is_shifted else np.zeros(len(entries))
+
+        return Quantity(self.measure, entries, self.read, act), robot.choose_joints(self.joints)
+
+    @abstractmethod
+    def read(self, scene: Scene) -> np.ndarray: ...
+
+
+class JointPositions(_Joints, kind="joint_positions"):
+    """Positions of slides and hinges.
+
+    Args:
+        relative: whether they are relative to the default pose.
+    """
+
+    measure, is_shifted = "position", True
+
+    relative: bool = True
+
+    def read(self, scene: Scene) -> np.ndarray:
+        return scene.data.qpos[scene.robot.places]
+
+
+class JointVelocities(_Joints, kind="joint_velocities"):
+    """Velocities of slides and hinges."""
+
+    measure = "velocity"
+
+    def read(self, scene: Scene) -> np.ndarray:
+        return scene.data.qvel[scene.robot.dofs]
+
+
+class JointTorques(_Joints, kind="joint_torques"):
+    """Torques that actuators and applied forces exert on slides and hinges."""
+
+    measure = "torque"
+
+    def read(self, scene: Scene) -> np.ndarray:
+        return (scene.data.qfrc_actuator + scene.data.qfrc_applied)[scene.robot.dofs]
+
+
+class Controls(Term, kind="controls"):
+    """The model's own controls, in its order: for actions."""
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        model = robot.model
+        entries = tuple(Entry(model.actuator(i).name or f"actuator {i}") for i in range(model.nu))
+        act = lambda symmetry: (symmetry.controls, np.zeros(model.nu))  # noqa: E731
+        return Quantity("controls", entries, lambda scene: scene.data.ctrl.copy(), act), range(model.nu)
+
+
+class LastAction(Term, kind="last_action"):
+    """The action of the step before, as the policy gave it."""
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        raise AssertionError("the observation's layout binds it to the action")
+
+
+# -- vectors of the base and its orientation ---------------------------------------------------------------------------
+
+FRAMES = ("body", "yaw", "world")
+"""Axes of a vector: the base's own, the base's turned level, the world's."""
+
+
+def frame_map(robot: Robot, symmetry: ModelSymmetry, thing: Thing, title: str) -> np.ndarray:
+    """The map of a thing's own axes, (3, 3).
+
+    Raises:
+        ValueError: the symmetry carries the thing elsewhere.
+    """
+    image = robot.image(symmetry, thing)
+    if image.number != thing.number:
+        raise ValueError(
+            f"{title}: {symmetry.name} carries what it is measured at to "
+            f"{'another place' if image.number >= 0 else 'nothing in the model'}; use a body or site in the mirror's plane"
+        )
+    return robot.frame(symmetry, thing, thing)
+
+
+class _BaseVector(Term):
+    """A vector, or ("axial") pseudovector.
+
+    Args:
+        frame: "body", "yaw" or "world".
+        axes: which components, in order.
+        at: the body or site where it is measured; the base if empty.
+    """
+
+    parity: ClassVar[str] = "vector"
+    unit: ClassVar[str] = ""
+
+    frame: str = "body"
+    axes: str | Sequence[str] = "xyz"
+    at: str = ""
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        thing = robot.thing(self.at, ("body", "site")) if self.at else Thing("body", robot.body)
+        self.require_one_of("frame", FRAMES)
+
+        def finite(symmetry: ModelSymmetry) -> Affine:
+            M = frame_map(robot, symmetry, thing, self.title)
+            kind = self.parity if self.frame == "world" else f"own {self.parity}"
+            return lift(kind, symmetry.rotation, M), np.zeros(3)
+
+        def read(scene: Scene) -> np.ndarray:
+            axes = {"world": lambda _: np.eye(3), "yaw": scene.heading, "body": lambda t: scene.pose_of(t)[1]}
+            return axes[self.frame](thing).T @ self.world(scene, thing)
+
+        entries = tuple(Entry(f"{self.title} {axis}", "", self.unit) for axis in "xyz")
+        # Terms of a task's own are told apart by their label, others by what they are.
+        name = self.title if isinstance(self, Vector | Pseudovector) else self.kind
+        return Quantity((name, self.frame, thing), entries, read, derivable(finite)), self.places("axes", "xyz")
+
+    @abstractmethod
+    def world(self, scene: Scene, thing: Thing) -> np.ndarray:
+        """The vector in the world's axes."""
+
+
+class BaseLinearVelocity(_BaseVector, kind="base_linear_velocity"):
+    """The base's linear velocity in m/s."""
+
+    unit = "m/s"
+
+    def world(self, scene: Scene, thing: Thing) -> np.ndarray:
+        return scene.velocity_of(thing)[0]
+
+
+class BaseAngularVelocity(_BaseVector, kind="base_angular_velocity"):
+    """The base's angular velocity in rad/s."""
+
+    parity, unit = "axial", "rad/s"
+
+    def world(self, scene: Scene, thing: Thing) -> np.ndarray:
+        return scene.velocity_of(thing)[1]
+
+
+class ProjectedGravity(_BaseVector, kind="projected_gravity"):
+    """The direction of gravity, a unit vector in the base's axes."""
+
+    unit = "1"
+
+    def world(self, scene: Scene, thing: Thing) -> np.ndarray:
+        gravity = scene.robot.model.opt.gravity
+        return gravity / np.linalg.norm(gravity) if gravity.any() else np.array([0.0, 0.0, -1.0])
+
+
+class Vector(_BaseVector, kind="vector"):
+    """A vector of the task's own, which `Scene.given` holds in the world's axes under the term's label."""
+
+    def world(self, scene: Scene, thing: Thing) -> np.ndarray:
+        return np.asarray(scene.given[self.title])
+
+
+class Pseudovector(_BaseVector, kind="pseudovector"):
+    """A pseudovector of the task's own: an angular velocity, a torque, an axis of rotation."""
+
+    parity = "axial"
+
+    def world(self, scene: Scene, thing: Thing) -> np.ndarray:
+        return np.asarray(scene.given[self.title])
+
+
+class BaseHeight(Term, kind="base_height"):
+    """The base's height in the world, in m."""
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        thing = Thing("body", robot.body)
+
+        def act(s: ModelSymmetry) -> Affine:
+            gaps = s.rotation[2, 2] - (not s.is_continuous), s.translation[2]
+            level = np.abs(gaps).max() < DIRECTION_TOLERANCE
+            return np.full((1, 1), 0.0 if s.is_continuous else 1.0 if level else np.nan), np.zeros(1)
+
+        return Quantity("height", (Entry(self.title, "", "m"),), lambda scene: scene.pose_of(thing)[0][2:], act), [0]
+
+
+class EulerAngles(Term, kind="euler_angles"):
+    """Roll, pitch and yaw of the base in rad: X = Rz(yaw) Ry(pitch) Rx(roll).
+
+    Args:
+        angles: which, in order.
+    """
+
+    angles: Sequence[str] = ("roll", "pitch", "yaw")
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        names, thing = ("roll", "pitch", "yaw"), Thing("body", robot.body)
+        act = lambda symmetry: _signs_of_angles(symmetry, frame_map(robot, symmetry, thing, self.title))  # noqa: E731
+        entries = tuple(Entry(f"{self.title} {name}", "", "rad") for name in names)
+        read = lambda scene: euler_angles(scene.pose_of(thing)[1])  # noqa: E731
+        why = "observe projected_gravity, or a quaternion, which transform under every group"
+        return Quantity("Euler angles", entries, read, act, why=why), self.places("angles", names)
+
+
+def euler_angles(matrix: np.ndarray) -> np.ndarray:
+    """Roll, pitch and yaw (..., 3) of rotation matrices (..., 3, 3)."""
+    X = matrix
+    roll, yaw = np.arctan2(X[..., 2, 1], X[..., 2, 2]), np.arctan2(X[..., 1, 0], X[..., 0, 0])
+    return np.stack([roll, np.arcsin(np.clip(-X[..., 2, 0], -1.0, 1.0)), yaw], -1)
+
+
+def _signs_of_angles(symmetry: ModelSymmetry, M: np.ndarray) -> Affine:
+    """The action of the symmetry on random Euler angles: a sign of each, or NaN."""
+    R = symmetry.rotation
+    if symmetry.is_continuous:
+        if M.any() or np.abs(R - R[1, 0] * np.array([[0, -1, 0], [1, 0, 0], [0, 0, 0]])).max():
+            return np.full((3, 3), np.nan), np.zeros(3)
+        return np.diag([0.0, 0.0, np.nan if R.any() else 0.0]), np.zeros(3)
+    before = np.random.default_rng(0).uniform(-1.0, 1.0, (20, 3)) * [3.0, 1.4, 3.0]
+    X = Rotation.from_euler("ZYX", before[:, ::-1]).as_matrix()
+    after, A = euler_angles(R @ X @ M.T), np.zeros((3, 3))
+    for i in range(3):
+        gaps = {s: np.abs(np.angle(np.exp(1j * (after[:, i] - s * before[:, i])))).max() for s in (1.0, -1.0)}
+        A[i, i] = next((s for s, gap in gaps.items() if gap < DIRECTION_TOLERANCE), np.nan)
+    return A, np.zeros(3)
+
+
+class Quaternion(Term, kind="quaternion"):
+    """The base's orientation as a unit quaternion.
+
+    Args:
+        order: "wxyz", as in MuJoCo and Isaac Lab, or "xyzw", as in Isaac Gym.
+    """
+
+    order: str = "wxyz"
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        self.require_one_of("order", ("wxyz", "xyzw"))
+        thing = Thing("body", robot.body)
+        turns = [(s, frame_map(robot, s, thing, self.title)) for s in symmetries]
+        linear = all(not s.is_continuous and np.abs(s.rotation - M).max() < DIRECTION_TOLERANCE for s, M in turns)
+        entries = tuple(Entry(f"{self.title} {c}", "", "1") for c in "wxyz")
+
+        def read(scene: Scene) -> np.ndarray:
+            quaternion = np.zeros(4)
+            mujoco.mju_mat2Quat(quaternion, scene.pose_of(thing)[1].ravel())
+            return -quaternion if quaternion[0] < 0 else quaternion
+
+        def conjugate(symmetry: ModelSymmetry) -> Affine:
+            """q goes to q_R q q_R^-1, with the sign that makes R a turn."""
+            A = np.eye(4)
+            A[1:, 1:] = np.sign(np.linalg.det(symmetry.rotation)) * symmetry.rotation
+            return A, np.zeros(4)
+
+        def matrices(symmetry: ModelSymmetry) -> Affine:
+            return np.kron(symmetry.rotation, frame_map(robot, symmetry, thing, self.title)), np.zeros(9)
+
+        if linear:
+            return Quantity("quaternion", entries, read, conjugate), ["wxyz".index(c) for c in self.order]
+        if self.order != "wxyz" or np.any(np.asarray(self.scale) != 1.0) or np.any(np.asarray(self.offset) != 0.0):
+            raise ValueError(
+                f"{self.title}: {', '.join(s.name for s in symmetries)} act on its rotation matrix only; "
+                "give it in the order wxyz, without scale and offset"
+            )
+        return Quantity("quaternion", entries, read, derivable(matrices), quaternions=(0,)), range(9)
+
+
+_COMMANDS: Mapping[str, tuple[str, int]] = {
+    "forward": ("vector", 0), "lateral": ("vector", 1), "vertical": ("vector", 2),
+    "roll": ("axial", 0), "pitch": ("axial", 1), "yaw": ("axial", 2),
+    "height": ("scalar", 0), "scalar": ("scalar", 0),
+}  # fmt: skip
+
+
+class Commands(Term, kind="commands"):
+    """Commands of the task, in the base's axes.
+
+    Args:
+        entries: the meaning of each: "forward", "lateral", "vertical" (along x, y, z), "roll", "pitch", "yaw" (a turn or an
+            angle about x, y, z), "height" or "scalar" (invariant).
+    """
+
+    entries: Sequence[str] = ("forward", "lateral", "yaw")
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        for entry in self.entries:
+            if entry not in _COMMANDS:
+                raise ValueError(f"{self.title}: unknown entry {entry!r}; use {', '.join(_COMMANDS)}")
+        thing, n = Thing("body", robot.body), len(self.entries)
+        meanings = [_COMMANDS[entry] for entry in self.entries]
+        number = [meanings[:i].count(m) for i, m in enumerate(meanings)]  # the k-th vector of its kind
+
+        def finite(symmetry: ModelSymmetry) -> Affine:
+            M = frame_map(robot, symmetry, thing, self.title)
+            lifts = {"vector": M, "axial": lift("own axial", M, M)}
+            A = np.zeros((n, n))
+            for i, (kind, axis) in enumerate(meanings):
+                if kind == "scalar":
+                    A[i, i] = 1.0
+                    continue
+                for column in np.flatnonzero(np.abs(lifts[kind][axis]) > DIRECTION_TOLERANCE):
+                    source = [j for j in range(n) if (*meanings[j], number[j]) == (kind, column, number[i])]
+                    A[i, source or slice(None)] = lifts[kind][axis, column] if source else np.nan
+            return A, np.zeros(n)
+
+        def read(scene: Scene) -> np.ndarray:
+            data = scene.data if scene.goal is None else scene.goal
+            axes, (v, w) = data.xmat[thing.number].reshape(3, 3), scene.velocity_of(thing, data)
+            values = {"vector": axes.T @ v, "axial": axes.T @ w, "scalar": data.xpos[thing.number][2:]}
+            return np.array([values[kind][axis] * (1 + k) for (kind, axis), k in zip(meanings, number, strict=True)])
+
+        entries = tuple(Entry(f"{self.title} {entry}") for entry in self.entries)
+        why = "the symmetry mixes it with another entry: add that to entries"
+        return Quantity(("commands", self.title), entries, read, derivable(finite), why=why), range(n)
+
+
+class Scalars(Term, kind="scalars"):
+    """Numbers that no symmetry changes: mass, friction, a terrain's level.
+
+    Args:
+        size: how many.
+    """
+
+    size: int = 1
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        n = self.size
+        entries = tuple(Entry(f"{self.title} {i}" if n > 1 else self.title) for i in range(n))
+        act = lambda symmetry: (np.eye(n) * (not symmetry.is_continuous), np.zeros(n))  # noqa: E731
+        read = lambda scene: np.asarray(scene.given[self.title]).ravel()  # noqa: E731
+        return Quantity(("scalars", self.title), entries, read, act), range(n)
+
+
+# -- feet and the clocks of a gait -------------------------------------------------------------------------------------
+
+
+class _Feet(Term):
+    """Args:
+    feet: names of bodies, sites or geoms, in order.
+    """
+
+    feet: Sequence[str]
+
+    def things(self, robot: Robot) -> list[Thing]:
+        if isinstance(self.feet, str) or not self.feet:
+            raise ValueError(f"{self.title}: feet={self.feet!r} must be a list of names")
+        if len(set(self.feet)) < len(self.feet):
+            raise ValueError(f"{self.title}: a foot is named twice in {', '.join(self.feet)}; leave one out")
+        return [robot.thing(foot) for foot in self.feet]
+
+    def images(self, robot: Robot, symmetry: ModelSymmetry) -> list[int]:
+        """The foot that each foot is carried to.
+
+        Raises:
+            ValueError: it is carried to something that is none of the feet.
+        """
+        things = self.things(robot)
+        images = []
+        for foot, thing in zip(self.feet, things, strict=True):
+            image = robot.image(symmetry, thing)
+            if image not in things:
+                name = robot.name_of(image) if image.number >= 0 else "nothing in the model"
+                raise ValueError(
+                    f"{self.title}: {symmetry.name} carries the foot {foot!r} to {name!r}, which is no foot of the term; add it"
+                )
+            images.append(things.index(image))
+        return images
+
+    def per_foot(
+        self, robot: Robot, key: object, kind: str, read: Callable[[Scene, Thing], Any], parts: Sequence[str] = ("",),
+        frame: str = "body", unit: str = "",
+    ) -> Shown:  # fmt: skip
+        """A quantity of the same parts for each foot, of a kind of `lift`, in the base's or each foot's own axes."""
+        things, n = self.things(robot), len(parts)
+        base = Thing("body", robot.body)
+
+        def finite(symmetry: ModelSymmetry) -> Affine:
+            A = np.zeros((n * len(things),) * 2)
+            for i, j in enumerate(self.images(robot, symmetry)):
+                part = np.eye(n)
+                if kind != "scalar":
+                    M = (
+                        robot.frame(symmetry, things[i], things[j])
+                        if frame == "foot"
+                        else frame_map(robot, symmetry, base, self.title)
+                    )
+                    part = lift(kind, symmetry.rotation, M)
+                A[n * j : n * (j + 1), n * i : n * (i + 1)] = part
+            return A, np.zeros(len(A))
+
+        def read_all(scene: Scene) -> np.ndarray:
+            return np.concatenate([np.atleast_1d(read(scene, thing)) for thing in things])
+
+        entries = tuple(Entry(f"{foot} {self.kind} {part}".strip(), "", unit) for foot in self.feet for part in parts)
+        return Quantity((key, frame, tuple(things)), entries, read_all, derivable(finite)), range(n * len(things))
+
+
+class FootContacts(_Feet, kind="foot_contacts"):
+    """Contacts of feet: 1 where the contact force exceeds the threshold, else 0.
+
+    Args:
+        threshold: in N.
+    """
+
+    threshold: float = 1.0
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        read = lambda scene, foot: float(np.linalg.norm(scene.contact_force(foot)) > self.threshold)  # noqa: E731
+        return self.per_foot(robot, "contact", "scalar", read, unit="1")
+
+
+class FootForces(_Feet, kind="foot_forces"):
+    """The contact force on each foot, in N.
+
+    Args:
+        frame: "world", "body" (the base's axes) or "foot" (each foot's own).
+        norm: whether only its magnitude is observed.
+    """
+
+    frame: str = "world"
+    norm: bool = False
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        self.require_one_of("frame", ("world", "body", "foot"))
+        base = Thing("body", robot.body)
+
+        def read(scene: Scene, foot: Thing) -> np.ndarray:
+            thing = {"body": base, "foot": foot}.get(self.frame)
+            axes = np.eye(3) if thing is None else scene.pose_of(thing)[1]
+            return axes.T @ scene.contact_force(foot)
+
+        if self.norm:
+            size = lambda scene, foot: np.linalg.norm(scene.contact_force(foot))  # noqa: E731
+            return self.per_foot(robot, "force's size", "scalar", size, unit="N")
+        kind = "vector" if self.frame == "world" else "own vector"
+        return self.per_foot(robot, "force", kind, read, "xyz", self.frame, "N")
+
+
+class FootPositions(_Feet, kind="foot_positions"):
+    """Position of each foot from the base, in m, in the base's axes."""
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        def read(scene: Scene, foot: Thing) -> np.ndarray:
+            place, axes = scene.pose_of(Thing("body", robot.body))
+            return axes.T @ (scene.pose_of(foot)[0] - place)
+
+        return self.per_foot(robot, "foot's place", "own vector", read, "xyz", unit="m")
+
+
+_WAVES: Mapping[str, Callable[[float], float]] = {
+    "sin": lambda t: np.sin(2 * np.pi * t),
+    "cos": lambda t: np.cos(2 * np.pi * t),
+    "phase": lambda t: t % 1.0,
+}
+
+
+def _waves(functions: Sequence[str], title: str) -> tuple[str, ...]:
+    functions = (functions,) if isinstance(functions, str) else tuple(functions)
+    if not functions or not set(functions) <= set(_WAVES):
+        raise ValueError(f"{title}: functions={functions!r} must be some of {', '.join(_WAVES)}")
+    return functions
+
+
+class FootClocks(_Feet, kind="foot_clocks"):
+    """A periodic function of each foot's phase.
+
+    Args:
+        offsets: by how many periods each foot's phase is ahead of the gait's clock; None where feet's phases are free.
+        functions: "sin", "cos" or "phase" (from 0 to 1) of each foot, in order.
+    """
+
+    offsets: Sequence[float] | None = None
+    functions: Sequence[str] = ("sin",)
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        functions = _waves(self.functions, self.title)
+        if self.offsets is not None:
+            for symmetry in symmetries:
+                clock_shift(self.offsets, self.images(robot, symmetry), symmetry, self.title)
+        offsets = dict(zip(self.things(robot), self.offsets or (), strict=False))
+        names = dict(zip(self.things(robot), self.feet, strict=True))
+
+        def read(scene: Scene, foot: Thing) -> np.ndarray:
+            phase = scene.phase + offsets[foot] if foot in offsets else scene.feet[names[foot]]
+            return np.array([_WAVES[function](phase) for function in functions])
+
+        return self.per_foot(robot, ("clock", functions, self.offsets), "scalar", read, functions)
+
+
+class GaitPhase(_Feet, kind="gait_phase"):
+    """Sine and cosine of one clock, of which each foot is ahead by a part of the period.
+
+    Args:
+        offsets: by how many periods each foot is ahead.
+        functions: "sin", "cos" and "phase" (from 0 to 1, which no shift acts on linearly), in order.
+    """
+
+    offsets: Sequence[float]
+    functions: Sequence[str] = ("sin", "cos")
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        functions, names = _waves(self.functions, self.title), tuple(_WAVES)
+
+        def act(symmetry: ModelSymmetry) -> Affine:
+            shift = clock_shift(self.offsets, self.images(robot, symmetry), symmetry, self.title)
+            one = 0.0 if symmetry.is_continuous else 1.0
+            c, s = (np.round(wave(2 * np.pi * shift), 12) * one for wave in (np.cos, np.sin))
+            return np.array([[c, s, 0.0], [-s, c, 0.0], [0.0, 0.0, one if shift == 0 else np.nan]]) + 0.0, np.zeros(3)
+
+        entries = tuple(Entry(f"{self.title} {name}", "", "1") for name in names)
+        read = lambda scene: np.array([wave(scene.phase) for wave in _WAVES.values()])  # noqa: E731
+        why = "observe its sine and cosine: a shift acts on these linearly"
+        quantity = Quantity(("phase", self.feet, self.offsets), entries, read, act, why=why)
+        return quantity, [names.index(function) for function in functions]
+
+
+def clock_shift(offsets: Sequence[float], images: Sequence[int], symmetry: ModelSymmetry, title: str) -> float:
+    """The shift s of the clock with which the image of the gait is the gait again: s + offset[image] = offset.
+
+    Raises:
+        ValueError: there is none, or not one offset per foot.
+    """
+    if len(offsets) != len(images):
+        raise ValueError(f"{title}: {len(offsets)} offsets for {len(images)} feet; give one per foot")
+    shifts = np.array([offsets[i] - offsets[j] for i, j in enumerate(images)])
+    apart = np.abs((shifts - shifts[0] + 0.5) % 1.0 - 0.5)
+    if apart.max() > DIRECTION_TOLERANCE:
+        raise ValueError(
+            f"{title}: {symmetry.name} makes another gait of the offsets {', '.join(f'{o:g}' for o in offsets)}: no shift of "
+            "the clock does; choose a gait that it keeps, or leave out the symmetry"
+        )
+    shift = float(shifts[0] % 1.0)
+    return 0.0 if min(shift, 1 - shift) < DIRECTION_TOLERANCE else shift
+
+
+# -- grids: height scans and images ------------------------------------------------------------------------------------
+
+
+def _permutation(points: np.ndarray, M: np.ndarray, title: str, symmetry: ModelSymmetry, what: str) -> np.ndarray:
+    """The permutation matrix of points (n, 2) that M, (2, 2), carries onto one another."""
+    there = points @ M.T
+    distance = np.linalg.norm(there[:, None] - points[None], axis=-1)
+    nearest = distance.argmin(1)
+    size = max(float(np.ptp(points, axis=0).max()), 1e-9)
+    if (far := distance.min(1) > GRID_TOLERANCE * size).any() or len(set(nearest)) < len(points):
+        i = int(np.flatnonzero(far)[0]) if far.any() else 0
+        place, image = (", ".join(f"{x:g}" for x in point + 0.0) for point in (points[i], there[i]))
+        raise ValueError(
+            f"{title}: {symmetry.name} carries its {what} ({place}) to ({image}), where there is none; make the grid "
+            "symmetric about that axis, or leave out the symmetry"
+        )
+    A = np.zeros((len(points),) * 2)
+    A[nearest, np.arange(len(points))] = 1.0
+    return A
+
+
+def _still_or_nan(M: np.ndarray, n: int) -> Affine:
+    """Action on n points of a grid of a continuous symmetry: none, or no linear one where it turns the grid."""
+    return np.full((n, n), np.nan if M.any() else 0.0), np.zeros(n)
+
+
+def grid_points(size: Sequence[float], resolution: float, ordering: str, centre: Sequence[float]) -> np.ndarray:
+    """Points (n, 2) of a grid; in the order "xy" x varies fastest, in "yx" y does."""
+    counts = [round(length / resolution) + 1 for length in size]
+    if math.prod(counts) > MAX_GRID_POINTS:
+        raise ValueError(
+            f"a grid of {' times '.join(map(str, counts))} points is too fine, at most {MAX_GRID_POINTS}; give another "
+            "resolution"
+        )
+    x, y = (np.linspace(-length / 2, length / 2, n) + c for length, n, c in zip(size, counts, centre, strict=True))
+    X, Y = np.meshgrid(x, y, indexing="xy" if ordering == "xy" else "ij")
+    return np.stack([X.ravel(), Y.ravel()], 1)
+
+
+class HeightScan(Term, kind="height_scan"):
+    """Height of the base above the ground at points of a grid about the base.
+
+    Args:
+        size: lengths along x and y in m.
+        resolution: distance of neighbours in m.
+        ordering: "xy" where x varies fastest, as in Isaac Lab, or "yx".
+        centre: centre of the grid, in the base's frame.
+        points: any points (x, y) instead, in order.
+        frame: "yaw", the base's axes turned level, or "body", its own ones.
+    """
+
+    size: Sequence[float] = (1.6, 1.0)
+    resolution: float = 0.1
+    ordering: str = "xy"
+    centre: Sequence[float] = (0.0, 0.0)
+    points: Sequence[Sequence[float]] | None = None
+    frame: str = "yaw"
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        self.require_one_of("ordering", ("xy", "yx"))
+        self.require_one_of("frame", ("yaw", "body"))
+        if self.points is None and (self.resolution <= 0 or min(self.size) < 0 or len(self.size) != 2):
+            raise ValueError(f"{self.title}: size={self.size!r} and resolution={self.resolution!r} make no grid")
+        points = np.asarray(self.points, dtype=np.float64) if self.points is not None else grid_points(
+            self.size, self.resolution, self.ordering, self.centre
+        )  # fmt: skip
+        if points.ndim != 2 or points.shape[1] != 2:
+            raise ValueError(f"{self.title}: points of shape {points.shape} must be (n, 2)")
+        thing, n = Thing("body", robot.body), len(points)
+
+        def act(symmetry: ModelSymmetry) -> Affine:
+            M = frame_map(robot, symmetry, thing, self.title)
+            if symmetry.is_continuous:
+                return _still_or_nan(M, n)
+            if abs(M[2, 2] - 1) > DIRECTION_TOLERANCE:
+                return np.full((n, n), np.nan), np.zeros(n)
+            return _permutation(points, M[:2, :2], self.title, symmetry, "point"), np.zeros(n)
+
+        def read(scene: Scene) -> np.ndarray:
+            place, axes = scene.pose_of(thing)
+            axes = axes if self.frame == "body" else scene.heading(thing)
+            where = place[:2] + points @ axes[:2, :2].T
+            return place[2] - (np.zeros(n) if scene.terrain is None else scene.terrain(where))
+
+        entries = tuple(Entry(f"{self.title} ({x:.3g}, {y:.3g})", "", "m") for x, y in points)
+        return Quantity(("height scan", self.frame, points.tobytes()), entries, read, act), range(n)
+
+
+class Image(Term, kind="image"):
+    """A picture of a camera, flattened.
+
+    Args:
+        shape: height, width and, where there are any, channels.
+        camera: its name in the model; empty means one at the base that looks forwards.
+        layout: "hwc" or "chw".
+        field_of_view: vertical, in degrees, for `Scene`'s depth picture only.
+    """
+
+    FORWARD: ClassVar[np.ndarray] = np.array([[0.0, 0.0, -1.0], [-1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+
+    shape: Sequence[int]
+    camera: str = ""
+    layout: str = "hwc"
+    field_of_view: float = 60.0
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        if len(self.shape) not in (2, 3) or min(self.shape) < 1 or self.layout not in ("hwc", "chw"):
+            raise ValueError(
+                f"{self.title}: shape={self.shape!r} and layout={self.layout!r} must be (h, w) or (h, w, c), hwc or chw"
+            )
+        height, width, channels = (*self.shape, 1)[:3]
+        model, thing = robot.model, Thing("body", robot.body)
+        place, turn = np.zeros(3), self.FORWARD
+        if self.camera:
+            camera = robot.thing(self.camera, ("camera",)).number
+            thing = Thing("body", int(model.cam_bodyid[camera]))
+            place, turn = model.cam_pos[camera].copy(), rotation_matrix(model.cam_quat[camera]).reshape(3, 3)
+        x, y = np.arange(width) - (width - 1) / 2, (height - 1) / 2 - np.arange(height)
+        pixels = np.stack(np.meshgrid(x, y), -1).reshape(-1, 2)
+        n = len(pixels) * channels
+
+        def act(symmetry: ModelSymmetry) -> Affine:
+            M = frame_map(robot, symmetry, thing, self.title)
+            if symmetry.is_continuous:
+                return _still_or_nan(M, n)
+            F, reach = turn.T @ M @ turn, DIRECTION_TOLERANCE + 1e-3 * np.abs(place).max()
+            if np.abs(M @ place - place).max() > reach or abs(F[2, 2] - 1) > DIRECTION_TOLERANCE:
+                return np.full((n, n), np.nan), np.zeros(n)
+            A, one = _permutation(pixels, F[:2, :2], self.title, symmetry, "pixel"), np.eye(channels)
+            return np.kron(A, one) if self.layout == "hwc" else np.kron(one, A), np.zeros(n)
+
+        def read(scene: Scene) -> np.ndarray:
+            """Distances to the ground along each pixel's ray; the same in each channel."""
+            position, axes = scene.pose_of(thing)
+            position, axes = position + axes @ place, axes @ turn
+            scale = 2 * np.tan(np.radians(self.field_of_view) / 2) / height
+            rays = np.column_stack([pixels * scale, -np.ones(len(pixels))])
+            rays = rays / np.linalg.norm(rays, axis=1, keepdims=True) @ axes.T
+            far = _distances_to_ground(scene, position, rays)
+            return np.repeat(far, channels) if self.layout == "hwc" else np.tile(far, channels)
+
+        names = [f"({r}, {c})" for r in range(height) for c in range(width)]
+        order = [(n, k) for n in names for k in range(channels)]
+        order = order if self.layout == "hwc" else [(n, k) for k in range(channels) for n in names]
+        entries = tuple(Entry(f"{self.title} {n}" + (f" channel {k}" if channels > 1 else "")) for n, k in order)
+        why = "the symmetry carries the camera elsewhere: leave out one of them"
+        return Quantity(("image", self.title), entries, read, act, why=why), range(n)
+
+
+def _distances_to_ground(scene: Scene, position: np.ndarray, rays: np.ndarray) -> np.ndarray:
+    """Distances along rays (n, 3) to the ground, up to 4 m, between samples by interpolation."""
+    far = np.linspace(0.0, 4.0, 101)
+    points = position + far[:, None, None] * rays
+    ground = np.zeros(points.shape[:2])
+    if scene.terrain is not None:
+        ground = scene.terrain(points[..., :2].reshape(-1, 2)).reshape(points.shape[:2])
+    above = points[..., 2] - ground
+    below = above < 0
+    k = np.where(below.any(0), below.argmax(0), len(far))
+    n, inside = np.arange(len(rays)), (k > 0) & (k < len(far))
+    last, first = above[np.maximum(k, 1) - 1, n], above[np.minimum(k, len(far) - 1), n]
+    share = np.divide(last, last - first, out=np.zeros(len(rays)), where=inside)
+    return np.where(k == 0, 0.0, np.where(inside, far[1] * (np.maximum(k, 1) - 1 + share), far[-1]))
