@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from numbers import Real
 from typing import Any
@@ -104,6 +104,14 @@ def check_size(x: Tensor, rep: Rep) -> None:
         )
 
 
+def in_float32(layer: Callable[[Tensor, Any], Tensor], x: Tensor, weights: Any) -> Tensor:
+    """``layer(x, weights)``, outside of autocast: products of products of bf16 features may lose every digit."""
+    if x.device.type == "meta" or not torch.is_autocast_enabled(x.device.type):
+        return layer(x, weights)
+    with torch.autocast(x.device.type, enabled=False):
+        return layer(x.to(torch.promote_types(x.dtype, torch.float32)), weights)
+
+
 class SamplesLastLayer(ExactBuffers, ABC):
     """A layer ``rep_in -> rep`` that computes with the samples last, as features lie in memory between layers."""
 
@@ -122,7 +130,7 @@ class SamplesLastLayer(ExactBuffers, ABC):
     def forward(self, x: Float[Tensor, "*batch in"], weights: Any = None) -> Float[Tensor, "*batch out"]:
         check_size(x, self.rep_in)
         y = x.reshape(-1, x.shape[-1]).mT.contiguous()
-        y = self.samples_last(y, self.assemble() if weights is None else weights)
+        y = in_float32(self.samples_last, y, self.assemble() if weights is None else weights)
         return y.mT.reshape(*x.shape[:-1], self.rep.dim)
 
 

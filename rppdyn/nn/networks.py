@@ -35,7 +35,7 @@ from rppdyn.nn.hidden import (
     products_hidden,
     tensor_rank,
 )
-from rppdyn.nn.linear import FREE_SCALE, RelaxedLinear, bind, check_size, largest, written_chain
+from rppdyn.nn.linear import FREE_SCALE, RelaxedLinear, bind, check_size, in_float32, largest, written_chain
 from rppdyn.nn.normalisation import WARM_UP, BatchNorm
 from rppdyn.nn.pathways import AffineMap, EquivariantPathway, named_pathways
 from rppdyn.nn.products import ChannelProducts, product_maps, with_operands
@@ -150,8 +150,8 @@ class HiddenBlock(nn.Module):
         """The same for features as they lie in memory between layers."""
         linear, bilinear, gate = weights
         y = _affine(x, *linear)
-        y = y if self.bilinear is None else self.bilinear.samples_last(y, bilinear)
-        return self.gate.samples_last(y, gate) if isinstance(self.gate, Gate) else self.gate.activation(y)
+        y = y if self.bilinear is None else in_float32(self.bilinear.samples_last, y, bilinear)
+        return in_float32(self.gate.samples_last, y, gate) if isinstance(self.gate, Gate) else self.gate.activation(y)
 
 
 def _assemble(layer: RelaxedLinear | nn.Linear) -> AffineMap:
