@@ -201,7 +201,7 @@ def _row(robot, variant, stock: GeneratorReport, tight: GeneratorReport, spoiled
         observation=defect(stock.observation),
         reward=defect(stock.reward),
         termination=stock.termination,
-        reset=None if stock.reset is None else stock.reset_verdict,
+        reset=None if stock.reset.p_value is None else stock.reset_verdict,
         support=stock.support.share,
         spoiled_by=spoiled,
         derive_seconds=derived,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import NamedTuple
+from types import UnionType
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -83,9 +84,23 @@ class Support(NamedTuple):
     outside: float
 
 
+class ResetTest(NamedTuple):
+    """A test of whether reset states are distributed as their mirror images; None where there are no resets.
+
+    Args:
+        distance: largest Kolmogorov-Smirnov distance over coordinates.
+        p_value: its p-value, corrected for the number of coordinates.
+        coordinate: where it is.
+    """
+
+    distance: float | None = None
+    p_value: float | None = None
+    coordinate: str = ""
+
+
 @dataclass(frozen=True)
 class GeneratorReport:
-    """The verdicts on one generator. What a bare model lacks (all but `state`, `rollout`, `support`) is None.
+    """The verdicts on one generator. What a bare model lacks is None.
 
     Args:
         name: name of the symmetry.
@@ -97,9 +112,7 @@ class GeneratorReport:
             where there are no such states.
         n_states, n_contact: all states, and those in contact.
         termination: share of states that terminate while their mirror images don't, or the reverse.
-        reset: largest Kolmogorov-Smirnov distance, over coordinates, between reset states and their mirror images.
-        reset_p_value: p-value of that distance, corrected for the number of coordinates.
-        reset_coordinate: where it is.
+        reset: comparison of reset states with their mirror images.
         rollout: median over rollouts of the defect after 1, 2, ... steps, in units of a typical step.
         support: how often the mirrored states are visited.
         components: defect of each coordinate, over the states in which it changes, relative to the root mean square of its
@@ -123,12 +136,10 @@ class GeneratorReport:
     n_states: int
     n_contact: int
     termination: float | None
-    reset: float | None
-    reset_p_value: float | None
-    reset_coordinate: str
+    reset: ResetTest
     rollout: tuple[float, ...]
     support: Support
-    components: tuple[tuple[str, Defect], ...]
+    components: dict[str, Defect]
     constant: tuple[str, ...]
     unconstrained: tuple[str, ...]
     quantiles: dict[str, tuple[float, ...]]
@@ -139,7 +150,7 @@ class GeneratorReport:
     def dynamics_verdict(self) -> str:
         """The worse of state and observation; exact only where every coordinate is."""
         worst = max(self._verdicts("state") + self._verdicts("observation"), key=VERDICTS.index)
-        rare = any(defect.verdict != "exact" for _, defect in self.components)
+        rare = any(defect.verdict != "exact" for defect in self.components.values())
         return "approximate" if worst == "exact" and rare else worst
 
     @property
@@ -187,9 +198,9 @@ class GeneratorReport:
 
     @property
     def reset_verdict(self) -> str:
-        if self.reset_p_value is None:
+        if self.reset.p_value is None:
             return NOT_DEFINED
-        return "no difference found" if self.reset_p_value > RESET_LEVEL else "not invariant"
+        return "no difference found" if self.reset.p_value > RESET_LEVEL else "not invariant"
 
     def _judged(self, what: str) -> list[Defect]:
         """Verdict of a defect over all states, those in contact and those out of it; a handful of states has no percentile."""
@@ -214,60 +225,8 @@ class GeneratorReport:
 
     def to_dict(self) -> dict:
         """JSON-able content, verdicts included."""
-        defects = {"state": self.state, "observation": self.observation, "reward": self.reward}
-        reset = {"distance": self.reset, "p_value": self.reset_p_value, "coordinate": self.reset_coordinate}
-        return {
-            "name": self.name,
-            "expected": self.expected,
-            "verdict": {
-                "dynamics": self.dynamics_verdict,
-                "reward": self.reward_verdict,
-                "termination": self.termination_verdict,
-                "reset": self.reset_verdict,
-            },
-            **{key: None if defect is None else defect._asdict() for key, defect in defects.items()},
-            "contact": {key: defect._asdict() for key, defect in self.contact.items()},
-            "free": {key: defect._asdict() for key, defect in self.free.items()},
-            "n_states": self.n_states,
-            "n_contact": self.n_contact,
-            "termination": self.termination,
-            "reset": reset,
-            "rollout": list(self.rollout),
-            "support": self.support._asdict(),
-            "components": {name: defect._asdict() for name, defect in self.components},
-            "constant": list(self.constant),
-            "unconstrained": list(self.unconstrained),
-            "quantiles": {key: list(values) for key, values in self.quantiles.items()},
-            "left_out": self.left_out,
-            "deviations": None if self.deviations is None else list(self.deviations),
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict) -> GeneratorReport:
-        """The report that `to_dict` described."""
-        return cls(
-            name=data["name"],
-            expected=data["expected"],
-            state=Defect(**data["state"]),
-            observation=_defect_from_dict(data["observation"]),
-            reward=_defect_from_dict(data["reward"]),
-            contact={key: Defect(**values) for key, values in data["contact"].items()},
-            free={key: Defect(**values) for key, values in data["free"].items()},
-            n_states=data["n_states"],
-            n_contact=data["n_contact"],
-            termination=data["termination"],
-            reset=data["reset"]["distance"],
-            reset_p_value=data["reset"]["p_value"],
-            reset_coordinate=data["reset"]["coordinate"],
-            rollout=tuple(data["rollout"]),
-            support=Support(**data["support"]),
-            components=tuple((name, Defect(**values)) for name, values in data["components"].items()),
-            constant=tuple(data["constant"]),
-            unconstrained=tuple(data["unconstrained"]),
-            quantiles={key: tuple(values) for key, values in data["quantiles"].items()},
-            left_out=dict(data.get("left_out", {})),  # certificates of earlier versions have neither
-            deviations=None if (deviations := data.get("deviations")) is None else tuple(deviations),
-        )
+        kinds = ("dynamics", "reward", "termination", "reset")
+        return to_plain(self) | {"verdict": {kind: getattr(self, f"{kind}_verdict") for kind in kinds}}
 
 
 @dataclass(frozen=True)
@@ -320,25 +279,10 @@ class Certificate:
 
     def to_dict(self) -> dict:
         """JSON-able content."""
-        return {
-            "format": FORMAT,
-            "env_id": self.env_id,
-            "model_digest": self.model_digest,
-            "environment": self.environment,
-            "spec_digest": self.spec_digest,
-            "n_states": self.n_states,
-            "seed": self.seed,
-            "solver": self.solver,
-            "mujoco": self.mujoco,
-            "control_scale": self.control_scale,
-            "exact_below": EXACT_BELOW,
-            "approximate_below": APPROXIMATE_BELOW,
-            "verdict": {"dynamics": self.dynamics_verdict, "reward": self.reward_verdict},
-            "generators": [g.to_dict() for g in self.generators],
-            "wrappers": list(self.wrappers),
-            "others": [other.to_dict() for other in self.others],
-            "refused": list(self.refused),
-        }
+        verdict = {"dynamics": self.dynamics_verdict, "reward": self.reward_verdict}
+        levels = {"exact_below": EXACT_BELOW, "approximate_below": APPROXIMATE_BELOW}
+        reports = {"generators": [g.to_dict() for g in self.generators], "others": [c.to_dict() for c in self.others]}
+        return {"format": FORMAT} | to_plain(self) | levels | {"verdict": verdict} | reports
 
     @classmethod
     def from_dict(cls, data: dict) -> Certificate:
@@ -351,18 +295,8 @@ class Certificate:
             raise ValueError(
                 f"certificate has format {data.get('format')!r}, this version reads {FORMAT}; certify again"
             )
-        keys = ("env_id", "model_digest", "spec_digest", "n_states", "seed", "solver", "mujoco")
         try:
-            reports = tuple(GeneratorReport.from_dict(report) for report in data["generators"])
-            return cls(
-                **{key: data[key] for key in keys},
-                generators=reports,
-                environment=data.get("environment"),
-                control_scale=float(data.get("control_scale", 1.0)),
-                wrappers=tuple(data.get("wrappers", ())),  # certificates of earlier versions have none of these
-                others=tuple(map(cls.from_dict, data.get("others", ()))),
-                refused=tuple(data.get("refused", ())),
-            )
+            return from_plain(cls, data)
         except KeyError as error:
             raise ValueError(f"certificate lacks the key {error}; certify again") from None
 
@@ -404,8 +338,41 @@ def _judge(value: float, exact_below: float, approximate_below: float) -> str:
     return "approximate" if value < approximate_below else "broken"
 
 
-def _defect_from_dict(data: dict | None) -> Defect | None:
-    return None if data is None else Defect(**data)
+# -- dataclasses as plain data ------------------------------------------------------------------------------------------
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses and named tuples as dictionaries, tuples as lists, all the way down."""
+    if is_dataclass(value):
+        return {entry.name: to_plain(getattr(value, entry.name)) for entry in fields(value)}
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {key: to_plain(one) for key, one in value.items()}
+    return list(map(to_plain, value)) if isinstance(value, list | tuple) else value
+
+
+def from_plain(kind: Any, value: Any) -> Any:
+    """An object of a type from what `to_plain` made of it; a key that has a default may be missing, others are passed over.
+
+    Raises:
+        KeyError: another one is missing.
+    """
+    inner = [one for one in get_args(kind) if one is not type(None)]
+    if value is None:
+        return None
+    if get_origin(kind) is UnionType:
+        return from_plain(inner[0], value)
+    if get_origin(kind) is tuple:
+        return tuple(from_plain(inner[0], one) for one in value)
+    if get_origin(kind) is dict:
+        return {key: from_plain(inner[1], one) for key, one in value.items()}
+    if not (is_dataclass(kind) or hasattr(kind, "_fields")):
+        return value
+    types = get_type_hints(kind)
+    defaults = {entry.name for entry in fields(kind) if entry.default is not MISSING or entry.default_factory is not MISSING
+                } if is_dataclass(kind) else set()  # fmt: skip
+    return kind(**{key: from_plain(types[key], value[key]) for key in types if key in value or key not in defaults})
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -424,7 +391,7 @@ def _report_lines(g: GeneratorReport) -> list[str]:
     share = "" if g.termination is None else f"{g.termination:.1%}"
     rows.append(["termination", "", "", "", share, g.termination_verdict])
     off = sorted(
-        (c for c in g.components if c[1].verdict != "exact"), key=lambda c: -np.nan_to_num(c[1].p95, nan=np.inf)
+        (c for c in g.components.items() if c[1].verdict != "exact"), key=lambda c: -np.nan_to_num(c[1].p95, nan=np.inf)
     )
     if off:
         rows.append(["worst coordinates", "", "", "", "", ""])
@@ -438,7 +405,7 @@ def _report_lines(g: GeneratorReport) -> list[str]:
     if len(off) > SHOWN:
         lines.append(f"  and {len(off) - SHOWN} coordinates with a p95 of at most {off[SHOWN - 1][1].p95:.1e}")
     lines.append(f"coordinates: {exact} of {len(g.components)} exact")
-    reset = "" if g.reset is None else f" (largest KS distance {g.reset:.2f}, {g.reset_coordinate})"
+    reset = "" if g.reset.p_value is None else f" (largest KS distance {g.reset.distance:.2f}, {g.reset.coordinate})"
     lines.append(f"reset: {g.reset_verdict}{reset}")
     lines.append(f"along a rollout: {_rollout(g)}")
     support = f"support: {g.support.share:.0%} of mirrored states lie where rollouts go"

@@ -47,6 +47,7 @@ from rppdyn.envs.certification.certificate import (
     CertifiedShare,
     Defect,
     GeneratorReport,
+    ResetTest,
     Support,
     share_of,
 )
@@ -360,7 +361,6 @@ class Examination:
                 components[name] = max(defect, components.get(name, defect), key=lambda d: d.p95)
         if simulator.is_task:
             values["reward"] = np.abs(m.reward - s.reward) / (np.std(s.reward) or np.sqrt(np.mean(s.reward**2)) or 1.0)
-        distance, p_value, coordinate = self._compare_resets(elements, self.resets) if self.resets else (None, None, "")
         seen, near, far = support(*self._features(elements), self._names(spec))
         symmetry = spec.symmetries[k] if spec.symmetries else None
         quantiles = values | {"visited": near, "images": far}
@@ -379,12 +379,10 @@ class Examination:
             n_states=len(s.contact),
             n_contact=int(s.contact.sum()),
             termination=float(np.mean(m.terminated != s.terminated)) if simulator.is_task else None,
-            reset=distance,
-            reset_p_value=p_value,
-            reset_coordinate=coordinate,
+            reset=self._compare_resets(elements, self.resets) if self.resets else ResetTest(),
             rollout=self._rollout(elements, state, tick),
             support=seen,
-            components=tuple(components.items()),
+            components=components,
             constant=tuple(name for name, moves in moved.items() if not moves),
             unconstrained=tuple(dict.fromkeys(entry.name for entry in entries)),
             quantiles={key: tuple(np.quantile(v, LEVELS).tolist()) for key, v in quantiles.items()},
@@ -427,7 +425,7 @@ class Examination:
             others.append(space.encode(other)[:, counted])
         return np.hstack(visited), np.hstack(images), np.hstack(others)
 
-    def _compare_resets(self, elements: Elements, resets: list[np.ndarray]) -> tuple[float, float, str]:
+    def _compare_resets(self, elements: Elements, resets: list[np.ndarray]) -> ResetTest:
         """Largest distance between the marginals of one half of the resets and of the images of the other half."""
         from scipy.stats import ks_2samp  # here: every command would wait for it otherwise
 
@@ -441,7 +439,7 @@ class Examination:
                 result = ks_2samp(z[:half, i], images[:, i])
                 tests.append((float(result.pvalue), float(result.statistic), space.features[i].name))
         p_value, distance, name = min(tests, key=lambda test: (test[0], -test[1]))
-        return distance, min(1.0, p_value * len(tests)), name
+        return ResetTest(distance, min(1.0, p_value * len(tests)), name)
 
 
 # -- whether mirrored states lie where rollouts go: a wrong map whose images are never visited can't be refuted by data --------

@@ -90,11 +90,11 @@ def draw(certificate: Certificate, path: Path) -> Path:
 def _components(axes: Axes, reports: tuple[GeneratorReport, ...]) -> None:
     """The coordinates with the largest p95 under any generator: from the median to the p95, which is the dot."""
     worst: dict[str, float] = {}
-    for name, defect in (item for report in reports for item in report.components):
+    for name, defect in (item for report in reports for item in report.components.items()):
         worst[name] = max(worst.get(name, 0.0), defect.p95)
     names = sorted(worst, key=worst.__getitem__, reverse=True)[:SHOWN]
     for i, report in enumerate(reports):
-        defects, colour = dict(report.components), COLOURS[i % len(COLOURS)]
+        defects, colour = report.components, COLOURS[i % len(COLOURS)]
         for y, name in enumerate(names):
             if name in defects:
                 ends = [max(x, FLOOR) for x in defects[name][:2]]

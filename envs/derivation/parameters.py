@@ -1,8 +1,8 @@
 """A model's parameters and their images under a symmetry: what deviates from it.
 
 Structure (the tree, joint types and axes, what actuators drive) has matched; numbers may still differ. Each `Parameter` is
-one array of the model, an element's row at a time, with the rule by which the row is carried to the element's partner.
-`fields` says of every array of a model where it is treated.
+one array of the model, an element's row at a time, with the rule by which the row is carried to the element's partner. A test
+goes through the arrays of the installed MuJoCo.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from rppdyn.envs.derivation.elements import (
     orientation_gap,
     tendon_coefficients,
 )
-from rppdyn.envs.derivation.fields import CONSTANTS, SAME, SHORTCUTS
 from rppdyn.envs.derivation.trees import Skeleton, TreeMatch, rotation_about
 from rppdyn.envs.encoding import rotation_matrix
 from rppdyn.envs.model_symmetry import (
@@ -52,6 +51,57 @@ STALE = 1e-6
 
 SMALLEST = np.finfo(float).tiny
 """Only keeps a division by zero away."""
+
+SAME = {
+    "joint": {
+        "always": "jnt_stiffness jnt_stiffnesspoly jnt_springyield jnt_limited jnt_actgravcomp jnt_actfrclimited",
+        "limited": "jnt_margin jnt_solref jnt_solimp",
+    },
+    "body": {"moving": "body_gravcomp"},
+    "geom": {
+        "colliding": "geom_friction geom_condim geom_contype geom_conaffinity geom_priority geom_solmix geom_solref "
+        "geom_solimp geom_margin geom_gap geom_adhesion",
+    },
+    "pair": {
+        "always": "pair_dim pair_friction pair_solref pair_solreffriction pair_solimp pair_margin pair_gap pair_adhesion"
+    },
+    "tendon": {
+        "always": "tendon_stiffness tendon_stiffnesspoly tendon_damping tendon_dampingpoly tendon_frictionloss "
+        "tendon_armature tendon_springyield tendon_limited tendon_actfrclimited",
+        "limited": "tendon_margin tendon_solref_lim tendon_solimp_lim",
+        "lossy": "tendon_solref_fri tendon_solimp_fri",
+    },
+    "actuator": {
+        "always": "actuator_dynprm actuator_cranklength actuator_armature actuator_damping actuator_dampingpoly "
+        "actuator_delay actuator_history actuator_actearly actuator_ctrlspec actuator_forcelimited actuator_actlimited",
+    },
+    "control": {"always": "actuator_ctrllimited"},
+    "equality": {"always": "eq_solref eq_solimp eq_active0"},
+}
+"""Numbers that partners share, by kind of element and when they count."""
+
+INTERVALS = {
+    "joint": {"forced": "jnt_actfrcrange"},
+    "tendon": {"limited": "tendon_range", "forced": "tendon_actfrcrange", "sprung": "tendon_lengthspring"},
+    "actuator": {"forced": "actuator_forcerange", "active": "actuator_actrange", "muscle": "actuator_lengthrange"},
+    "control": {"limited": "actuator_ctrlrange"},
+}
+"""Intervals that change ends with the sign of the joint, tendon or actuator, by kind of element and when they count."""
+
+CONSTANTS = {
+    "body": "body_subtreemass body_invweight0",
+    "dof": "dof_invweight0 dof_M0 dof_length",
+    "tendon": "tendon_length0 tendon_invweight0",
+    "actuator": "actuator_acc0 actuator_length0",
+}
+"""Numbers that `mj_setConst` computes from others. They are compared where they are not what it computes."""
+
+SHORTCUTS = {
+    "body": "body_margin body_contype body_conaffinity body_sameframe body_simple bvh_aabb",
+    "geom": "geom_aabb geom_rbound geom_sameframe",
+    "site": "site_sameframe",
+}
+"""Bounds and flags that follow from the shapes. Wrong ones lose contacts or move a geom, so they deviate from any symmetry."""
 
 Carry = Callable[[int, np.ndarray], np.ndarray]
 
@@ -161,9 +211,17 @@ def shared(m: mujoco.MjModel, kind: str, partners, counts, fields: str, blank: b
 
 
 def same(m: mujoco.MjModel, kind: str, partners, blank: bool = False, **counts: np.ndarray) -> Iterator[Parameter]:
-    """The parameters of a kind that `fields.SAME` lists, with the elements for which each condition holds."""
+    """The parameters of a kind that `SAME` lists, with the elements for which each condition holds."""
     for condition, fields in SAME[kind].items():
         yield from shared(m, kind, partners, counts[condition], fields, blank)
+
+
+def intervals(m: mujoco.MjModel, kind: str, partners, signs, **counts: np.ndarray) -> Iterator[Parameter]:
+    """The parameters of a kind that `INTERVALS` lists."""
+    for condition, field in INTERVALS[kind].items():
+        if (values := _rows(m, field)) is not None and len(values) == len(partners):
+            yield Parameter(kind, field.split("_", 1)[1], values, partners, signed_interval(signs), counts[condition],
+                            attribute=field)  # fmt: skip
 
 
 def configurations(m: mujoco.MjModel, kind: str, partners, counts: np.ndarray) -> Iterator[Parameter]:
@@ -269,9 +327,7 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     yield Parameter("joint", "range", m.jnt_range.copy(), to, interval, limited, attribute="jnt_range")
     yield Parameter("joint", "springref", springs, to, spring, sprung & np.isin(m.jnt_type, (HINGE, SLIDE)), 1.0)
     yield from _poses(skeleton, trees, sprung)
-    forced = m.jnt_actfrclimited.astype(bool)
-    yield Parameter("joint", "actfrcrange", m.jnt_actfrcrange.copy(), to, signed_interval(signs), forced,
-                    attribute="jnt_actfrcrange")  # fmt: skip
+    yield from intervals(m, "joint", to, signs, forced=m.jnt_actfrclimited.astype(bool))
 
 
 def _poses(skeleton: Skeleton, trees: TreeMatch, sprung: np.ndarray) -> Iterator[Parameter]:
@@ -478,11 +534,7 @@ def _tendons(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     lossy, sprung = m.tendon_frictionloss != 0, m.tendon_stiffness != 0
     yield from same(m, "tendon", to, always=everywhere, limited=limited, lossy=lossy)
     forced = np.asarray(getattr(m, "tendon_actfrclimited", np.zeros(m.ntendon)), bool)
-    for name, counts in (("range", limited), ("actfrcrange", forced), ("lengthspring", sprung)):
-        if (values := _rows(m, f"tendon_{name}")) is not None:
-            title = "springlength" if name == "lengthspring" else name
-            carry = signed_interval(signs)
-            yield Parameter("tendon", title, values, to, carry, counts, attribute=f"tendon_{name}")
+    yield from intervals(m, "tendon", to, signs, limited=limited, forced=forced, sprung=sprung)
     fixed = m.wrap_type[m.tendon_adr] == WRAP.JOINT
     rows = tendon_coefficients(skeleton)
     yield Parameter("tendon", "coef", rows, to, lambda i, row: signs[i] * (match.trees.matrix @ row), fixed)
@@ -522,9 +574,8 @@ def actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     turns, nothing = match.actuator_turns, np.zeros((n, 1))
     yield Parameter("actuator", "gear", gears, to, _same, everywhere)
     yield Parameter("actuator", "direction", nothing, to, lambda i, row: turns[i : i + 1], turns > 1e-6, 1.0)
-    for name, limits in (("forcerange", "forcelimited"), ("actrange", "actlimited")):
-        ranges, counts = np.array(getattr(m, f"actuator_{name}")), getattr(m, f"actuator_{limits}").astype(bool)
-        yield Parameter("actuator", name, ranges, to, signed_interval(signs), counts, attribute=f"actuator_{name}")
+    conditions = {"forced": m.actuator_forcelimited != 0, "active": m.actuator_actlimited != 0}
+    yield from intervals(m, "actuator", to, signs, muscle=m.actuator_gaintype == GAIN.MUSCLE, **conditions)
     gains, biases = m.actuator_gainprm.copy(), m.actuator_biasprm.copy()
     yield Parameter("actuator", "gainprm", gains, to, gain, everywhere, attribute="actuator_gainprm")
     yield Parameter("actuator", "biasprm", biases, to, bias, everywhere, attribute="actuator_biasprm")
@@ -534,17 +585,11 @@ def actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         group = np.clip(m.actuator_group, 0, 31)
         off = (m.opt.disableactuator >> group & (group < 31))[:, None].astype(float)
         yield Parameter("actuator", "disabled", off, to, _same, everywhere)
-    lengths, muscle = m.actuator_lengthrange.copy(), m.actuator_gaintype == GAIN.MUSCLE
-    if len(lengths) == n:
-        carry = signed_interval(signs)
-        yield Parameter("actuator", "lengthrange", lengths, to, carry, muscle, attribute="actuator_lengthrange")
     adr, num = control_addresses(m)
     of = np.repeat(np.arange(n), num)
     controls = adr[to[of]] + np.arange(m.nu) - adr[of]
     yield from same(m, "control", controls, always=np.ones(m.nu, bool))
-    limited = m.actuator_ctrllimited.astype(bool)
-    yield Parameter("control", "ctrlrange", m.actuator_ctrlrange.copy(), controls, signed_interval(signs[of]), limited,
-                    attribute="actuator_ctrlrange")  # fmt: skip
+    yield from intervals(m, "control", controls, signs[of], limited=m.actuator_ctrllimited.astype(bool))
 
 
 def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:

@@ -58,7 +58,7 @@ def test_values_are_not_invariant_where_the_reward_or_the_end_of_episodes_is_not
 
 def test_rare_states_count_by_how_rare_they_are(swimmer):
     rare = with_defects(
-        swimmer[1], state=defect(1e-15, share=0.01, largest=0.5), components=(("x", defect(0.5)),)
+        swimmer[1], state=defect(1e-15, share=0.01, largest=0.5), components={"x": defect(0.5)}
     )  # fmt: skip
     assert rare.dynamics_verdict == "approximate"
     assert share_of(rare).defect == pytest.approx(0.05)

@@ -110,7 +110,9 @@ def test_a_certificate_of_terms_has_everything_that_the_simulator_says():
     """Where the model is exact its terms are, in contact or out of it; a task of terms has no reward and no reset."""
     certificate = certify(crawler(), n_states=20, solver="tight")
     (report,) = certificate.generators
-    assert report.state.verdict == report.observation.verdict == "exact" and report.reward is report.reset is None
+    assert (
+        report.state.verdict == report.observation.verdict == "exact" and report.reward is report.reset.p_value is None
+    )
     assert report.n_contact and dict(report.components)["actor: projected_gravity y"].verdict == "exact"
 
 
