@@ -22,7 +22,15 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.envs.registration import WrapperSpec
 
-from rppdyn.envs.certification.store import DRAWING, digests, find_certificate, model_digest, simulated, spec_digest
+from rppdyn.envs.certification.store import (
+    DRAWING,
+    digests,
+    find_certificate,
+    find_or_derive,
+    model_digest,
+    simulated,
+    spec_digest,
+)
 from rppdyn.envs.derivation import Derivation, derive, state_spaces, symmetry_group
 from rppdyn.envs.making import env_name, is_model_file, load_model, stock_env
 from rppdyn.envs.mirror import published_spec
@@ -358,14 +366,17 @@ def _of_env(env, symmetry: str | None, variant: str) -> SourcedSpec:
         raise ValueError(
             f"variant='published' is of the models of Gymnasium's tasks only; leave it out for this {name}"
         )
-    derivation = derive(model)
-    named = _TASKS.get(_task_name(name), {})
-    choice = _choose(named, derivation, symmetry, name, default=next(iter(named.values())) if is_stock else ())
-    chosen = [derivation[one] for one in choice]
-    observation = observation_of(env)
-    spec = _build(name, model, chosen, space_of(observation, chosen), notes(observation, chosen))
-    if variant == "published":
-        spec = published_spec(spec, _task_name(name))
+
+    def build() -> SymmetrySpec:
+        derivation = derive(model)
+        named = _TASKS.get(_task_name(name), {})
+        choice = _choose(named, derivation, symmetry, name, default=next(iter(named.values())) if is_stock else ())
+        chosen = [derivation[one] for one in choice]
+        observation = observation_of(env)
+        spec = _build(name, model, chosen, space_of(observation, chosen), notes(observation, chosen))
+        return published_spec(spec, _task_name(name)) if variant == "published" else spec
+
+    spec = find_or_derive(env, (name, symmetry, variant, is_stock, env.observation_space.shape), build)
     return spec, None if step_wrappers(env) else env.unwrapped  # others map observations alone, as the spec has it
 
 
@@ -442,12 +453,14 @@ def _made_again(wrappers: Iterable[WrapperSpec]) -> Iterator[WrapperSpec]:
 def _of_model(model, name: str, symmetry: str | None, variant: str) -> SourcedSpec:
     if variant == "published":
         raise ValueError(f"variant='published' is of Gymnasium's tasks only; leave it out for the model {name}")
-    derivation = derive(model)
-    chosen = [derivation[one] for one in _choose({}, derivation, symmetry, name)]
-    data = mujoco.MjData(model)
-    observation = recognise(model, data, lambda: np.concatenate([data.qpos, data.qvel]), name=name)
-    spec = _build(name, model, chosen, space_of(observation, chosen), ())
-    return spec, model
+
+    def build() -> SymmetrySpec:
+        derivation, data = derive(model), mujoco.MjData(model)
+        chosen = [derivation[one] for one in _choose({}, derivation, symmetry, name)]
+        observation = recognise(model, data, lambda: np.concatenate([data.qpos, data.qvel]), name=name)
+        return _build(name, model, chosen, space_of(observation, chosen), ())
+
+    return find_or_derive(model, (name, symmetry), build), model
 
 
 def _choose(

@@ -15,6 +15,7 @@ import torch
 
 import rppdyn.basis.cache
 import rppdyn.basis.problem
+import rppdyn.envs.catalogue
 import rppdyn.envs.certification.store
 import rppdyn.tasks.pendulum
 from rppdyn.basis.cache import problem_key
@@ -164,6 +165,58 @@ def test_a_spec_is_of_what_is_registered(mine):
     gym.registry.pop("Kept-v0")
     gym.register("Kept-v0", "gymnasium.envs.mujoco.hopper_v5:HopperEnv")
     assert symmetry_spec("Kept-v0", symmetry="front-back").obs.dim == 11 != stock.obs.dim
+
+
+SPECS = {
+    "nothing": lambda mine, path: (mine(), "left-right"),
+    "symmetry": lambda mine, path: (mine(), None),
+    "name of a joint": lambda mine, path: (mine(xml_file=edited(path, 'name="hinge"', 'name="pivot"')), "left-right"),
+    "strength": CERTIFICATES["strength"],
+    "options": CERTIFICATES["width of resets"],
+    "code": CERTIFICATES["code"],
+    "class": CERTIFICATES["class"],
+    "observation's wrapper": CERTIFICATES["observation's wrapper"],
+    "no environment": CERTIFICATES["no environment"],
+}
+
+
+@pytest.mark.parametrize("ingredient", SPECS)
+def test_a_spec_is_derived_again_where_anything_differs(mine, monkeypatch, tmp_path, ingredient):
+    spec = symmetry_spec(mine(), symmetry="left-right")
+
+    def fail(model):
+        raise LookupError("derived")
+
+    monkeypatch.setattr(rppdyn.envs.catalogue, "derive", fail)
+    assert symmetry_spec(mine(), symmetry="left-right") == spec
+    other = SPECS[ingredient](mine, tmp_path)
+    env, symmetry = other if isinstance(other, tuple) else (other, "left-right")
+    if ingredient == "nothing":
+        assert symmetry_spec(env, symmetry=symmetry) == spec
+    else:
+        with pytest.raises(LookupError, match="derived"):
+            symmetry_spec(env, symmetry=symmetry)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [
+        (mujoco, "__version__", "3.9.9"),
+        (gym, "__version__", "1.9.9"),
+        (np, "__version__", "9.9.9"),
+        (rppdyn.envs.certification.store, "__version__", "9.9.9"),
+        (rppdyn.envs.certification.store, "_sources", lambda: "another"),
+    ],
+)
+def test_a_spec_is_of_its_versions(mine, monkeypatch, caplog, tmp_path, where, name, value):
+    spec = symmetry_spec(mine(), symmetry="left-right")
+    monkeypatch.setattr(where, name, value)
+    assert symmetry_spec(mine(), symmetry="left-right") == spec
+    files = [*(tmp_path / "cache" / "specs").iterdir()]
+    assert len(files) == 2
+    files[0].write_text("{")
+    files[1].write_text("[]")
+    assert symmetry_spec(mine(), symmetry="left-right") == spec and "damaged" in caplog.text
 
 
 def problem(*factors: Factor, name: str = "a") -> Problem:

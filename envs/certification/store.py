@@ -1,4 +1,4 @@
-"""Certificates on disk, addressed by all that they depend on: model, environment, spec, solver, versions; so never stale.
+"""Certificates and derived specs on disk, addressed by all that they depend on (model, environment, versions); so never stale.
 
 An environment is known by its options, its frame skip, and the source of the files that its classes are in.
 """
@@ -9,8 +9,9 @@ import hashlib
 import inspect
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +223,59 @@ def _read(path: Path) -> Certificate | None:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         logger.warning("the stored certificate %s is damaged (%s); certify again", path, error)
         return None
+
+
+# -- derived specs ------------------------------------------------------------------------------------------------------
+
+
+def find_or_derive(
+    source: mujoco.MjModel | gym.Env, choice: tuple[object, ...], build: Callable[[], SymmetrySpec]
+) -> SymmetrySpec:
+    """The spec that was derived for the same model and environment, else a new one, which is stored.
+
+    Args:
+        choice: what else says which spec it is, plain data.
+        build: derives it.
+    """
+    model: Any = source
+    environment: str | None = ""
+    wrappers: list[str] = []
+    if not isinstance(source, mujoco.MjModel):
+        base: Any = source.unwrapped
+        model, environment = base.model, environment_digest(source)
+        wrappers = [type(layer).__name__ for layer in acting_wrappers(source)]
+        if environment is None or "_get_obs" in vars(base):  # a method of this one environment's own
+            return build()
+    content = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, content)
+    parts = [
+        choice,
+        environment,
+        wrappers,
+        mujoco.__version__,
+        gym.__version__,
+        np.__version__,
+        __version__,
+        _sources(),
+    ]
+    key = hashlib.sha256(json.dumps(parts).encode() + content.tobytes()).hexdigest()
+    path = cache_folder("specs") / f"{key}.json"
+    if path.exists():
+        try:
+            return SymmetrySpec.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            logger.warning("the stored spec %s is damaged (%s) and derived again", path, error)
+    spec = build()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, spec.to_dict())
+    except OSError as error:
+        logger.warning("the spec of %s is not stored (%s)", spec.env_id, error)
+    return spec
+
+
+@cache
+def _sources() -> str:
+    """SHA-256 of the files that derive specs."""
+    files = sorted(Path(__file__).parents[1].rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
