@@ -32,6 +32,7 @@ from torch import Tensor
 from rppdyn.envs.catalogue import symmetry_spec
 from rppdyn.envs.making import described, env_name, make_env, recreation
 from rppdyn.envs.spec import SymmetrySpec
+from rppdyn.errors import require_trust
 from rppdyn.runs.files import new_folder
 from rppdyn.tasks.tables import damaged_dataset, dataset_folder, open_dataset
 
@@ -143,9 +144,11 @@ def read_episodes(dataset: str | Path, *, env_id: str | None = None, trust: bool
     for what in ("observation", "action"):
         _require_vectors(name, what, getattr(source, f"{what}_space"))
     made_id, options, scale = recreation(env_spec, name)
-    if made_id == env_id:
+    folder = Path(source.storage.data_path)
+    if made_id == env_id and not trust:  # the caller names the module, but not what the options name
+        require_trust(env_spec.id, folder, options)
         trust = True
-    about = EpisodeDataset(name, made_id, options, (), scale, None if trust else Path(source.storage.data_path))
+    about = EpisodeDataset(name, made_id, options, (), scale, None if trust else folder)
     _require_spaces_of_env(about, source)
     loaded = replace(about, episodes=tuple(_episodes(name, source)))
     _require_finite(loaded)

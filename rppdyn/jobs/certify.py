@@ -80,7 +80,8 @@ def find(config: CertifyConfig) -> FaultReport:
         UnwrittenError: a file can't be written; it has the report.
     """
     assert config.log is not None
-    episodes = read_episodes(config.log, env_id=None if config.is_model_file else config.what).episodes
+    env_id = None if config.is_model_file else config.what
+    episodes = read_episodes(config.log, env_id=env_id, trust=config.trust).episodes
     model = load_model(config.what) if config.is_model_file else config.what
     found = find_fault(model, episodes, n_states=min(config.states, COMPARED), seed=config.seed)
     files: dict[str, Callable[[Path], object]] = {}

@@ -345,7 +345,14 @@ def open_dataset(dataset: str) -> Any:
         with reading(file, "collect or download it again"), h5py.File(file) as content:
             require_contained(content, str(file))
     try:
+        from minari.dataset.minari_storage import MinariStorage
+
+        missing = {"observation_space", "action_space"} - MinariStorage.read_raw_metadata(folder / "data").keys()
+        if missing:  # Minari would make the environment to see them, whatever module that is of
+            raise UserError(f"{dataset} does not say its {min(missing)}: write it again with rppdyn collect")
         return minari.MinariDataset(folder / "data")
+    except UserError:
+        raise
     except ImportError as error:
         raise ValueError(f"{dataset} can't be read: {reason(error)}") from error
     except Exception as error:  # whatever Gymnasium's and Minari's readers raise

@@ -279,9 +279,10 @@ def dataset(planted):
         folder = write_episodes(NAME, episodes, env=env)
     metadata = folder / "data" / "metadata.json"
 
-    def change(**changes) -> None:
+    def change(without: str = "", **changes) -> None:
         content = json.loads(metadata.read_text())
         spec = json.loads(content["env_spec"]) | changes
+        content.pop(without, None)
         metadata.write_text(json.dumps(content | {"env_spec": json.dumps(spec)}))
 
     return change
@@ -346,6 +347,51 @@ def test_who_names_the_environment_of_a_dataset_trusts_it(planted, dataset, monk
         assert read_episodes(NAME, env_id="evil:Mine-v0").env().spec.id == "Mine-v0"
     finally:
         gym.registry.pop("Mine-v0", None)
+    assert planted.marker.exists()
+
+
+READERS = {
+    "fit-transition": ["fit-transition", f"dataset={NAME}"],
+    "fit-dynamics": ["fit-dynamics", f"data={NAME}", "state=[observations]", "time=0.1"],
+    "certify": ["certify", "Swimmer-v5", "--from", NAME],
+    "certify a model": ["certify", "robot.xml", "--from", NAME],
+}
+ROBOT = (
+    "<mujoco><worldbody><body><joint name='a'/><geom size='.1'/></body></worldbody>"
+    "<actuator><motor joint='a'/></actuator></mujoco>"
+)
+
+
+@pytest.mark.parametrize("verb", READERS)
+@pytest.mark.parametrize("space", ["observation_space", "action_space"])
+def test_no_environment_is_made_for_spaces_that_a_dataset_leaves_out(planted, dataset, verb, space, monkeypatch, capfd):
+    """Minari would make it, whatever module that is of."""
+    planted.write("evil.py")
+    planted.write("robot.xml", ROBOT)
+    dataset(without=space, **SPECS["entry point"])
+    monkeypatch.syspath_prepend(planted.root)
+    assert main(READERS[verb]) == 2
+    err = capfd.readouterr().err
+    assert not planted.marker.exists() and err.count("\n") == 1
+    assert f"{NAME} does not say its {space}: write it again" in err
+
+
+@pytest.mark.parametrize("verb", [verb for verb in READERS if verb != "fit-dynamics"])
+def test_an_option_of_a_dataset_that_names_code_asks_for_trust(planted, dataset, verb, capfd):
+    planted.write("robot.xml", ROBOT)
+    dataset(kwargs={"reset_noise_scale": "evil:Reward"})
+    assert main(READERS[verb]) == 2
+    err = capfd.readouterr().err
+    assert "gives the environment Swimmer-v5 the option 'evil:Reward'" in err and "add --trust" in err
+    assert err.count("\n") == 1
+
+
+def test_a_model_is_compared_with_a_dataset_that_is_trusted(planted, dataset):
+    planted.write("evil.py")
+    planted.write("robot.xml", ROBOT)
+    dataset(**SPECS["entry point"])
+    assert main(READERS["certify a model"]) == 2 and not planted.marker.exists()
+    assert main([*READERS["certify a model"], "--trust"]) == 2  # what was planted is no environment
     assert planted.marker.exists()
 
 

@@ -483,6 +483,7 @@ class CertifyConfig:
     figure: str | None = option(None, "also draw it (png, svg or pdf)", "FILE")
     rank: bool = option(False, "also repair what deviates in the model, one by one, and rank it by its effect")
     log: str | None = option(None, "name the part that is at fault in these transitions instead", "DATASET", "--from")
+    trust: bool = _trust()
 
     def __post_init__(self) -> None:
         flags(self, states=20, seed=0)
