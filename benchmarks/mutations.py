@@ -16,7 +16,8 @@ from pathlib import Path
 
 from mutation import refute_mutations
 
-from rppdyn.envs import KNOWN_ENVIRONMENTS, certify, symmetry_choices, symmetry_spec
+from rppdyn.envs import certify, symmetry_spec
+from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, symmetry_choices
 from rppdyn.envs.certification.certify import opened
 from rppdyn.runs import provenance
 from rppdyn.runs.files import write_json

@@ -25,8 +25,9 @@ import gymnasium as gym
 import mujoco
 from gymnasium.envs.mujoco import MujocoEnv
 
-from rppdyn.envs import KNOWN_ENVIRONMENTS, Certificate, GeneratorReport, SymmetrySpec, certify, symmetry_spec
-from rppdyn.envs.catalogue import verdict_key
+from rppdyn.envs import Certificate, SymmetrySpec, certify, symmetry_spec
+from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, verdict_key
+from rppdyn.envs.certification.certificate import GeneratorReport
 from rppdyn.envs.derivation import derive, symmetrise
 from rppdyn.envs.making import load_model
 from rppdyn.envs.mirror import PUBLISHED

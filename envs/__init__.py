@@ -6,7 +6,7 @@
     legs = without(spec, "foot_joint")   # a partial symmetry: what is named is left free
     env = make_env("Walker2d-v5", actuator_scale={"leg_joint": 0.5})
     state = capture_state(env); restore_state(env, state)
-    gymnasium.make("rppdyn/WindyPendulum-v0", wind=0.02)   # and others whose symmetry one number breaks, rppdyn.envs.KNOBS
+    gymnasium.make("rppdyn/WindyPendulum-v0", wind=0.02)   # one number breaks its symmetry; more in rppdyn.envs.approximate
 
 Errors are `ValueError`s of one line.
 """
@@ -18,35 +18,19 @@ if __name__ != "rppdyn.envs":
 
 import gymnasium as gym
 
-from rppdyn.envs.approximate import CURRENT_SWIMMER, KNOBS, TILTED_REACHER, CurrentSwimmer, TiltedReacher
-from rppdyn.envs.catalogue import (
-    KNOWN_ENVIRONMENTS,
-    compiled_terms,
-    file_spec,
-    symmetry_choices,
-    symmetry_spec,
-    terms_spec,
-)
-from rppdyn.envs.certification.certificate import (
-    Certificate,
-    CertifiedShare,
-    Defect,
-    GeneratorReport,
-    Support,
-    share_of,
-)
+from rppdyn.envs.approximate import CURRENT_SWIMMER, TILTED_REACHER
+from rppdyn.envs.catalogue import compiled_terms, file_spec, symmetry_spec
+from rppdyn.envs.certification.certificate import Certificate
 from rppdyn.envs.certification.certify import certified_share, certify
-from rppdyn.envs.certification.doctor import Diagnosis, Finding, diagnose
-from rppdyn.envs.certification.faults import FaultReport, Suspect, find_fault
-from rppdyn.envs.certification.store import certificate_for, find_certificate, save_certificate
-from rppdyn.envs.episodes import Episode, EpisodeDataset, read_episodes, write_episodes
-from rppdyn.envs.making import ScaledActuators, make_env
-from rppdyn.envs.mirror import group_spec, mirror_spec, plain_spec, without
+from rppdyn.envs.certification.doctor import diagnose
+from rppdyn.envs.certification.faults import find_fault
+from rppdyn.envs.certification.store import certificate_for, save_certificate
+from rppdyn.envs.episodes import Episode, read_episodes, write_episodes
+from rppdyn.envs.making import make_env
+from rppdyn.envs.mirror import group_spec, mirror_spec, without
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
-from rppdyn.envs.state import Resumable, capture_state, restore_state, why_not_capturable
-from rppdyn.envs.terms import CompiledTerms
-from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM, WindyPendulum
-from rppdyn.envs.wrappers import dictionary_of, flat_names, flattened, unflattening
+from rppdyn.envs.state import capture_state, restore_state
+from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM
 
 for _id, _class, _steps in (
     (WINDY_PENDULUM, "windy_pendulum:WindyPendulum", EPISODE_STEPS),
@@ -57,13 +41,7 @@ for _id, _class, _steps in (
         gym.register(_id, f"rppdyn.envs.{_class}", max_episode_steps=_steps)
 
 __all__ = [
-    "FaultReport", "Suspect", "find_fault", "CURRENT_SWIMMER", "KNOBS", "KNOWN_ENVIRONMENTS",
-    "Certificate", "CertifiedShare", "CompiledTerms", "CurrentSwimmer", "Defect", "Diagnosis",
-    "Entry", "Episode", "EpisodeDataset", "Finding", "GeneratorReport", "Resumable", "ScaledActuators", "Space",
-    "Symmetry", "Support", "SymmetrySpec", "TILTED_REACHER", "TiltedReacher",
-    "WINDY_PENDULUM", "WindyPendulum", "capture_state", "dictionary_of", "file_spec", "flat_names", "flattened",
-    "plain_spec", "unflattening", "why_not_capturable", "certificate_for", "certified_share", "certify", "diagnose",
-    "compiled_terms", "find_certificate", "group_spec", "make_env", "mirror_spec",
-    "read_episodes", "restore_state", "save_certificate", "share_of",
-    "symmetry_choices", "symmetry_spec", "terms_spec", "without", "write_episodes",
+    "symmetry_spec", "SymmetrySpec", "Space", "Entry", "Symmetry", "mirror_spec", "group_spec", "file_spec", "without",
+    "compiled_terms", "certify", "Certificate", "certified_share", "certificate_for", "save_certificate", "diagnose",
+    "find_fault", "make_env", "capture_state", "restore_state", "Episode", "read_episodes", "write_episodes",
 ]  # fmt: skip

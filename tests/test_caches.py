@@ -20,14 +20,8 @@ import rppdyn.envs.certification.store
 import rppdyn.tasks.pendulum
 from rppdyn.basis.cache import problem_key
 from rppdyn.basis.problem import Factor, Problem
-from rppdyn.envs import (
-    certificate_for,
-    certify,
-    find_certificate,
-    make_env,
-    save_certificate,
-    symmetry_spec,
-)
+from rppdyn.envs import certificate_for, certify, make_env, save_certificate, symmetry_spec
+from rppdyn.envs.certification.store import find_certificate
 from rppdyn.groups import D, Z
 from rppdyn.reps import V
 from rppdyn.tasks import Pendulum, load_trajectories

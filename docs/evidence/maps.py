@@ -17,8 +17,8 @@ import mujoco
 import torch
 from robots import load_urdf, mjlab_file
 
-from rppdyn.envs import CompiledTerms, compiled_terms
-from rppdyn.envs.terms import audit
+from rppdyn.envs import compiled_terms
+from rppdyn.envs.terms import CompiledTerms, audit
 from rppdyn.runs import provenance
 
 Map = Callable[[torch.Tensor], torch.Tensor]

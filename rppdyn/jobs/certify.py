@@ -9,8 +9,6 @@ from pathlib import Path
 
 from rppdyn.envs import (
     Certificate,
-    Diagnosis,
-    FaultReport,
     certify,
     diagnose,
     file_spec,
@@ -19,6 +17,8 @@ from rppdyn.envs import (
     save_certificate,
     symmetry_spec,
 )
+from rppdyn.envs.certification.doctor import Diagnosis
+from rppdyn.envs.certification.faults import FaultReport
 from rppdyn.envs.certification.figure import picture_format
 from rppdyn.envs.making import load_model, stock_env
 from rppdyn.jobs.config.command import CertifyConfig

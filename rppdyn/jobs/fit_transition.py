@@ -16,7 +16,8 @@ from torch import Tensor
 from rppdyn.agents.buffers import GroupImages, refuse_changed_rewards
 from rppdyn.dynamics import Step, TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
-from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec, terms_spec
+from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
+from rppdyn.envs.catalogue import terms_spec
 from rppdyn.envs.episodes import Segments, draw_chunks, transition_data
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.config import compose

@@ -19,8 +19,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from rppdyn.agents import RPPSAC, Agent, LearnVariances, WidenVariances
 from rppdyn.agents.policy import prior_share, widest
 from rppdyn.agents.seeds import LOG_INTERVAL, SeedTrainer, train_together
-from rppdyn.envs import SymmetrySpec, certificate_for, share_of, why_not_capturable
+from rppdyn.envs import SymmetrySpec, certificate_for
+from rppdyn.envs.certification.certificate import share_of
 from rppdyn.envs.spec import VERDICTS
+from rppdyn.envs.state import why_not_capturable
 from rppdyn.errors import UntrustedError, by_user, one_line
 from rppdyn.jobs.config.agent import ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import CERTIFIED, LEARNED, ConfigError

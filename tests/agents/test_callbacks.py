@@ -8,7 +8,8 @@ import torch
 
 from rppdyn.agents import RPPSAC, LearnVariances, WidenVariances
 from rppdyn.agents.sac import sample_actions
-from rppdyn.envs import certify, make_env, save_certificate, share_of, symmetry_spec
+from rppdyn.envs import certify, make_env, save_certificate, symmetry_spec
+from rppdyn.envs.certification.certificate import share_of
 from rppdyn.nn.compiling import can_compile
 from rppdyn.nn.pathways import FreePathway, named_pathways, prior_unit
 from rppdyn.priors import Gaussian, free_share, free_variance, joint_evidence

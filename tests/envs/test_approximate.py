@@ -9,20 +9,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rppdyn.envs import (
-    CURRENT_SWIMMER,
-    KNOBS,
-    TILTED_REACHER,
-    WINDY_PENDULUM,
-    certificate_for,
-    certified_share,
-    certify,
-    find_certificate,
-    make_env,
-    save_certificate,
-    symmetry_choices,
-    symmetry_spec,
-)
+from rppdyn.envs import certificate_for, certified_share, certify, make_env, save_certificate, symmetry_spec
+from rppdyn.envs.approximate import CURRENT_SWIMMER, KNOBS, TILTED_REACHER
+from rppdyn.envs.catalogue import symmetry_choices
+from rppdyn.envs.certification.store import find_certificate
+from rppdyn.envs.windy_pendulum import WINDY_PENDULUM
 
 FEW = dict(n_states=20, n_resets=20)
 STRENGTHS = {WINDY_PENDULUM: (0.01, 0.03), TILTED_REACHER: (0.1, 0.5), CURRENT_SWIMMER: (0.1, 0.3)}

@@ -10,17 +10,8 @@ import gymnasium as gym
 import mujoco
 import pytest
 
-from rppdyn.envs import (
-    Symmetry,
-    certificate_for,
-    certify,
-    find_certificate,
-    make_env,
-    mirror_spec,
-    save_certificate,
-    symmetry_spec,
-)
-from rppdyn.envs.certification.store import model_digest, spec_digest
+from rppdyn.envs import Symmetry, certificate_for, certify, make_env, mirror_spec, save_certificate, symmetry_spec
+from rppdyn.envs.certification.store import find_certificate, model_digest, spec_digest
 
 FEW = dict(n_states=20, n_resets=20)
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 import gymnasium
 import pytest
 
-from rppdyn.envs import Defect, certified_share, certify, make_env, save_certificate, share_of, symmetry_spec
+from rppdyn.envs import certified_share, certify, make_env, save_certificate, symmetry_spec
 from rppdyn.envs.certification import certify as module
+from rppdyn.envs.certification.certificate import Defect, share_of
 
 FEW = dict(n_states=20, n_resets=20)
 

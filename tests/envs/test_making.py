@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from rppdyn.envs import ScaledActuators, make_env
-from rppdyn.envs.making import stock_env
+from rppdyn.envs import make_env
+from rppdyn.envs.making import ScaledActuators, stock_env
 
 
 def gears(env):

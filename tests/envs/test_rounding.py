@@ -8,7 +8,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rppdyn.envs import KNOWN_ENVIRONMENTS, symmetry_spec
+from rppdyn.envs import symmetry_spec
+from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS
 from rppdyn.envs.certification.certificate import EXACT_BELOW
 from rppdyn.envs.certification.store import model_digest, spec_digest
 from rppdyn.envs.encoding import rounded

@@ -20,17 +20,8 @@ from mutants import EXACT, joint_mutants
 from refusals import refused
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rppdyn.envs import (
-    KNOWN_ENVIRONMENTS,
-    Entry,
-    Space,
-    SymmetrySpec,
-    certify,
-    mirror_spec,
-    symmetry_choices,
-    symmetry_spec,
-)
-from rppdyn.envs.catalogue import symmetry_specs
+from rppdyn.envs import Entry, Space, SymmetrySpec, certify, mirror_spec, symmetry_spec
+from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, symmetry_choices, symmetry_specs
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.making import load_model
 from rppdyn.envs.mirror import PUBLISHED

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from rppdyn.envs import Episode, EpisodeDataset, symmetry_spec
-from rppdyn.envs.episodes import draw_chunks, transition_data
+from rppdyn.envs import Episode, symmetry_spec
+from rppdyn.envs.episodes import EpisodeDataset, draw_chunks, transition_data
 
 SPEC = symmetry_spec("InvertedPendulum-v5")
 

@@ -14,15 +14,9 @@ from gymnasium.utils.env_checker import check_env
 from matplotlib import pyplot
 from scipy.integrate import solve_ivp
 
-from rppdyn.envs import (
-    WindyPendulum,
-    capture_state,
-    certificate_for,
-    make_env,
-    restore_state,
-    symmetry_choices,
-    symmetry_spec,
-)
+from rppdyn.envs import capture_state, certificate_for, make_env, restore_state, symmetry_spec
+from rppdyn.envs.catalogue import symmetry_choices
+from rppdyn.envs.windy_pendulum import WindyPendulum
 from rppdyn.groups import DkeR3, O2eR3
 from rppdyn.tasks.pendulum import symplectic_step
 

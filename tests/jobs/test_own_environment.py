@@ -10,7 +10,8 @@ import pytest
 from stable_baselines3 import SAC
 
 from rppdyn.cli import main
-from rppdyn.envs import flat_names, make_env, unflattening
+from rppdyn.envs import make_env
+from rppdyn.envs.wrappers import flat_names, unflattening
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.runs import RunFolder, Session, read_metrics

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from rppdyn.agents.export import pretrained_card, pretrained_env, pretrained_policy
 from rppdyn.agents.measures import function_equivariance_error
 from rppdyn.agents.policy import RPPPolicy
-from rppdyn.envs import dictionary_of, make_env, symmetry_spec, unflattening
+from rppdyn.envs import make_env, symmetry_spec
+from rppdyn.envs.wrappers import dictionary_of, unflattening
 from rppdyn.errors import modules_of, place_in_users_code, reason, search_modules
 from rppdyn.jobs.config.agent import EVALUATION_SEED
 from rppdyn.jobs.config.base import ConfigError, did_you_mean

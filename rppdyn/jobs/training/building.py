@@ -18,7 +18,8 @@ from stable_baselines3.common.utils import LinearSchedule
 from rppdyn.agents import RPPPPO, RPPSAC, Agent
 from rppdyn.agents.buffers import RowReplayBuffer
 from rppdyn.agents.policy import FREE_VARIANCE
-from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, plain_spec, symmetry_spec
+from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, symmetry_spec
+from rppdyn.envs.mirror import plain_spec
 from rppdyn.errors import place_in_users_code
 from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.agent import SAC_ONLY, ModelConfig, TrainAgentConfig

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from rppdyn.agents import MODELS as AGENT_MODELS
 from rppdyn.agents import SACSettings, compiling
 from rppdyn.agents import policy as defaults
-from rppdyn.envs import KNOWN_ENVIRONMENTS
+from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose, schemas
 from rppdyn.jobs.config.agent import MODELS, TrainAgentConfig
 from rppdyn.jobs.config.base import PRECISIONS, ConfigError, did_you_mean, without
