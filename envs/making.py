@@ -23,7 +23,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from rppdyn.envs.declared import require_model_fits
 from rppdyn.envs.state import Resumable
-from rppdyn.envs.wrappers import ReturnedError, blamed, flattened, require_reset
+from rppdyn.envs.wrappers import PASSIVE, ReturnedError, blamed, flattened, require_reset
 from rppdyn.errors import UserError, place_in_users_code, reason, require_trust, search_modules
 
 ARGUMENTS = ("env_id", "actuator_scale", "monitor", "named_by")
@@ -324,8 +324,8 @@ def _version(name: str) -> str:
 # -- environments of data ------------------------------------------------------------------------------------------------
 
 
-TRANSPARENT = ("Monitor", "RecordEpisodeStatistics", "Resumable")
-"""Wrappers that change nothing of what is seen and done; data are the same without them."""
+def _is_transparent(name: str) -> bool:
+    return name in PASSIVE and PASSIVE[name].is_transparent
 
 
 def recreation(spec: EnvSpec, name: str) -> tuple[str, dict[str, Any], dict[str, float]]:
@@ -366,7 +366,7 @@ def described(env: gym.Env) -> EnvSpec:
     _actuator_scale(env.spec, env.spec.id)  # refuses what could not be read again
     spec = replace(
         env.spec,
-        additional_wrappers=tuple(w for w in env.spec.additional_wrappers if w.name not in TRANSPARENT),
+        additional_wrappers=tuple(w for w in env.spec.additional_wrappers if not _is_transparent(w.name)),
         kwargs={key: value for key, value in env.spec.kwargs.items() if key != "render_mode"},
     )
     try:
@@ -385,7 +385,7 @@ def _actuator_scale(spec: EnvSpec, name: str) -> dict[str, float]:
         if wrapper.name == "ScaledActuators":
             for actuator, factor in (wrapper.kwargs or {}).get("scale", {}).items():
                 scale[actuator] = scale.get(actuator, 1.0) * factor
-        elif wrapper.name not in TRANSPARENT:
+        elif not _is_transparent(wrapper.name):
             raise ValueError(
                 f"{name}: behind the wrapper {wrapper.name} it may be another environment: collect without it, or from an "
                 "environment that is registered with it inside"

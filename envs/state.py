@@ -21,26 +21,12 @@ from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs.attributes import Packing, Unpacking, is_foreign
 from rppdyn.envs.simulator import get_derived, get_integration_state, set_derived, set_integration_state
-from rppdyn.envs.wrappers import blamed, held_remarks, require_reset, require_step
+from rppdyn.envs.wrappers import PASSIVE, blamed, held_remarks, require_reset, require_step
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
 FORMAT = 2
-
-WRAPPERS: dict[str, tuple[str, ...]] = {
-    "TimeLimit": ("_elapsed_steps",),
-    "OrderEnforcing": ("_has_reset",),
-    "PassiveEnvChecker": ("checked_reset", "checked_step", "checked_render", "close_called"),
-    "Monitor": (
-        "rewards", "needs_reset", "episode_returns", "episode_lengths", "episode_times", "total_steps",
-        "current_reset_info",
-    ),
-    "Resumable": (),
-}  # fmt: skip
-"""What library wrappers hold between steps that also hold files, clocks and checks; of others, every attribute is taken.
-
-PassiveEnvChecker looks at the first steps only, and Monitor's clock is kept as elapsed time."""
 
 OTHERWISE = frozenset({
     "env", "model", "data", "spec", "metadata", "action_space", "observation_space", "_action_space", "_observation_space",
@@ -193,12 +179,14 @@ def _layers(env) -> tuple[list[Any], Any]:
     return layers, env
 
 
-def _is_listed(layer: Any) -> bool:
-    return type(layer).__name__ in WRAPPERS and not is_foreign(type(layer))
+def _remembered(layer: Any) -> tuple[str, ...] | None:
+    """Names of what a library's wrapper holds between steps; None where every attribute is taken."""
+    known = PASSIVE.get(type(layer).__name__)
+    return None if known is None or is_foreign(type(layer)) else known.remembers
 
 
 def _with_attributes(layers: list[Any]) -> list[Any]:
-    return [layer for layer in layers if not _is_listed(layer)]
+    return [layer for layer in layers if _remembered(layer) is None]
 
 
 def _references(layers: list[Any], base: Any) -> frozenset[int]:
@@ -252,10 +240,10 @@ def _restore_simulator(base: Any, state: Mapping[str, Any]) -> None:
 
 def _wrapper_state(layer: Any) -> dict:
     name = type(layer).__name__
-    keys = WRAPPERS[name] if _is_listed(layer) else ()
+    keys = _remembered(layer) or ()
     saved = {"type": name, "attributes": {key: _plain(getattr(layer, key)) for key in keys}}
     saved["random"] = {key: _bits(space.np_random) for key, space in _own_spaces(layer).items()}
-    if name == "Monitor" and _is_listed(layer):
+    if name == "Monitor" and keys:
         saved["elapsed"] = time.time() - layer.t_start
     return saved
 
@@ -267,7 +255,7 @@ def _restore_wrapper(layer: Any, saved: dict) -> None:
         space.np_random.bit_generator.state = _own_bits(saved["random"][key])
     if "elapsed" in saved:
         layer.t_start = time.time() - saved["elapsed"]
-    if saved["type"] == "PassiveEnvChecker" and _is_listed(layer) and layer.checked_reset:
+    if saved["type"] == "PassiveEnvChecker" and _remembered(layer) and layer.checked_reset:
         # It would compare the next step with one that is not kept; its checks were for the first run.
         layer.checked_step = layer.checked_data_reuse = True
         layer._previous_data = None

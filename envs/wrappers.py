@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -14,15 +14,40 @@ from gymnasium import spaces
 
 from rppdyn.errors import UserError, is_users_class, place_in_users_code, place_of_method
 
+
+class Passive(NamedTuple):
+    """A class whose `step` and `reset` count, check, record or render, and leave dynamics and rewards alone.
+
+    Args:
+        package: of the class.
+        remembers: what it holds between steps beside files, clocks and checks; None where every attribute is taken.
+        is_transparent: whether what is seen and done is the same without it, so that data say nothing of it.
+    """
+
+    package: str = "gymnasium"
+    remembers: tuple[str, ...] | None = None
+    is_transparent: bool = False
+
+
 PASSIVE = {
-    "gymnasium": {
-        "Wrapper", "TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "RecordVideo", "Autoreset",
-        "RenderCollection", "HumanRendering", "AddWhiteNoise", "ObstructView",
-    },
-    "stable_baselines3": {"Monitor"},
-    "rppdyn": {"Resumable"},
+    "Wrapper": Passive(),
+    "TimeLimit": Passive(remembers=("_elapsed_steps",)),
+    "OrderEnforcing": Passive(remembers=("_has_reset",)),
+    "PassiveEnvChecker": Passive(remembers=("checked_reset", "checked_step", "checked_render", "close_called")),
+    "RecordEpisodeStatistics": Passive(is_transparent=True),
+    "RecordVideo": Passive(),
+    "Autoreset": Passive(),
+    "RenderCollection": Passive(),
+    "HumanRendering": Passive(),
+    "AddWhiteNoise": Passive(),
+    "ObstructView": Passive(),
+    "Monitor": Passive("stable_baselines3", (
+        "rewards", "needs_reset", "episode_returns", "episode_lengths", "episode_times", "total_steps",
+        "current_reset_info",
+    ), is_transparent=True),
+    "Resumable": Passive("rppdyn", (), is_transparent=True),
 }  # fmt: skip
-"""By package, classes whose `step` and `reset` count, check, record or render, and leave dynamics and rewards alone."""
+"""Wrappers that are passed over, by class; PassiveEnvChecker looks at the first steps only."""
 
 
 def refuse_vector_env(env: Any) -> None:
@@ -48,8 +73,11 @@ def layers(env: gym.Env) -> Iterator[gym.Wrapper]:
 
 def is_passive(wrapper: gym.Wrapper) -> bool:
     """Check whether a wrapper's `step` and `reset` are those of a class in `PASSIVE`."""
-    methods = (type(wrapper).step, type(wrapper).reset)
-    return all(m.__qualname__.partition(".")[0] in PASSIVE.get(m.__module__.partition(".")[0], ()) for m in methods)
+    return all(
+        (known := PASSIVE.get(method.__qualname__.partition(".")[0])) is not None
+        and method.__module__.partition(".")[0] == known.package
+        for method in (type(wrapper).step, type(wrapper).reset)
+    )
 
 
 def acting_wrappers(env: gym.Env) -> list[gym.Wrapper]:
