@@ -15,6 +15,7 @@ if __name__ != "rppdyn.agents":
     raise ImportError(f"this folder is imported as rppdyn.agents, not as {__name__!r}; write `import rppdyn.agents`")
 
 from rppdyn.agents.callbacks import LearnVariances, WidenVariances
+from rppdyn.agents.crossq import CrossQSettings, CrossQUpdate, RPPCrossQ
 from rppdyn.agents.export import DeployedPolicy, export_onnx, export_torch, pretrained_agents, pretrained_card
 from rppdyn.agents.measures import (
     AgentEquivarianceError,
@@ -31,6 +32,9 @@ from rppdyn.envs.episodes import played_episodes, random_policy, replay_episodes
 __all__ = [
     "MODELS",
     "RPPPPO",
+    "CrossQSettings",
+    "CrossQUpdate",
+    "RPPCrossQ",
     "RPPSAC",
     "Agent",
     "AgentEquivarianceError",

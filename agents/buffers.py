@@ -314,7 +314,7 @@ class BatchSampler:
             "observations": data.observations,
             "next_observations": data.next_observations,
             "actions": data.actions.to(dtype),
-            "rewards": data.rewards.squeeze(-1).to(dtype),
+            "rewards": agent.scaled(data.rewards.squeeze(-1).to(dtype)),
             "dones": data.dones.squeeze(-1),  # as stored: discounts are rounded as stable-baselines3's are
             "transitions": self._count(),
         }

@@ -158,8 +158,9 @@ class WidenVariances(BaseCallback):
         optimiser = agent.critic.optimizer
         for net in agent.critic.q_networks:
             self._widen(net, critic, share, optimiser)
-        for net in agent.critic_target.q_networks:
-            self._widen(net, critic, share, None)
+        if agent.critic_target is not agent.critic:
+            for net in agent.critic_target.q_networks:
+                self._widen(net, critic, share, None)
         self._widen(agent.actor.net, arguments["free_variance"], share, agent.actor.optimizer)
 
     def _widen(self, net: RPPEMLP, last: float, share: float, optimiser: torch.optim.Optimizer | None) -> None:

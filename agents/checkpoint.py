@@ -33,7 +33,7 @@ COUNTERS = (
 )
 LEARNED = ("parameters", "variables", "observed", "replay")
 """Names of the tensors and arrays that are finite in every checkpoint: what is learned, and from what."""
-OBSERVED = ("_last_obs", "_last_original_obs", "_last_episode_starts")
+OBSERVED = ("_last_obs", "_last_original_obs", "_last_episode_starts", "_discounted_returns")
 
 
 def capture(agent: RPPSAC) -> dict[str, Any]:
@@ -60,7 +60,9 @@ def capture_common(agent: RPPSAC | RPPPPO) -> dict[str, Any]:
         "identity": agent.identity(),
         "parameters": _plain(agent.get_parameters()),
         "counters": {name: getattr(agent, name) for name in COUNTERS if hasattr(agent, name)},
-        "observed": {} if agent.fresh_episodes else {name: _plain(getattr(agent, name)) for name in OBSERVED},
+        "observed": {}
+        if agent.fresh_episodes
+        else {n: _plain(getattr(agent, n)) for n in OBSERVED if hasattr(agent, n)},
         "episodes": {name: _plain(getattr(agent, name)) for name in ("ep_info_buffer", "ep_success_buffer")},
         "random": {
             **{name: _plain(state) for name, state in GlobalStates.now()._asdict().items()},

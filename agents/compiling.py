@@ -158,9 +158,9 @@ class FastUpdate:
 
     def act(self, observations: Tensor, noise: Tensor) -> Tensor:
         """Actions as `SACUpdate.act` gives them; compiled, too, since small operations take long after an update."""
-        vectors = self.update.state["actor"]
+        vectors, running = self.update.state["actor"], self.update.state.get("actor.running")
         key = "actions", *_signature({"observations": observations, "vectors": vectors})
-        return self._run(key, self.update.sampled_actions, observations, noise, vectors)
+        return self._run(key, self.update.sampled_actions, observations, noise, vectors, running)
 
     def _run(self, key: tuple, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function compiled where agents have that; plainly else, or where torch fails unasked."""

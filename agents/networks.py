@@ -26,6 +26,7 @@ from torch.nn.functional import softplus
 
 from rppdyn.envs import SymmetrySpec
 from rppdyn.nn import RPPEMLP, InvariantNormaliser
+from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.nn.networks import ModuleList
 from rppdyn.nn.normaliser import blocks_of, deviation_rep
 from rppdyn.reps import Rep
@@ -211,10 +212,14 @@ class RPPActor(BasePolicy):
 
 
 class RPPCritic(BaseModel):
-    """Observation and action in [-1, 1] to a value, once for each network: networks from obs_rep + action_rep to a scalar."""
+    """Observation and action in [-1, 1] to a value, once for each network: networks from obs_rep + action_rep to a scalar.
+
+    With `atoms` (least, largest, number) networks give logits of that many values, and the value is the mean.
+    """
 
     features_extractor: SymmetricFeatures
     q_networks: ModuleList[RPPEMLP]
+    atoms: Tensor | None
 
     def __init__(
         self,
@@ -222,19 +227,61 @@ class RPPCritic(BaseModel):
         action_space: spaces.Box,
         features_extractor: SymmetricFeatures,
         nets: Sequence[RPPEMLP],
+        atoms: Sequence[float] | None = None,
     ) -> None:
         super().__init__(observation_space, action_space, features_extractor=features_extractor)
         self.q_networks = ModuleList(nets)
+        support = None if atoms is None else torch.linspace(atoms[0], atoms[1], int(atoms[2]))
+        self.register_buffer("atoms", support, persistent=False)
 
     def forward(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, ...]:
         """One (B, 1) value per critic."""
         x = torch.cat([self.features_extractor(observations), actions], dim=-1)
-        return tuple(net(x) for net in self.q_networks)
+        return tuple(self._value(net(x)) for net in self.q_networks)
 
     def q1_forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """The first critic's value, (B, 1)."""
         x = torch.cat([self.features_extractor(observations), actions], dim=-1)
-        return self.q_networks[0](x)
+        return self._value(self.q_networks[0](x))
+
+    def _value(self, output: Tensor) -> Tensor:
+        return output if self.atoms is None else output.softmax(-1) @ self.atoms.unsqueeze(-1)
+
+
+class RewardScale(ExactBuffers):
+    """Divides rewards so that discounted returns have a standard deviation of at most 1 and stay within a bound.
+
+    G = gamma G + r runs along each environment's episodes; the scale is max(std of G, largest |G| / bound) (SimbaV2, Lee et al.
+    2025). Statistics move as transitions are stored; returns under way are the agent's.
+    """
+
+    moments: Tensor
+    scale: Tensor
+    scale_exact: Tensor
+
+    def __init__(self, bound: float) -> None:
+        super().__init__()
+        self.bound = bound
+        self.register_exact(
+            "moments", torch.zeros(4), working_copy=False
+        )  # count, mean, sum of squares about it, largest
+        self.register_exact("scale", torch.ones(()))
+
+    @torch.no_grad()
+    def observe(self, returns: Tensor) -> None:
+        """Move the statistics by discounted returns (n,)."""
+        moments = self.moments.cpu()
+        count, mean, square, largest = moments.tolist()
+        for value in returns.tolist():
+            count += 1
+            delta = value - mean
+            mean += delta / count
+            square += delta * (value - mean)
+            largest = max(largest, abs(value))
+        scale = max(math.sqrt(square / count), largest / self.bound) or 1.0
+        self.moments.copy_(torch.tensor([count, mean, square, largest], dtype=torch.float64))
+        self.scale_exact.fill_(scale)
+        self.scale.fill_(scale)
 
 
 def new_generator() -> torch.Generator:

@@ -20,6 +20,7 @@ from stable_baselines3.sac.policies import SACPolicy
 from torch import Tensor
 
 from rppdyn.agents.networks import (
+    RewardScale,
     RPPActor,
     RPPCritic,
     SymmetricFeatures,
@@ -56,7 +57,7 @@ OUTPUT_SCALE = 0.01
 
 FIXED_ARGUMENTS = (
     "rep_in", "rep_out", "group", "hidden", "num_layers", "equivariant_variance", "free_variance", "output_scale", "generator",
-    "groups", "variances", "device",
+    "groups", "variances", "device", "normalisation",
 )  # fmt: skip
 """Arguments of networks that follow from the spec, or are the policy's own."""
 
@@ -95,6 +96,7 @@ class NetworkOptions:
         groups: a chain of groups, the spec's first, each a subgroup of the one before, given by the matrices by which it acts
             in that; of "rpp", and of the actor of "rpp_policy_only".
         variances: with `groups`, one for each of them and the free pathway's last, in the place of all other variances.
+        normalisation: "batch" or "renorm", of networks that `RPPCrossQ` trains; None for none.
     Raises:
         ValueError: an unknown model, layers or an activation that are none, arguments that networks don't have.
     """
@@ -110,6 +112,7 @@ class NetworkOptions:
     network_kwargs: Mapping[str, Any] | None = None
     groups: Any = None
     variances: Any = None
+    normalisation: str | None = None
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
@@ -181,7 +184,7 @@ class NetworkOptions:
 
     def plain(self) -> dict[str, Any]:
         """Plain data; without what older policies don't have, where it is not given."""
-        later = ("critic_hidden", "groups", "variances")
+        later = ("critic_hidden", "groups", "variances", "normalisation")
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in fields.items() if value is not None or name not in later}
 
@@ -270,6 +273,7 @@ class NetworkOptions:
             num_layers=None if isinstance(hidden, list) else self.num_layers,
             generator=generator,
             output_scale=output_scale,
+            normalisation=self.normalisation,
             **prior,
             **options,
         )
@@ -375,12 +379,14 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
 
     Args:
         spec: the symmetry of the environment, as `SymmetrySpec` or as what its `to_dict` returns.
-        model, hidden, num_layers, critic_hidden: the networks (`NetworkOptions`).
+        model, hidden, num_layers, critic_hidden, normalisation: the networks (`NetworkOptions`); normalised, without targets.
         equivariant_variance, free_variance, critic_equivariant_variance, critic_free_variance, groups, variances: their priors.
             `RPPSAC` takes free_variance="certified", too, and keeps the number that the environment's certificate makes of it.
         network_kwargs: further arguments of the networks.
         output_scale: scale of the actor's last layer at the start.
         n_critics: number of critics, of which targets take the minimum.
+        atoms: least value, largest value and number of the values that critics give probabilities to; None for critics that
+            give one value.
         optimizer_kwargs: Adam's `betas` and `eps`; betas default to (0.5, 0.999).
         net_arch, activation_fn: as stable-baselines3's policies have them, in the place of `hidden` and of the activation in
             `network_kwargs`: [64, 64] or dict(pi=[64, 64], qf=[128, 128]), and a class of `torch.nn`.
@@ -420,6 +426,8 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         net_arch: Any = None,
         activation_fn: Any = None,
         critic_hidden: int | Sequence[int] | None = None,
+        normalisation: str | None = None,
+        atoms: Sequence[float] | None = None,
         use_sde: bool = False,
     ) -> None:
         if n_critics < 1:
@@ -432,12 +440,12 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
             model=model, hidden=hidden, num_layers=num_layers, critic_hidden=critic_hidden,
             equivariant_variance=equivariant_variance, free_variance=free_variance,
             critic_equivariant_variance=critic_equivariant_variance, critic_free_variance=critic_free_variance,
-            groups=groups, variances=variances, network_kwargs=network_kwargs,
+            groups=groups, variances=variances, network_kwargs=network_kwargs, normalisation=normalisation,
         )  # fmt: skip
-        self._set_options(
-            observation_space, action_space, spec, options, use_sde,
-            output_scale=output_scale, n_critics=n_critics, optimizer_kwargs=optimizer_kwargs,
-        )  # fmt: skip
+        own = dict(output_scale=output_scale, n_critics=n_critics, optimizer_kwargs=optimizer_kwargs)
+        if atoms is not None:
+            own["atoms"] = list(atoms)
+        self._set_options(observation_space, action_space, spec, options, use_sde, **own)
         super(SACPolicy, self).__init__(
             observation_space,
             action_space,
@@ -452,9 +460,13 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         self.actor = self.make_actor(generator)
         self.actor.optimizer = torch.optim.Adam(self.actor.net.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
         self.critic = self.make_critic(generator)
-        # A copy, down to whatever the networks drew at construction; the features stay shared.
-        shared = {id(self.features_extractor): self.features_extractor}
-        self.critic_target = copy.deepcopy(self.critic, shared)
+        if self.options.normalisation is not None:
+            object.__setattr__(self, "critic_target", self.critic)  # no module of its own, nor saved twice
+        else:  # a copy, down to whatever the networks drew at construction; the features stay shared
+            shared = {id(self.features_extractor): self.features_extractor}
+            self.critic_target = copy.deepcopy(self.critic, shared)
+        if "atoms" in self._arguments:
+            self.reward_scale = RewardScale(self._arguments["atoms"][1])
         parameters = self.critic.q_networks.parameters()
         self.critic.optimizer = torch.optim.Adam(parameters, lr=lr_schedule(1), **self.optimizer_kwargs)
 
@@ -466,9 +478,13 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
 
     def make_critic(self, generator: torch.Generator) -> RPPCritic:  # type: ignore[override]
         rep_in, rep_out = self.spec.obs_rep + self.spec.action_rep, Scalar(self.spec.group)
-        count = self._arguments["n_critics"]
+        count, atoms = self._arguments["n_critics"], self._arguments.get("atoms")
+        if atoms is not None:
+            rep_out = int(atoms[2]) * rep_out
         nets = [self.options.build("critic", self.spec, rep_in, rep_out, generator) for _ in range(count)]
-        return RPPCritic(self.observation_space, self.action_space, self.features_extractor, nets).to(self.device)
+        return RPPCritic(self.observation_space, self.action_space, self.features_extractor, nets, atoms).to(
+            self.device
+        )
 
     def set_training_mode(self, mode: bool) -> None:
         """Note the mode; nothing here works differently in training, and stable-baselines3 calls this at every step."""

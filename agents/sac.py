@@ -85,6 +85,7 @@ class RPPSAC(SymmetricAgent, SAC):
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"RPPPolicy": RPPPolicy}
+    update_class: ClassVar[type[SACUpdate]] = SACUpdate
     policy: RPPPolicy
     action_space: spaces.Box
     train_freq: TrainFreq  # type: ignore[assignment]  # as stable-baselines3 converts what it is given
@@ -136,6 +137,10 @@ class RPPSAC(SymmetricAgent, SAC):
     def _setup_model(self) -> None:
         check_settings(self)
         check_wrapper(self._vec_normalize_env)
+        if self.update_class.has_targets and (kind := self.policy_kwargs.get("normalisation")) is not None:
+            raise ValueError(
+                f"normalisation={kind!r}: targets don't fit networks that batches normalise; use RPPCrossQ"
+            )
         chosen = self.replay_buffer_class
         plain = chosen in (None, ReplayBuffer) and self.n_steps == 1
         if plain and not self.optimize_memory_usage and not self.replay_buffer_kwargs:
@@ -153,7 +158,7 @@ class RPPSAC(SymmetricAgent, SAC):
             refuse_changed_rewards(self.spec)
         self._log_alpha: Tensor | None = None  # of a temperature that is not learned
         self._own_update: SACUpdate | None = None  # of this agent alone, from its first action or update on
-        self._sums: tuple[Metrics, int] | None = None  # of the last updates, where they were computed, and how many
+        self._sums: list[tuple[Metrics, int]] = []  # of the last updates, and how many, by the metrics that they have
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -217,7 +222,7 @@ class RPPSAC(SymmetricAgent, SAC):
     def own_update(self) -> SACUpdate:
         """The gradient update of this agent alone; its actions in training are computed there, too."""
         if self._own_update is None:
-            self._own_update = SACUpdate([self])
+            self._own_update = self.update_class([self])
         return self._own_update
 
     def update_state(self) -> State:
@@ -240,11 +245,15 @@ class RPPSAC(SymmetricAgent, SAC):
         Args:
             wait: False leaves metrics on a device, which would have to be waited for, until the log is written.
         """
-        if self._sums is None or not (wait or self._sums[0].values.device.type == "cpu"):
+        if not self._sums or not (wait or self._sums[0][0].values.device.type == "cpu"):
             return
-        (names, sums), count = self._sums
-        means = {name: value / count for name, value in zip(names, sums.tolist(), strict=True)}
-        self._sums = None
+        totals: dict[str, list[float]] = {}
+        for (names, sums), count in self._sums:
+            for name, value in zip(names, sums.tolist(), strict=True):
+                total = totals.setdefault(name, [0.0, 0.0])
+                total[:] = total[0] + value, total[1] + count
+        means = {name: value / count for name, (value, count) in totals.items()}
+        self._sums = []
         self.check_finite({name: value for name, value in means.items() if name != "ent_coef"})
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name, value in sorted(means.items()):
@@ -259,6 +268,10 @@ class RPPSAC(SymmetricAgent, SAC):
             for name, value in self.pathway_statistics().items():
                 self.logger.record(f"pathway/{name}", value)
         super().dump_logs()
+
+    def scaled(self, rewards: Tensor) -> Tensor:
+        """Rewards as updates see them."""
+        return rewards
 
     # -- collection of transitions ------------------------------------------------------------------------------------
 
@@ -468,16 +481,16 @@ def train_agents(update: SACUpdate, gradient_steps: int, batch_size: int) -> Non
     for agent in agents:
         agent.policy.set_training_mode(True)
         agent._update_learning_rate([*agent.optimisers.values()])
-    total: Tensor | None = None
+    totals: dict[tuple[str, ...], tuple[Tensor, int]] = {}
     with matmul_precision(update_precision(agents[0].matmul_precision, agents[0].device)):
         for _ in range(gradient_steps):
             names, values = update.step(batch_size, [agent.settings() for agent in agents])
-            total = values.clone() if total is None else total.add_(values)
+            total, count = totals.get(names, (None, 0))
+            totals[names] = values.clone() if total is None else total.add_(values), count + 1
             for agent in agents:
                 agent._n_updates += 1
-    if total is not None:
-        for agent, sums in zip(agents, total.unbind(1), strict=True):
-            agent._sums = Metrics(names, sums), gradient_steps
+    for i, agent in enumerate(agents if totals else ()):
+        agent._sums = [(Metrics(names, total[:, i]), count) for names, (total, count) in totals.items()]
 
 
 @torch.no_grad()

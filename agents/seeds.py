@@ -271,7 +271,7 @@ def train_together(trainers: Sequence[SeedTrainer], total_timesteps: int) -> Non
             if trainer.error is None:
                 with trainer.guarded():
                     trainer.agent.record_updates()
-            SACUpdate([trainer.agent]).unstack()
+            trainer.agent.update_class([trainer.agent]).unstack()
     for trainer in trainers:
         trainer.end()
 
@@ -286,7 +286,7 @@ class Updates:
         """The update of these trainers' agents."""
         agents = [trainer.agent for trainer in trainers]
         known = next((update for update in self._known if update.agents == agents), None)
-        update = known or SACUpdate(agents)
+        update = known or agents[0].update_class(agents)
         self._known = [update, *(other for other in self._known if set(other.agents).isdisjoint(agents))]
         return update
 

@@ -14,6 +14,7 @@ agents' networks and optimisers; n_pi and n_q are the numbers of parameters, K t
 | `<name>.mean`, `<name>.square` | as `<name>` | Adam's moments of `actor`, `critic` and `log_alpha` |
 | `<name>.step` | (S, p) | Adam's step count, once per parameter tensor, all equal |
 | `<name>.precision`, `<name>.constant` | (N or 1, n), (N,) | negative log priors, v' diag(precision) v / 2 + constant |
+| `actor.running`, `critic.running` | (S, .), (S K, .) | running statistics of normalised networks, which CrossQ's are |
 
 Losses are functions of assembled weights (dense matrices that `Ensemble.assemble` makes of parameters), and gradients those of
 autograd; priors are quadratic, and theirs are written out.
@@ -109,11 +110,14 @@ class SACUpdate:
         ValueError: networks that differ in more than what is drawn or learned.
     """
 
+    has_targets = True
+
     def __init__(self, agents: Sequence[RPPSAC]) -> None:
         self.agents = list(agents)
         self.actors = Ensemble([agent.actor.net for agent in agents], own=False)
         self.critics = Ensemble([net for agent in agents for net in agent.critic.q_networks], own=False)
-        self.targets = Ensemble([net for agent in agents for net in agent.critic_target.q_networks], own=False)
+        targets = [net for agent in agents for net in agent.critic_target.q_networks]
+        self.targets = Ensemble(targets, own=False) if self.has_targets else self.critics
         self.features = [agent.policy.features_extractor for agent in agents]
         self.blocks = agents[0].actor.blocks
         self.state: State = {}
@@ -178,46 +182,60 @@ class SACUpdate:
             `ent_coef_loss`, `actor_prior`, `critic_prior` (negative log priors over N, constants included), `entropy`, and
             `mirror_loss` (without its weight) where it is in use.
         """
-        rate, gamma, tau, noise_variance, target_entropy = numbers.unbind()
-        alpha, share = state["log_alpha"].exp(), 1 / batch["transitions"]
-        count = self.critics.members // self.actors.members
-
-        # The critics' targets
-        output = self.actors.apply(batch["next_features"], self.actors.assemble(state["actor"]))
-        following, log_prob = sample_with_log_prob(output, batch["next_noise"], self.blocks)
+        rate, gamma, tau, noise_variance, _ = numbers.unbind()
+        alpha = state["log_alpha"].exp()
+        following, log_prob = self.following(state, batch)
         values = self.values(batch["next_features"], following, self.targets.assemble(state["target"]))
         value = values.amin(1) - alpha * log_prob
         discounts = batch.get("discounts", gamma.to(batch["dones"].dtype))  # rounded as stable-baselines3's are
         y = batch["rewards"] + (1 - batch["dones"]) * discounts * value
-
-        # The critics
         gradient, losses = gradient_of(
             lambda vectors: self.critic_loss(batch, y, noise_variance, self.critics.assemble(vectors)), state["critic"]
         )
-        penalty = add_prior_(gradient, state, "critic", share.repeat_interleave(count).unsqueeze(1))
-        clipped = clip_(gradient.view(len(alpha), -1), settings.max_gradient_norm).view_as(gradient)
-        adam_step_(state, "critic", clipped, rate, settings)
+        penalty = self.move_critics_(state, batch, gradient, rate, settings)
+        metrics = {"critic_loss": losses, "critic_prior": penalty, **self.move_actors_(state, batch, numbers, settings)}
+        state["target"].lerp_(state["critic"], tau.repeat_interleave(self.critics.members // len(alpha), 0))
+        return Metrics(tuple(metrics), torch.stack(list(metrics.values())))
 
-        # The actor, whose prior alpha scales; its metric is without it
-        improved = self.critics.assemble(state["critic"])
+    def following(self, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Actions in the next states, and their log-densities."""
+        weights = self.actors.assemble(state["actor"], state.get("actor.running"))
+        output = self.actors.apply(batch["next_features"], weights)
+        return sample_with_log_prob(output, batch["next_noise"], self.blocks)
+
+    def move_critics_(
+        self, state: State, batch: Batch, gradient: Tensor, rate: Tensor, settings: SACSettings
+    ) -> Tensor:
+        """One step of the critics by the gradient of their loss; returns their priors' part of it, (S,)."""
+        count = self.critics.members // self.actors.members
+        share = 1 / batch["transitions"]
+        penalty = add_prior_(gradient, state, "critic", share.repeat_interleave(count).unsqueeze(1))
+        clipped = clip_(gradient.view(len(share), -1), settings.max_gradient_norm).view_as(gradient)
+        adam_step_(state, "critic", clipped, rate, settings)
+        return penalty.view(-1, count).sum(1)
+
+    def move_actors_(
+        self, state: State, batch: Batch, numbers: Tensor, settings: SACSettings, running: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """One step of actors and temperatures, by critics with these running statistics; returns their metrics."""
+        rate, *_, target_entropy = numbers.unbind()
+        alpha = state["log_alpha"].exp()
+        improved = self.critics.assemble(state["critic"], running)
         gradient, metrics = gradient_of(
-            lambda vectors: self.actor_loss(batch, alpha, improved, self.actors.assemble(vectors), settings),
-            state["actor"],
+            lambda vectors: self.actor_loss(batch, alpha, improved, vectors, state, settings), state["actor"]
         )
-        metrics["critic_loss"], metrics["critic_prior"] = losses, penalty.view(-1, count).sum(1)
-        metrics["actor_prior"] = add_prior_(gradient, state, "actor", share.unsqueeze(1), alpha)
+        after = metrics.pop("running", None)
+        # alpha scales the prior; its metric is without it
+        metrics["actor_prior"] = add_prior_(gradient, state, "actor", (1 / batch["transitions"]).unsqueeze(1), alpha)
         metrics["ent_coef"] = alpha.squeeze(1)
         adam_step_(state, "actor", clip_(gradient, settings.max_gradient_norm), rate, settings)
-
-        # The temperature
         if settings.learn_temperature:
             surplus = metrics["entropy"].unsqueeze(1) - target_entropy
             metrics["ent_coef_loss"] = (state["log_alpha"] * surplus).squeeze(1)
             adam_step_(state, "log_alpha", surplus, rate, settings)
-
-        # The targets
-        state["target"].lerp_(state["critic"], tau.repeat_interleave(count, 0))
-        return Metrics(tuple(metrics), torch.stack(list(metrics.values())))
+        if after is not None:
+            state["actor.running"].copy_(after)
+        return metrics
 
     def critic_loss(self, batch: Batch, y: Tensor, noise_variance: Tensor, weights: Any) -> tuple[Tensor, Tensor]:
         """The loss of critics with these weights, summed over agents, and each agent's, (S,)."""
@@ -226,15 +244,22 @@ class SACUpdate:
         return losses.sum(), losses
 
     def actor_loss(
-        self, batch: Batch, alpha: Tensor, critics: Any, weights: Any, settings: SACSettings
+        self, batch: Batch, alpha: Tensor, critics: Any, vectors: Tensor, state: State, settings: SACSettings
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of actors with these weights, summed over agents, and each agent's metrics, (S,)."""
+        """The loss of actors with these parameters, summed over agents, and each agent's metrics, (S,).
+
+        Of normalised actors, also what their `running` statistics become.
+        """
         states = [batch["features"], *([batch["image_features"]] if settings.mirror_loss else [])]
-        output = self.actors.apply(torch.cat(states, 1), weights)
+        x, after = torch.cat(states, 1), {}
+        if self.actors.running is None:
+            output = self.actors.apply(x, self.actors.assemble(vectors))
+        else:
+            output, after["running"] = self.actors.on_batch(x, vectors, state["actor.running"])
         here = output[:, : batch["features"].shape[1]]
         actions, log_prob = sample_with_log_prob(here, batch["noise"], self.blocks)
         losses = (alpha * log_prob - self.values(batch["features"], actions, critics).amin(1)).mean(1)
-        metrics = {"actor_loss": losses, "entropy": -log_prob.mean(1)}
+        metrics = {"actor_loss": losses, "entropy": -log_prob.mean(1), **after}
         if settings.mirror_loss:
             here, image = mode_action(output, self.blocks).chunk(2, dim=1)
             difference = image - torch.einsum("...ij,...j->...i", batch["action_maps"], here)
@@ -244,20 +269,27 @@ class SACUpdate:
 
     def values(self, features: Tensor, actions: Tensor, weights: Any) -> Tensor:
         """The value of each of an agent's critics, (S, K, B)."""
+        x = self.critic_inputs(features, actions)
+        return self.critics.apply(x, weights).view(len(features), -1, x.shape[1])
+
+    def critic_inputs(self, features: Tensor, actions: Tensor) -> Tensor:
+        """States and actions (S, B, .) for each of an agent's critics, (S K, B, n)."""
         x = torch.cat([features, actions], dim=-1)
-        count = self.critics.members // len(x)
-        x = x.unsqueeze(1).expand(-1, count, -1, -1).flatten(0, 1)
-        return self.critics.apply(x, weights).view(-1, count, x.shape[1])
+        return x.unsqueeze(1).expand(-1, self.critics.members // len(x), -1, -1).flatten(0, 1)
 
     def stacked(self, batches: Sequence[Batch]) -> Batch:
         """The batches of all agents as one, with features in the place of raw observations."""
         each = [with_features(batch, features) for batch, features in zip(batches, self.features, strict=True)]
         return {name: torch.stack([batch[name] for batch in each]) for name in each[0]}
 
-    def sampled_actions(self, observations: Tensor, noise: Tensor, vectors: Tensor | None = None) -> Tensor:
+    def sampled_actions(
+        self, observations: Tensor, noise: Tensor, vectors: Tensor | None = None, running: Tensor | None = None
+    ) -> Tensor:
         """Actions as `act` gives them, of actors with these parameters, or with their own."""
         seen = [features(x) for features, x in zip(self.features, observations.unbind(), strict=True)]
-        return sample_action(self.actors.apply(torch.stack(seen), self.actors.assemble(vectors)), noise, self.blocks)
+        return sample_action(
+            self.actors.apply(torch.stack(seen), self.actors.assemble(vectors, running)), noise, self.blocks
+        )
 
     # -- its memory ------------------------------------------------------------------------------------------------
 
@@ -273,9 +305,13 @@ class SACUpdate:
         same = len(holders) == len(self._optimisers) and not any(map(is_not, holders, self._optimisers))
         if not any(moved) and same and self._addresses == addresses:
             return
-        state: State = {"actor": self.actors.flat, "critic": self.critics.flat, "target": self.targets.flat}
+        state: State = {"actor": self.actors.flat, "critic": self.critics.flat}
+        if self.has_targets:
+            state["target"] = self.targets.flat
         state["log_alpha"] = flatten_(log_alphas).view(-1, 1)
         for name, ensemble in (("actor", self.actors), ("critic", self.critics)):
+            if ensemble.running is not None:
+                state[f"{name}.running"] = ensemble.running
             state[f"{name}.precision"], state[f"{name}.constant"] = prior_precision(ensemble)
         for name, parameters in self._trained(log_alphas).items():
             moments = [_moments(o, p) for o, ps in parameters for p in ps]
@@ -300,7 +336,8 @@ class SACUpdate:
     def unstack(self, index: int | None = None) -> None:
         """Give agents memory of their own again, so that what one saves holds nothing of the others; or one of them."""
         for agent in self.agents if index is None else [self.agents[index]]:
-            for tensor in (*agent.policy.parameters(), agent.log_alpha):
+            running = [buffer for name, buffer in agent.policy.named_buffers() if name.endswith(".running")]
+            for tensor in (*agent.policy.parameters(), *running, agent.log_alpha):
                 tensor.data = tensor.data.clone()
             for optimiser in agent.optimisers.values():
                 for moments in optimiser.state.values():

@@ -237,7 +237,7 @@ class FileAgent:
 
 # -- what tells runs apart ---------------------------------------------------------------------------------------------
 
-AGENTS = {"ppo": "agent.ppo"}
+AGENTS = {"ppo": "agent.ppo", "crossq": "agent.crossq"}
 """Keys of agents other than soft actor-critic."""
 IGNORED = (
     "seed",
@@ -272,7 +272,7 @@ def model_of(config: Mapping[str, Any]) -> str:
 
 
 def agent_of(config: Mapping[str, Any]) -> str:
-    """The agent of a flattened configuration: "sac" or "ppo"."""
+    """The agent of a flattened configuration: "sac", "crossq" or "ppo"."""
     return next((name for name, part in AGENTS.items() if any(key.startswith(f"{part}.") for key in config)), "sac")
 
 

@@ -166,7 +166,8 @@ class Ensemble(Network):
             vectors: parameters in the place of :attr:`flat`, of networks that own theirs.
             running: with them, statistics in the place of :attr:`running`.
         """
-        if vectors is None or (vectors is self.flat and not torch.compiler.is_compiling()):
+        own = vectors is self.flat and (running is None or running is self.running)
+        if vectors is None or (own and not torch.compiler.is_compiling()):
             if self.own or self.as_one:
                 return self.net.assemble()
             vectors = self.flat
@@ -191,6 +192,10 @@ class Ensemble(Network):
         each = zip(self.nets, self._each(vectors, running), self._of_members(x), strict=True)
         outputs, after = zip(*(call_with(net, named, _on_batch, own) for net, named, own in each), strict=True)
         return torch.stack(outputs), torch.stack(after)
+
+    def hidden_weights(self, vectors: Float[Tensor, "members n"]) -> list[Float[Tensor, "members out in"]]:
+        """The dense weights of the hidden layers, without normalisation, of these parameters."""
+        return call_with(self.net, self.named(vectors), _hidden_weights)
 
     def _each(self, vectors: Tensor, running: Tensor | None) -> list[dict[str, Tensor]]:
         named = self.named(vectors) | self._statistics_of(running)
@@ -299,6 +304,10 @@ def _assembled(net: Any) -> Weights:
 
 def _on_batch(net: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return net.on_batch(x)
+
+
+def _hidden_weights(net: Any) -> list[Tensor]:
+    return [block.linear.assemble()[0] for block in net.blocks]
 
 
 def flatten_(tensors: Sequence[Tensor]) -> Tensor:

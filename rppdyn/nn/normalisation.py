@@ -13,6 +13,7 @@ Source: Ioffe & Szegedy 2015 (batch normalisation); Ioffe 2017 (renormalisation)
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -20,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.nn.coefficients import ExactBuffers
-from rppdyn.nn.linear import bind, check_size
-from rppdyn.nn.pathways import AffineMap
+from rppdyn.nn.linear import RelaxedLinear, bind, check_size
+from rppdyn.nn.pathways import AffineMap, EquivariantPathway, FreePathway, LinearPathway
 from rppdyn.reps import Rep
 
 TOLERANCE = 1e-6
@@ -166,3 +167,67 @@ class BatchNorm(ExactBuffers):
 def _folded(weight: Tensor, bias: Tensor | None, factor: Tensor, offset: Tensor) -> AffineMap:
     moved = (weight @ offset.unsqueeze(-1)).squeeze(-1)
     return weight * factor.unsqueeze(-2), moved if bias is None else bias + moved
+
+
+class RowNorm:
+    """Scales the rows of hidden layers to norm 1, those of one pool to a mean square norm of 1.
+
+    It is the sum of a layer's pathways whose rows are measured. The parameters of all pathways are multiplied by one number for
+    a pool, biases as well. So the ratio of pathways stays, and so does the function, with "relu" and normalisation behind it.
+
+    Args:
+        net: a network of the kind.
+        names: parameters, as they lie in the vectors that are scaled.
+    Raises:
+        ValueError: a layer's basis mixes the rows of several pools.
+    """
+
+    def __init__(self, net: nn.Module, names: Sequence[str]):
+        parameters = dict(net.named_parameters())
+        places: dict[str, Tensor] = {}
+        self.means: list[Tensor] = []
+        start = 1  # of a layer's pools among all factors, of which the first is 1
+        for layer, linear in net.named_modules():
+            if not isinstance(linear, RelaxedLinear) or layer == "head":
+                continue
+            labels, _ = pools(linear.rep_out)
+            for pathway in linear.linear_pathways:
+                name = next(n for n, child in linear.named_children() if child is pathway)
+                places |= {f"{layer}.{name}.{k}": start + place for k, place in _places(pathway, labels).items()}
+            one_hot = F.one_hot(labels).to(next(net.parameters()))
+            self.means.append(one_hot / one_hot.sum(0))
+            start += one_hot.shape[1]
+        each = [places.get(name, torch.zeros(parameters[name].numel(), dtype=torch.int64)) for name in names]
+        self.index = torch.cat(each).to(self.means[0].device)
+
+    @torch.no_grad()
+    def scale_(self, vectors: Float[Tensor, "members n"], weights: Sequence[Float[Tensor, "members out in"]]) -> None:
+        """Scale parameters in place; ``weights`` are the hidden layers' of these parameters."""
+        factors = [vectors.new_ones(len(vectors), 1)]
+        for weight, mean in zip(weights, self.means, strict=True):
+            factors.append((weight.square().sum(-1) @ mean).clamp_min(SMALLEST_NORM**2).rsqrt())
+        vectors.mul_(torch.cat(factors, 1).index_select(1, self.index))
+
+
+SMALLEST_NORM = 1e-6  # of rows that are scaled: others would be mostly rounding
+
+
+def _places(pathway: LinearPathway, labels: Tensor) -> dict[str, Tensor]:
+    """The pool of each entry of a pathway's parameters, by their names."""
+    if isinstance(pathway, FreePathway):
+        weight, bias = pathway.weight, pathway.bias
+        return {"weight": labels.repeat_interleave(weight.shape[1]), **({} if bias is None else {"bias": labels})}
+    assert isinstance(pathway, EquivariantPathway)
+    found = {}
+    for name, basis in (("weight", pathway.weight_map), ("bias", pathway.bias_map)):
+        if basis is None or not basis.rank:
+            continue
+        rows, cols, values = (t.cpu() for t in basis.entries())
+        rows, cols = rows[values != 0] // (basis.size // len(labels)), cols[values != 0]
+        found[name] = torch.zeros(basis.rank, dtype=torch.int64).index_copy_(0, cols, labels[rows])
+        if not torch.equal(found[name][cols], labels[rows]):
+            raise ValueError(
+                f"weight normalisation of {pathway.rep_in} -> {pathway.rep_out} of {pathway.rep_out.G}: its basis mixes "
+                "features that are normalised apart; leave weight_norm out"
+            )
+    return found

@@ -78,6 +78,7 @@ class ModelConfig:
 
     kind: str = MISSING  # rpp (both pathways), emlp (strict), mlp (no symmetry), rpp_policy_only; written by model=
     hidden: Any = 256  # channels of each hidden layer; or a list, one for each: [64,32]
+    critic_hidden: Any = None  # the critics' own; null: as the actor's
     num_layers: int = 2  # as many as hidden lists, where it is a list
     activation: str | None = None  # swish, relu, tanh, ..., as rppdyn.nn.ACTIVATIONS has them; null: swish
     equivariant_variance: float = 1e5  # prior variance of the equivariant pathway; 0 removes it
@@ -102,6 +103,8 @@ class ModelConfig:
         one_of("model.architecture", self.architecture, ARCHITECTURES)
         bilinear("model.bilinear", self.bilinear)
         self.hidden = widths("model.hidden", self.hidden)
+        if self.critic_hidden is not None:
+            self.critic_hidden = widths("model.critic_hidden", self.critic_hidden)
         at_least("model.num_layers", self.num_layers, 1)
         if isinstance(self.hidden, list):
             self.num_layers = len(self.hidden)
@@ -199,16 +202,43 @@ class PPOConfig:
                 positive(f"agent.ppo.{name}", value)
 
 
+@dataclass
+class CrossQConfig:
+    """Settings of `agent=crossq` alone."""
+
+    policy_delay: int = 3  # updates of the critics for one of the actor
+    normalisation: str = (
+        "renorm"  # of networks, by batches: batch, or renorm, which running statistics correct in long runs
+    )
+    critic_head: str = (
+        "scalar"  # or categorical: probabilities of values, of rewards that are divided by a running scale
+    )
+    bins: int = 101  # values of a categorical head
+    value_range: list[float] = field(default_factory=lambda: [-5.0, 5.0])  # the least and the largest of them
+    weight_norm: bool = False  # scale rows of hidden layers to norm 1 after each update
+
+    def __post_init__(self) -> None:
+        at_least("agent.crossq.policy_delay", self.policy_delay, 1)
+        one_of("agent.crossq.normalisation", self.normalisation, ("batch", "renorm"))
+        one_of("agent.crossq.critic_head", self.critic_head, ("scalar", "categorical"))
+        at_least("agent.crossq.bins", self.bins, 2)
+        is_range = len(self.value_range) == 2 and -math.inf < self.value_range[0] < self.value_range[1] < math.inf
+        require("agent.crossq.value_range", self.value_range, is_range, "the least and the largest value, as [-5,5]")
+
+
 SAC_ONLY = (
     "buffer_size", "learning_starts", "tau", "train_freq", "gradient_steps", "target_entropy", "noise_variance", "augment",
     "mirror_loss", "matmul_precision", "compile",
 )  # fmt: skip
 """Keys of an agent that `agent=ppo` has no use for."""
 
+OTHERS = ("ppo", "crossq")
+"""Agents other than soft actor-critic, with keys of their own."""
+
 
 @dataclass
 class AgentConfig:
-    """Soft actor-critic, or proximal policy optimisation."""
+    """Soft actor-critic, CrossQ, or proximal policy optimisation."""
 
     learning_rate: float = 3e-4  # of Adam
     learning_rate_end: float | None = None  # reached on a straight line at total_steps; null: constant
@@ -231,6 +261,7 @@ class AgentConfig:
         None  # updates, and actions in training, by torch.compile; null: in long runs, where it works
     )
     ppo: PPOConfig | None = None  # of agent=ppo
+    crossq: CrossQConfig | None = None  # of agent=crossq, which has no use for tau
 
     def __post_init__(self) -> None:
         positive("agent.learning_rate", self.learning_rate)
@@ -272,7 +303,7 @@ class AgentConfig:
     @property
     def name(self) -> str:
         """As `agent=` chooses it."""
-        return "sac" if self.ppo is None else "ppo"
+        return next((name for name in OTHERS if getattr(self, name) is not None), "sac")
 
     @property
     def rollout(self) -> int:

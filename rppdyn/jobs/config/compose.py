@@ -22,7 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from rppdyn.errors import search_modules
-from rppdyn.jobs.config.agent import SAC_ONLY, EnvConfig
+from rppdyn.jobs.config.agent import OTHERS, SAC_ONLY, EnvConfig
 from rppdyn.jobs.config.base import ConfigError, RunConfig, did_you_mean
 from rppdyn.jobs.config.schemas import (
     CONFIGS,
@@ -261,7 +261,7 @@ def describe(name: str) -> str:
     lines += ["", f"keys and defaults{of_choices}:"]
     for key, text in help_of(schema).items():
         value = OmegaConf.select(node, key)
-        is_optional = key.startswith("agent.ppo.")
+        is_optional = key.startswith(tuple(f"agent.{other}." for other in OTHERS))
         default = "" if is_optional and value is None else _written(value)
         lines.append(f"  {key}={default}\n      {text}")
     return "\n".join(lines)
@@ -307,12 +307,15 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _check_agent(override: str, key: str, chosen: str) -> None:
-    """Refuse what is PPO's of another agent, and what PPO has no use for."""
+    """Refuse what is another agent's, and what an agent has no use for."""
     agents = re.split(r"[=,]", chosen)[1:]
-    if key.startswith("agent.ppo") and "ppo" not in agents:
-        raise ConfigError(f"{override}: it is of agent=ppo alone; add that")
-    if key == "agent.ppo":
-        raise ConfigError(f"{override}: set its keys one by one, as agent.ppo.n_steps=512; agent=sac has none")
+    for other in OTHERS:
+        if key.startswith(f"agent.{other}") and other not in agents:
+            raise ConfigError(f"{override}: it is of agent={other} alone; add that")
+        if key == f"agent.{other}":
+            raise ConfigError(f"{override}: set its keys one by one, as agent.ppo.n_steps=512; agent=sac has none")
+    if agents == ["crossq"] and key == "agent.tau":
+        raise ConfigError(f"{override}: agent=crossq has no targets; leave it out, or use agent=sac")
     if agents == ["ppo"] and key.removeprefix("agent.") in SAC_ONLY and key.startswith("agent."):
         raise ConfigError(f"{override}: agent=ppo has no such setting; leave it out, or use agent=sac")
 

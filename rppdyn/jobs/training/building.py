@@ -15,7 +15,7 @@ import torch
 from gymnasium.envs.mujoco import MujocoEnv
 from stable_baselines3.common.utils import LinearSchedule
 
-from rppdyn.agents import RPPPPO, RPPSAC, Agent
+from rppdyn.agents import RPPPPO, RPPSAC, Agent, RPPCrossQ
 from rppdyn.agents.buffers import RowReplayBuffer
 from rppdyn.agents.policy import FREE_VARIANCE
 from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, symmetry_spec
@@ -94,18 +94,24 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent
             device=device,
             policy_kwargs=_networks(model) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas), eps=1e-5)),
         )
-    built = RPPSAC(
+    networks = _networks(model) | _chain(model, spec) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas)))
+    kind, own = RPPSAC, {name: getattr(agent, name) for name in SAC_ONLY}
+    if agent.crossq is not None:
+        kind, own = RPPCrossQ, own | asdict(agent.crossq)
+        del own["tau"]
+        networks["normalisation"] = own.pop("normalisation")
+    built = kind(
         "RPPPolicy",
         env,
         spec=spec,
         learning_rate=learning_rate,
         batch_size=agent.batch_size,
         gamma=agent.gamma,
-        **{name: getattr(agent, name) for name in SAC_ONLY},
+        **own,
         max_gradient_norm=agent.max_gradient_norm,
         seed=config.seed,
         device=device,
-        policy_kwargs=_networks(model) | _chain(model, spec) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas))),
+        policy_kwargs=networks,
     )
     if isinstance(built.replay_buffer, RowReplayBuffer):
         _ = built.replay_buffer.rows  # whose memory is taken, or found wanting, before the run has a folder
@@ -114,10 +120,20 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent
 
 def _networks(model: ModelConfig) -> dict[str, Any]:
     """Arguments of policies that say what their networks are."""
-    same = ("hidden", "num_layers", "equivariant_variance", "critic_equivariant_variance", "critic_free_variance")
+    same = (
+        "hidden",
+        "critic_hidden",
+        "num_layers",
+        "equivariant_variance",
+        "critic_equivariant_variance",
+        "critic_free_variance",
+    )
     free = FREE_VARIANCE if model.groups else model.free
     arguments = {name: getattr(model, name) for name in same}
-    return dict(model=model.kind, free_variance=free, network_kwargs=_network(model)) | arguments
+    return (
+        dict(model=model.kind, free_variance=free, network_kwargs=_network(model), critic_hidden=model.critic_hidden)
+        | arguments
+    )
 
 
 def _network(model: ModelConfig) -> dict[str, Any]:

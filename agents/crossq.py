@@ -1,0 +1,245 @@
+r"""RPPCrossQ: critics normalised by batch, without targets (CrossQ), and the options that make it XQC.
+
+What differs from RPP-SAC is the critics' loss and the networks. States and next states go through the critics as one batch, so
+that both have the statistics that the critics are normalised by; then no moving average of critics is needed. The actor is
+updated every third time. Networks are RPP-SAC's, with :class:`rppdyn.nn.BatchNorm` before each linear layer.
+
+Source: Bhatt et al. 2024 (CrossQ); Palenicek et al. 2025 (XQC); Bellemare, Dabney & Munos 2017 (the categorical critic).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from stable_baselines3.common.type_aliases import GymEnv
+from torch import Tensor
+from torch.nn import functional as F
+
+from rppdyn.agents.policy import RPPPolicy
+from rppdyn.agents.sac import RPPSAC
+from rppdyn.agents.update import Batch, Metrics, SACSettings, SACUpdate, State, gradient_of
+from rppdyn.envs import SymmetrySpec
+from rppdyn.nn.normalisation import WARM_UP, RowNorm
+
+HEADS = ("scalar", "categorical")
+TARGETS = ("tau", "target_update_interval")
+"""Settings of targets, which there are none of."""
+
+
+@dataclass(frozen=True)
+class CrossQSettings(SACSettings):
+    """The numbers of an update.
+
+    Attributes:
+        moves_actor: whether actor and temperature are updated, too.
+        weight_norm: whether rows of hidden layers are scaled to norm 1 afterwards.
+    """
+
+    moves_actor: bool = True
+    weight_norm: bool = False
+
+
+class CrossQUpdate(SACUpdate):
+    """Gradient updates of several agents at once."""
+
+    has_targets = False
+
+    agents: list[RPPCrossQ]  # type: ignore[assignment]
+
+    def __init__(self, agents: Sequence[RPPCrossQ]) -> None:
+        super().__init__(agents)
+        self.atoms = agents[0].critic.atoms
+        self.rows: dict[str, RowNorm] = {}
+
+    def refresh(self) -> None:
+        before = self.state
+        super().refresh()
+        if self.state is not before:  # perhaps on another device, in another dtype
+            self.atoms = self.agents[0].critic.atoms
+            if self.agents[0].weight_norm:
+                each = (("actor", self.actors), ("critic", self.critics))
+                self.rows = {name: RowNorm(ensemble.nets[0], ensemble.trainable) for name, ensemble in each}
+
+    def update_(self, state: State, batch: Batch, numbers: Tensor, settings: SACSettings) -> Metrics:
+        r"""One step of critics and, every `policy_delay` updates, of actor and temperature, in place.
+
+        The losses are those of `SACUpdate.update_`, but for
+
+            y       = r + (1 - done) gamma (min_k q_k(s', a') - alpha log pi(a' | s')), q_k(s', a') in one batch with q_k(s, a)
+            critics : of a categorical head, cross-entropy to the distribution of y, projected on the atoms, by the critic with
+                      the lesser mean
+
+        Arguments as there; metrics of the actor are there where it is updated, and `critic_prior` is none.
+        """
+        assert isinstance(settings, CrossQSettings)
+        rate, gamma, _, noise_variance, _ = numbers.unbind()
+        following, log_prob = self.following(state, batch)
+        bonus = state["log_alpha"].exp() * log_prob
+        discounts = (1 - batch["dones"]) * batch.get("discounts", gamma.to(batch["dones"].dtype))
+        x = self.critic_inputs(
+            torch.cat([batch["features"], batch["next_features"]], 1), torch.cat([batch["actions"], following], 1)
+        )
+
+        def loss(vectors: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            output, running = self.critics.on_batch(x, vectors, state["critic.running"])
+            here, after = output.unflatten(0, (len(bonus), -1)).chunk(2, 2)  # (S, K, B, .) each
+            losses = self.head_loss(here, after.detach(), batch["rewards"], discounts, bonus)
+            losses = losses / noise_variance.squeeze(1)
+            return losses.sum(), {"losses": losses, "running": running}
+
+        gradient, found = gradient_of(loss, state["critic"])
+        self.move_critics_(
+            state, batch, gradient, rate, settings
+        )  # torch 2.13 can't compile its penalty here, so no metric
+        metrics = {"critic_loss": found["losses"]}
+        if settings.moves_actor:
+            metrics |= self.move_actors_(state, batch, numbers, settings, found["running"])
+        state["critic.running"].copy_(found["running"])
+        if settings.weight_norm:
+            self.normalise_weights_(state)
+        return Metrics(tuple(metrics), torch.stack(list(metrics.values())))
+
+    def normalise_weights_(self, state: State | None = None) -> None:
+        """Scale the rows of the hidden layers to norm 1."""
+        state = self.state if state is None else state
+        self.rows["actor"].scale_(state["actor"], self.actors.hidden_weights(state["actor"]))
+        self.rows["critic"].scale_(state["critic"], self.critics.hidden_weights(state["critic"]))
+
+    def head_loss(self, here: Tensor, after: Tensor, rewards: Tensor, discounts: Tensor, bonus: Tensor) -> Tensor:
+        """The critics' loss of each agent, (S,), from their outputs in states and next states, (S, K, B, .)."""
+        if self.atoms is None:
+            y = rewards + discounts * (after.squeeze(-1).amin(1) - bonus)
+            return (here.squeeze(-1) - y.unsqueeze(1)).square().mean(2).sum(1) / 2
+        probabilities = after.softmax(-1)
+        least = (probabilities @ self.atoms).argmin(1)  # (S, B)
+        chosen = probabilities.take_along_dim(least[:, None, :, None], 1).squeeze(1)
+        y = rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * (self.atoms - bonus.unsqueeze(-1))
+        target = projected(y, chosen, self.atoms)
+        return -(target.unsqueeze(1) * F.log_softmax(here, -1)).sum(-1).mean(2).sum(1)
+
+    def values(self, features: Tensor, actions: Tensor, weights: Any) -> Tensor:
+        if self.atoms is None:
+            return super().values(features, actions, weights)
+        x = self.critic_inputs(features, actions)
+        output = self.critics.apply(x, weights).unflatten(0, (len(features), -1))
+        return output.softmax(-1) @ self.atoms
+
+
+def projected(values: Tensor, probabilities: Tensor, atoms: Tensor) -> Tensor:
+    """Probabilities (..., N) of these values (..., N), shared out between the neighbouring atoms (N,)."""
+    place = (values.clamp(atoms[0], atoms[-1]) - atoms[0]) * ((len(atoms) - 1) / (atoms[-1] - atoms[0]))
+    index = torch.arange(len(atoms), device=atoms.device, dtype=atoms.dtype)
+    near = (1 - (place.unsqueeze(-1) - index).abs()).clamp_min(
+        0
+    )  # a sum, as scattering depends on the number of threads
+    return (probabilities.unsqueeze(-1) * near).sum(-2)
+
+
+class RPPCrossQ(RPPSAC):
+    """CrossQ with residual pathway priors.
+
+        model = RPPCrossQ("RPPPolicy", "Ant-v5", policy_kwargs=dict(model="emlp"), seed=0).learn(100_000)
+
+    Defaults are those of sb3-contrib's CrossQ, but for the critics' width, which is the actor's (256; there 1024, here
+    `policy_kwargs=dict(critic_hidden=1024)`).
+
+    Args:
+        policy, env, spec: as of :class:`RPPSAC`.
+        policy_delay: updates of the critics for one of actor and temperature.
+        critic_head: "scalar", or "categorical": critics give probabilities of `bins` values, rewards are divided by a running
+            scale.
+        bins, value_range: number of those values, and the least and the largest.
+        weight_norm: scale the rows of hidden layers to norm 1 after each update, those that a symmetry exchanges by one number:
+            it is the sum of the pathways that is scaled, their ratio stays. With `critic_head="categorical"` this is XQC.
+        policy_kwargs: RPPPolicy's arguments; `normalisation` is "renorm", and the activation "relu", unless they are given.
+        **kwargs: RPPSAC's and stable-baselines3's others; there are no targets, so no `tau`.
+    Raises:
+        ValueError: as of :class:`RPPSAC`; settings of targets; a head, a number or a range that is none.
+    """
+
+    update_class: ClassVar[type[SACUpdate]] = CrossQUpdate
+
+    def __init__(
+        self,
+        policy: str | type[RPPPolicy],
+        env: GymEnv | str | None,
+        spec: SymmetrySpec | None = None,
+        *,
+        learning_rate: Any = 1e-3,
+        learning_starts: int = 100,
+        policy_delay: int = 3,
+        critic_head: str = "scalar",
+        bins: int = 101,
+        value_range: tuple[float, float] = (-5.0, 5.0),
+        weight_norm: bool = False,
+        policy_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        for name in TARGETS:
+            if name in kwargs:
+                raise ValueError(f"{name}={kwargs[name]!r}: RPPCrossQ has no targets; leave it out, or use RPPSAC")
+        self.policy_delay, self.weight_norm = policy_delay, weight_norm
+        self.critic_head, self.bins, self.value_range = critic_head, bins, tuple(value_range)
+        arguments = {"normalisation": "renorm", **(policy_kwargs or {})}
+        if "activation_fn" not in arguments:
+            arguments["network_kwargs"] = {"activation": "relu", **(arguments.get("network_kwargs") or {})}
+        if critic_head == "categorical":
+            arguments["atoms"] = [*self.value_range, bins]
+        super().__init__(
+            policy, env, spec, learning_rate=learning_rate, learning_starts=learning_starts, tau=1.0,
+            policy_kwargs=arguments, **kwargs,
+        )  # fmt: skip
+
+    def _setup_model(self) -> None:
+        low, high = self.value_range
+        normalisation = self.policy_kwargs.get("normalisation")
+        rules = {
+            "policy_delay": (
+                isinstance(self.policy_delay, int) and self.policy_delay >= 1,
+                "give a number of at least 1",
+            ),
+            "critic_head": (self.critic_head in HEADS, f"choose {' or '.join(map(repr, HEADS))}"),
+            "bins": (isinstance(self.bins, int) and self.bins >= 2, "give a number of at least 2"),
+            "value_range": (-math.inf < low < high < math.inf, "give the least and the largest value"),
+        }
+        for name, (is_right, remedy) in rules.items():
+            if not is_right:
+                raise ValueError(f"{name}={getattr(self, name)!r}: {remedy}")
+        if normalisation not in WARM_UP:
+            raise ValueError(
+                f"normalisation={normalisation!r}: RPPCrossQ's networks need one; choose {' or '.join(map(repr, WARM_UP))}"
+            )
+        super()._setup_model()
+        if self.critic_head == "categorical":
+            self._discounted_returns = np.zeros(self.n_envs)
+
+    def settings(self) -> CrossQSettings:
+        """The numbers of the next update."""
+        return CrossQSettings(
+            **vars(super().settings()),
+            moves_actor=(self._n_updates + 1) % self.policy_delay == 0,
+            weight_norm=self.weight_norm,
+        )
+
+    def scaled(self, rewards: Tensor) -> Tensor:
+        """Rewards as updates see them: divided by the running scale where the head is categorical."""
+        return rewards if self.critic_head == "scalar" else rewards / self.policy.reward_scale.scale.to(rewards)
+
+    def _store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos) -> None:
+        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+        if self.critic_head == "categorical":
+            self._discounted_returns = self.gamma * self._discounted_returns + reward
+            self.policy.reward_scale.observe(torch.from_numpy(self._discounted_returns))
+            self._discounted_returns = np.where(dones, 0.0, self._discounted_returns)
+
+    def identity(self) -> dict[str, Any]:
+        return super().identity() | {
+            "algorithm": "CrossQ",
+            "policy_delay": self.policy_delay,
+            "weight_norm": self.weight_norm,
+        }
