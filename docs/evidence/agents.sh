@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The agents of sections 10, 26, 29 to 32 and 34 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
+# The agents of sections 10, 26, 29 to 32, 34, 37 and 38 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
 #
 # Each arm is a folder RUNS/SECTION/ARM with a folder for each seed. Arms that are finished are passed over, and one that was
 # stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29 to 34) read the seeds' folders.
@@ -95,6 +95,27 @@ for section in "$@"; do
             reacher 34 2040 0.7
             swimmer 34 2040 10 1
             ;;
-        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32 or 34" >&2 && exit 2 ;;
+        37) # one seed of every robot before the next; several of these at once share the runs, since one under way is refused
+            words="agent=crossq model=mlp total_steps=100000 evaluation.every=5000 evaluation.episodes=5 checkpoint_every=5000"
+            for seed in 2200 2201 2202 2203 2204; do
+                for robot in Hopper Walker2d Ant HalfCheetah; do
+                    go "37/$robot-plain/seed$seed" env=$robot-v5 $words seed=$seed
+                done
+            done
+            ;;
+        38)
+            words="agent=crossq total_steps=100000 evaluation.every=5000 evaluation.episodes=5 checkpoint_every=5000"
+            for robot in Ant Walker2d; do
+                for seed in 2210 2211 2212 2213 2214 2215 2216 2217 2218 2219; do
+                    at="env=$robot-v5 $words seed=$seed"
+                    go "38/$robot-plain/seed$seed" $at model=mlp
+                    go "38/$robot-strict/seed$seed" $at model=emlp
+                    go "38/$robot-replay/seed$seed" $at model=mlp agent.augment=true
+                    go "38/$robot-learned/seed$seed" $at model=rpp model.free_variance=learned
+                    go "38/$robot-control/seed$seed" $at model=rpp model.free_variance=1e5
+                done
+            done
+            ;;
+        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37 or 38" >&2 && exit 2 ;;
     esac
 done
