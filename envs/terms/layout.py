@@ -153,14 +153,15 @@ class Layout:
         Raises:
             ValueError: an entry's image is not observed or no linear function, or an offset leaves no fixed point.
         """
-        actions = [self._action(symmetry) for symmetry in self.symmetries]
-        n = sum(len(self.bound[i][1]) for i, _ in self.order)
-        origin = np.zeros(n)
+        actions = [self.action_of(symmetry) for symmetry in self.symmetries]
+        place, ago = self._features
+        origin = np.zeros(len(place))
         if any(shift.any() for _, shift in actions):
-            origin, without = common_fixed_point(self.symmetries, actions, np.zeros(n))
+            origin, without = common_fixed_point(self.symmetries, actions, origin)
             if without:
+                name = self._name(place[min(without)], ago[min(without)])
                 raise ValueError(
-                    f"{self.name}: the offset of {self._name_of(min(without))} is not kept by "
+                    f"{self.name}: the offset of {name!r} is not kept by "
                     f"{', '.join(s.name for s in self.symmetries)}, which fix no value; change it or the default pose"
                 )
         quaternions: list[int] = []
@@ -176,80 +177,68 @@ class Layout:
                    for kind in (False, True)}  # fmt: skip
         return Space(self.entries, of_kind[False], of_kind[True], raw, quaternions=quaternions)
 
-    def _name_of(self, feature: int) -> str:
-        for i, ago in self.order:
-            quantity, rows = self.bound[i]
-            if feature < len(rows):
-                return repr(
-                    quantity.entries[0 if quantity.quaternions else rows[feature]].name + (f" {ago} ago" if ago else "")
-                )
-            feature -= len(rows)
-        raise IndexError(feature)
+    @cached_property
+    def _shown(self) -> list[tuple[int, int]]:
+        """Term, and number of its quantity, of each feature of one time step."""
+        return [(i, row) for i, (_, rows) in enumerate(self.bound) for row in rows]
 
-    def _action(self, symmetry: ModelSymmetry) -> Affine:
-        """A and a of the flat vector of features."""
-        starts = np.cumsum([0, *(len(self.bound[i][1]) for i, _ in self.order)])
-        blocks = dict(zip(self.order, starts, strict=False))
-        acts: dict[Any, Affine] = {}
-        A, a = np.zeros((starts[-1],) * 2), np.zeros(starts[-1])
-        done: dict[tuple[int, int], tuple[np.ndarray, list[tuple[int, int, int]], np.ndarray]] = {}
-        for (i, ago), start in blocks.items():
-            quantity, rows = self.bound[i]
-            if quantity.key not in acts:
-                acts[quantity.key] = quantity.act(symmetry)
-            if (i, 0) not in done:
-                done[i, 0] = self._block(i, acts[quantity.key], symmetry)
-            coefficients, sources, shift = done[i, 0]
-            for _, row, _ in sources:  # the term that an entry comes from, at the same step
-                if (row, ago) not in blocks:
-                    here, there = self.terms[i], self.terms[row]
-                    raise ValueError(
-                        f"{self.name}: {symmetry.name} carries {there.title} to {here.title}; their histories are of unequal "
-                        f"lengths, {there.history} and {here.history}; make them equal"
-                    )
-            which = np.array([(start + k, blocks[row, ago] + j) for k, row, j in sources], dtype=int).reshape(-1, 2)
-            A[which[:, 0], which[:, 1]] = coefficients
-            a[start : start + len(rows)] = shift
-        return A, a
+    @cached_property
+    def _features(self) -> tuple[np.ndarray, np.ndarray]:
+        """For each feature of the flat vector, its place among those of one time step, and how many steps ago that is."""
+        firsts = np.cumsum([0, *(len(rows) for _, rows in self.bound)])
+        places = [np.arange(firsts[i], firsts[i + 1]) for i, _ in self.order]
+        return np.concatenate(places), np.repeat([ago for _, ago in self.order], [len(place) for place in places])
 
-    def _block(
-        self, i: int, act: Affine, symmetry: ModelSymmetry
-    ) -> tuple[np.ndarray, list[tuple[int, int, int]], np.ndarray]:
-        """The images of a term's entries under the symmetry: coefficients, (entry, term, entry there) of each, and shifts."""
-        quantity, rows = self.bound[i]
-        A, a = act
-        if np.isnan(A[rows]).any():
-            row = rows[int(np.flatnonzero(np.isnan(A[rows]).any(1))[0])]
-            name = quantity.entries[0 if quantity.quaternions else row].name
+    def _name(self, n: int, ago: int = 0, row: int | None = None) -> str:
+        """Name of a feature of one time step, or of another number of its quantity."""
+        i, own = self._shown[n]
+        quantity = self.bound[i][0]
+        name = quantity.entries[0 if quantity.quaternions else own if row is None else row].name
+        return name + (f" {ago} ago" if ago else "")
+
+    def action_of(self, symmetry: ModelSymmetry) -> Affine:
+        """A and a of the flat vector of features: those of one time step, at each."""
+        step, shift = self._step_action(symmetry)
+        place, ago = self._features
+        A = np.where(ago[:, None] == ago, step[np.ix_(place, place)], 0.0)
+        lost = (A != 0).sum(1) < (step != 0).sum(1)[place]
+        if lost.any():
+            n = int(place[lost.argmax()])
+            source = next(k for k in np.flatnonzero(step[n]) if self._shown[k][0] != self._shown[n][0])
+            here, there = (self.terms[self._shown[k][0]] for k in (n, source))
             raise ValueError(
-                f"{self.name}: what {symmetry.name} makes of {name!r} is no linear function of the observation; {quantity.why}"
+                f"{self.name}: {symmetry.name} carries {there.title} to {here.title}; their histories are of unequal "
+                f"lengths, {there.history} and {here.history}; make them equal"
             )
-        where = {(i, row): k for k, row in enumerate(rows)}
-        others = {}
-        for j, (other, shown) in enumerate(self.bound):
-            if j != i and other.key == quantity.key:
-                others.update({row: (j, k) for k, row in enumerate(shown)})
-        scale, offset = self.scales[i]
-        coefficients, sources, shift = [], [], np.zeros(len(rows))
-        for k, row in enumerate(rows):
-            total = a[row] - (0.0 if symmetry.is_continuous else offset[k])
-            for column in np.flatnonzero(A[row]):
-                if (i, int(column)) in where:
-                    j, place = i, where[i, int(column)]
-                elif int(column) in others:
-                    j, place = others[int(column)]
-                else:
-                    names = [quantity.entries[0 if quantity.quaternions else r].name for r in (row, int(column))]
+        return A, shift[place]
+
+    def _step_action(self, symmetry: ModelSymmetry) -> Affine:
+        """A and a of the features of one time step. The image of a number is looked for in its own term first."""
+        acts = {quantity.key: quantity.act(symmetry) for quantity, _ in self.bound}
+        scale, offset = (np.concatenate(part) for part in zip(*self.scales, strict=True))
+        own = {shown: n for n, shown in enumerate(self._shown)}
+        anywhere = {(self.bound[i][0].key, row): n for n, (i, row) in enumerate(self._shown)}
+        step, shift = np.zeros((len(scale),) * 2), np.zeros(len(scale))
+        for n, (i, row) in enumerate(self._shown):
+            quantity = self.bound[i][0]
+            A, a = acts[quantity.key]
+            if np.isnan(A[row]).any():
+                raise ValueError(
+                    f"{self.name}: what {symmetry.name} makes of {self._name(n)!r} is no linear function of the "
+                    f"observation; {quantity.why}"
+                )
+            total = a[row] - (0.0 if symmetry.is_continuous else offset[n])
+            for column in map(int, np.flatnonzero(A[row])):
+                source = own.get((i, column), anywhere.get((quantity.key, column)))
+                if source is None:
                     raise ValueError(
-                        f"{self.name}: {symmetry.name} puts {names[1]!r} into {names[0]!r}, and the observation lacks it; "
-                        "observe it too, or leave out both"
+                        f"{self.name}: {symmetry.name} puts {self._name(n, row=column)!r} into {self._name(n)!r}, and the "
+                        "observation lacks it; observe it too, or leave out both"
                     )
-                s, o = self.scales[j][0][place], self.scales[j][1][place]
-                coefficients.append(A[row, column] * (1.0 if s == scale[k] else scale[k] / s))
-                sources.append((k, j, place))
-                total += A[row, column] * o
-            shift[k] = 0.0 if abs(total) < 1e-12 else total * scale[k]
-        return np.array(coefficients), sources, shift
+                step[n, source] = A[row, column] * (scale[n] / scale[source])
+                total += A[row, column] * offset[source]
+            shift[n] = 0.0 if abs(total) < 1e-12 else total * scale[n]
+        return step, shift
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -289,16 +278,14 @@ def _by_pattern(what: str, values: Mapping[str, float], names: Sequence[str], de
 def _last_action(action: Layout) -> Quantity:
     space = action.space
 
-    def act(symmetry: ModelSymmetry) -> Affine:
-        A, a = action._action(symmetry)
-        return A, a
-
     def read(scene: Scene) -> np.ndarray:
         if scene.action is None:
             raise ValueError("the scene has no last action; give Scene(action=...)")
         return np.asarray(scene.action)
 
-    return Quantity("last action", tuple(e._replace(name=f"last {e.name}") for e in space.entries), read, act)
+    return Quantity(
+        "last action", tuple(e._replace(name=f"last {e.name}") for e in space.entries), read, action.action_of
+    )
 
 
 def action_layout(
