@@ -38,13 +38,13 @@ KNOBS: Mapping[str, str] = {
 """The number that breaks the symmetry, by environment."""
 
 
-PAYLOAD = 20.0
+PAYLOAD_MASS = 20.0
 """kg, at the Reacher's fingertip."""
 
 MAX_TILT = 1.0
 """rad; a steeper table makes the certificate's defect larger than 1."""
 
-HOLD = 1e6
+TARGET_ARMATURE = 1e6
 """kg, inertia of the Reacher's target, which would slide downhill otherwise."""
 
 BROKEN_CURRENT = 0.55
@@ -76,10 +76,10 @@ class TiltedReacher(ReacherEnv):
         EzPickle.__init__(self, tilt, **options)
         model = self.model
         fingertip = model.body("fingertip").id
-        model.body_inertia[fingertip] *= PAYLOAD / model.body_mass[fingertip]
-        model.body_mass[fingertip] = PAYLOAD
+        model.body_inertia[fingertip] *= PAYLOAD_MASS / model.body_mass[fingertip]
+        model.body_mass[fingertip] = PAYLOAD_MASS
         for name in ("target_x", "target_y"):
-            model.dof_armature[model.joint(name).dofadr] = HOLD
+            model.dof_armature[model.joint(name).dofadr] = TARGET_ARMATURE
         model.opt.gravity[:] = 9.81 * np.array([0.0, -math.sin(self.tilt), -math.cos(self.tilt)])
         mujoco.mj_setConst(model, self.data)
 

@@ -163,8 +163,8 @@ def _concatenate(parts: list[Array]) -> Array:
 # -- numbers without the last bits, in which one machine's arithmetic differs from another's, for content that is hashed -------
 
 
-SIGNIFICANT = 31  # bits of every number, 5e-10 of it: far above rounding errors, below what a certificate calls exact
-CANCELLED = 39  # bits below the largest number of an array, 2e-12 of it: where parts cancel, rounding errors are left
+SIGNIFICANT_BITS = 31  # of every number, 5e-10 of it: far above rounding errors, below what a certificate calls exact
+CANCELLED_BITS = 39  # below the largest number of an array, 2e-12 of it: where parts cancel, rounding errors are left
 
 
 def rounded(values) -> np.ndarray:
@@ -176,9 +176,9 @@ def rounded(values) -> np.ndarray:
     """
     values = np.asarray(values, dtype=np.float64)
     _, exponent = np.frexp(values)
-    digits = _to_unit(values, exponent - SIGNIFICANT)
+    digits = _to_unit(values, exponent - SIGNIFICANT_BITS)
     _, largest = np.frexp(np.abs(digits).max(initial=0.0))  # of the rounded: 1 - 1e-16 and 1 differ in their exponent
-    return _to_unit(digits, np.maximum(exponent - SIGNIFICANT, largest - CANCELLED))
+    return _to_unit(digits, np.maximum(exponent - SIGNIFICANT_BITS, largest - CANCELLED_BITS))
 
 
 def _to_unit(values: np.ndarray, exponent: np.ndarray) -> np.ndarray:

@@ -30,11 +30,11 @@ from rppdyn.runs.files import require_memory
 ARGUMENTS = ("env_id", "actuator_scale", "monitor", "named_by")
 """Arguments of `make_env` itself, which no option of an environment may be named after."""
 
-_SAID: dict = {}
+_WARNED: dict = {}
 """Which of Gymnasium's remarks have been made, as Python's warnings keep it."""
 
 
-MOTORISED = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+MOTORISED_JOINTS = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
 """Joints that get a motor where a file names none."""
 
 
@@ -172,7 +172,7 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
         env.close()
         raise ValueError(f"{env_id} can't be made{suffix}: frame_skip={frames} must be an integer, at least 1")
     for remark in remarks:  # of an environment that can't be made, none
-        warnings.warn_explicit(remark.message, remark.category, remark.filename, remark.lineno, registry=_SAID)
+        warnings.warn_explicit(remark.message, remark.category, remark.filename, remark.lineno, registry=_WARNED)
     return env
 
 
@@ -223,7 +223,7 @@ def load_model(path: str | Path) -> mujoco.MjModel:
     except Exception as error:  # MuJoCo's own, among them
         remedy = "; write paths of meshes relative to the file, not package://NAME/" if "package:" in str(error) else ""
         raise ValueError(f"MuJoCo can't compile {path}: {' '.join(str(error).split())}{remedy}") from None
-    for name in FINITE:
+    for name in FINITE_ARRAYS:
         if not np.isfinite(getattr(compiled, name)).all():
             raise ValueError(
                 f"{path}: {name} of the compiled model has numbers that are not finite; look for nan in the file"
@@ -231,8 +231,10 @@ def load_model(path: str | Path) -> mujoco.MjModel:
     return compiled
 
 
-FINITE = ("qpos0", "body_pos", "body_quat", "body_ipos", "body_iquat", "body_mass", "body_inertia", "jnt_pos", "jnt_axis",
-          "jnt_range", "dof_armature", "dof_damping", "geom_pos", "geom_quat", "geom_size", "actuator_gear")  # fmt: skip
+FINITE_ARRAYS = (
+    "qpos0", "body_pos", "body_quat", "body_ipos", "body_iquat", "body_mass", "body_inertia", "jnt_pos", "jnt_axis",
+    "jnt_range", "dof_armature", "dof_damping", "geom_pos", "geom_quat", "geom_size", "actuator_gear",
+)  # fmt: skip
 
 
 def _add_mimics(model: mujoco.MjSpec, path: str | Path) -> set[str]:
@@ -245,7 +247,7 @@ def _add_mimics(model: mujoco.MjSpec, path: str | Path) -> set[str]:
     for joint in ElementTree.parse(path).getroot().iter("joint"):
         if (mimic := joint.find("mimic")) is not None and joint.get("type") != "fixed":
             followers[joint.get("name", "")] = mimic
-    moving = {joint.name: joint for joint in model.joints if joint.type in MOTORISED}
+    moving = {joint.name: joint for joint in model.joints if joint.type in MOTORISED_JOINTS}
     present = {equality.name1 for equality in model.equalities if equality.type == mujoco.mjtEq.mjEQ_JOINT}
     for name, mimic in followers.items():
         leader = mimic.get("joint", "")
@@ -268,7 +270,7 @@ def _add_mimics(model: mujoco.MjSpec, path: str | Path) -> set[str]:
 
 def _add_motors(model: mujoco.MjSpec, followers: set[str]) -> None:
     for joint in model.joints:
-        if joint.type in MOTORISED and joint.name not in followers:
+        if joint.type in MOTORISED_JOINTS and joint.name not in followers:
             limited = joint.actfrcrange[0] < joint.actfrcrange[1]
             motor = model.add_actuator(
                 name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT, ctrllimited=limited
@@ -294,7 +296,7 @@ def env_name(env: gym.Env) -> str:
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
 
 
-TOGETHER = {
+TESTED_VERSIONS = {
     "gymnasium_robotics": "gymnasium-robotics 1.4.2 runs on mujoco 3.3.7 and 3.8.0, and only its mazes and Adroit on 4.0.0",
     "dm_control": "dm_control 1.0.50 runs on mujoco 3.17.0, through shimmy 2.0.1",
 }
@@ -304,7 +306,7 @@ TOGETHER = {
 def versions_that_go_together(error: BaseException) -> str:
     """One line on an error that one of these packages raised; "" for any other."""
     files = [frame.f_code.co_filename.replace("\\", "/") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    for package, tried in TOGETHER.items():
+    for package, tried in TESTED_VERSIONS.items():
         if files and any(f"/{package}/" in file for file in files[-3:]):
             name = package.replace("gymnasium_robotics", "gymnasium-robotics")
             reason = " ".join(str(error).split())[:160] or "an assertion of its own"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 CONTROL_INTERVAL = 0.02  # seconds; a bare model's random control is held so long, to make it move rather than tremble
-UNSTABLE = {
+UNSTABLE_WARNINGS = {
     mujoco.mjtWarning.mjWARN_BADQPOS: "unstable, MuJoCo reset it: bad position",
     mujoco.mjtWarning.mjWARN_BADQVEL: "unstable, MuJoCo reset it: bad velocity",
     mujoco.mjtWarning.mjWARN_BADQACC: "unstable, MuJoCo reset it: bad acceleration",
@@ -33,7 +33,7 @@ STATE_METHODS = (
     "methods simulator_state(), plain data with the observation as 'state', and restore_simulator_state(data)"
 )
 
-PROBES = 40  # states by which an environment is asked whether it remembers anything
+MEMORY_PROBES = 40  # states by which an environment is asked whether it remembers anything
 START_SPREAD = 0.1  # width of a bare model's random starts, in radians or metres and their rates
 
 
@@ -258,7 +258,7 @@ class Simulator:
 
     def _memory(self) -> str:
         """The part of the dynamics that does not follow from state and action; "" if all of it does."""
-        states, actions = self.rollout_states(PROBES, np.random.default_rng(0), stride=3, horizon=25)
+        states, actions = self.rollout_states(MEMORY_PROBES, np.random.default_rng(0), stride=3, horizon=25)
         there = self.steps(states, actions)
         back = Outcome(*(column[::-1] for column in self.steps(states[::-1], actions[::-1])))
         kinds = {"obs": "observation", "next_obs": "observation", "reward": "reward", "terminated": "termination"}
@@ -346,10 +346,10 @@ class Simulator:
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, str]:
         """The result of `advance`, and the fault of the step; "" if it has none."""
-        for warning in UNSTABLE:
+        for warning in UNSTABLE_WARNINGS:
             self.data.warning[warning].number = 0
         obs, reward, terminated = self.advance(action)
-        fault = next((text for warning, text in UNSTABLE.items() if self.data.warning[warning].number), "")
+        fault = next((text for warning, text in UNSTABLE_WARNINGS.items() if self.data.warning[warning].number), "")
         if not fault and not np.isfinite(obs).all():
             fault = NOT_FINITE["obs"]
         if not fault and self.is_task and not np.isfinite(reward):

@@ -39,14 +39,26 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 
-OTHERWISE = frozenset({
+CAPTURED_ELSEWHERE = frozenset({
     "env", "model", "data", "spec", "metadata", "action_space", "observation_space", "_action_space", "_observation_space",
     "_np_random", "_np_random_seed", "_metadata", "_cached_spec", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs",
     "mujoco_renderer", "viewer", "window", "fullpath", "render_mode", "width", "height", "camera_name", "camera_id",
 })  # fmt: skip
 """Attributes that are captured otherwise, or belong to construction and drawing."""
 
-RANDOMISED = ("actuator_", "body_", "dof_", "eq_", "geom_", "jnt_", "pair_", "qpos0", "qpos_spring", "site_", "tendon_")
+RANDOMISED_PREFIXES = (
+    "actuator_",
+    "body_",
+    "dof_",
+    "eq_",
+    "geom_",
+    "jnt_",
+    "pair_",
+    "qpos0",
+    "qpos_spring",
+    "site_",
+    "tendon_",
+)
 """Arrays of a model that an environment may draw anew in each episode, besides its options."""
 
 
@@ -72,7 +84,9 @@ def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, An
         "random": _random_state(base),
         "seed": base._np_random_seed,
         "wrappers": [_wrapper_state(layer) for layer in layers],
-        "own": [packing.owner(one, type(one).__name__, OTHERWISE) for one in (*owner, *_with_attributes(layers))],
+        "own": [
+            packing.owner(one, type(one).__name__, CAPTURED_ELSEWHERE) for one in (*owner, *_with_attributes(layers))
+        ],
     }
 
 
@@ -130,7 +144,7 @@ def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
         unpacking = Unpacking()
         owner = [base] if isinstance(base, MujocoEnv) else []
         for one, saved in zip((*owner, *_with_attributes(layers)), state["own"], strict=True):
-            unpacking.owner(one, saved, OTHERWISE)
+            unpacking.owner(one, saved, CAPTURED_ELSEWHERE)
 
 
 class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -208,7 +222,7 @@ def _references(layers: list[Any], base: Any) -> frozenset[int]:
 
 def _model_state(model: mujoco.MjModel) -> dict[str, np.ndarray]:
     """Parameters of the model that an environment may change from episode to episode."""
-    named = {key: getattr(model, key) for key in dir(model) if key.startswith(RANDOMISED)}
+    named = {key: getattr(model, key) for key in dir(model) if key.startswith(RANDOMISED_PREFIXES)}
     options = {f"opt.{key}": getattr(model.opt, key) for key in dir(model.opt) if not key.startswith("_")}
     return {
         key: np.array(value) for key, value in (named | options).items() if isinstance(value, np.ndarray | int | float)
@@ -357,7 +371,7 @@ def _each(env, method: str, arguments: list[tuple]) -> list:
 # what is shared stays shared. Functions, classes, files' paths and MuJoCo's objects are left alone. What else an attribute
 # holds (an iterator, a lock) is refused by name.
 
-ALONE = (
+STATELESS_TYPES = (
     type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, types.MethodWrapperType,
     functools.partial, property, Path, re.Pattern, range, slice, logging.Logger, np.ufunc, np.dtype, torch.dtype,
     torch.device, gym.envs.registration.EnvSpec, type(Ellipsis), type(NotImplemented), types.MappingProxyType,
@@ -443,7 +457,7 @@ class Packing:
         while isinstance(own, np.ndarray) and own.base is not None:
             own = own.base
         is_simulators = type(value).__module__.startswith("mujoco") or type(own).__name__ == "PyCapsule"
-        return not (isinstance(value, ALONE) or id(value) in self.references or is_simulators)
+        return not (isinstance(value, STATELESS_TYPES) or id(value) in self.references or is_simulators)
 
     def pack(self, value: Any, where: str) -> Any:
         """Raises:

@@ -135,7 +135,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         return value
 
 
-LARGEST = 2
+MAX_VECTOR_AXES = 2
 """Axes of an entry that is no image."""
 
 
@@ -185,7 +185,7 @@ def flat_names(space: spaces.Space, prefix: str = "") -> list[str]:
             for name in flat_names(inner, f"{prefix}.{i}" if prefix else f"{i}")
         ]
     name = prefix or "observation"
-    if isinstance(space, spaces.Box) and len(space.shape) <= LARGEST and space.dtype != np.uint8:
+    if isinstance(space, spaces.Box) and len(space.shape) <= MAX_VECTOR_AXES and space.dtype != np.uint8:
         return [f"{name}[{','.join(map(str, index))}]" if index else name for index in np.ndindex(*space.shape)]
     if isinstance(space, spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
         return [f"{name}[{i}]" for i in range(spaces.flatdim(space))]

@@ -31,16 +31,16 @@ TERMINATION_BELOW = 0.05
 RESET_LEVEL = 1e-6
 """Level of the test (Kolmogorov-Smirnov on every coordinate) by which a reset distribution is called not invariant."""
 
-LEVELS = np.linspace(0.0, 1.0, 41)
+QUANTILE_LEVELS = np.linspace(0.0, 1.0, 41)
 """Levels of the quantiles that a certificate keeps of each distribution, for its figure."""
 
-ENOUGH = 20
+MIN_STATES_TO_JUDGE = 20
 """States in contact, or out of it, from which on they are judged apart: a symmetry may fail in contact alone."""
 
-SHOWN = 8  # components in the table: the worst; the dictionary has all
+MAX_COMPONENT_ROWS = 8  # components in the table: the worst; the dictionary has all
 NOT_DEFINED = "not defined"
-NAMED = 4  # deviations of the model in the table; the dictionary has all
-WIDTH = 80
+MAX_DEVIATION_ROWS = 4  # deviations of the model in the table; the dictionary has all
+TABLE_WIDTH = 80
 
 
 LEGEND = (
@@ -119,7 +119,7 @@ class GeneratorReport:
             change in a step.
         constant: coordinates that never varied in the sample, so that nothing was learned about them.
         unconstrained: coordinates that the spec leaves free, and so are not counted.
-        quantiles: quantiles of each distribution of the figure, at `LEVELS`.
+        quantiles: quantiles of each distribution of the figure, at `QUANTILE_LEVELS`.
         left_out: number of further steps by what was wrong with them or with their images: MuJoCo reset the simulation, or an
             observation or reward was not finite. No number above is of these.
         deviations: parameters of the model that keep it from being exact, the largest relative difference first, see
@@ -206,7 +206,7 @@ class GeneratorReport:
         """Verdict of a defect over all states, those in contact and those out of it; a handful of states has no percentile."""
         if (defect := getattr(self, what)) is None:
             return []
-        return [defect, *(by[what] for by, n in self._split if n >= ENOUGH and what in by)]
+        return [defect, *(by[what] for by, n in self._split if n >= MIN_STATES_TO_JUDGE and what in by)]
 
     def _verdicts(self, what: str) -> list[str]:
         return [defect.verdict for defect in self._judged(what)]
@@ -387,7 +387,7 @@ def _report_lines(g: GeneratorReport) -> list[str]:
         rows.append([what, "", "", "", "", NOT_DEFINED] if defect is None else _row(what, defect))
         for where, (by, n) in zip(("in contact", "out of contact"), g._split, strict=True):
             if what in by:
-                rows.append(_row(f"  {where} ({n})", by[what], judged=n >= ENOUGH))
+                rows.append(_row(f"  {where} ({n})", by[what], judged=n >= MIN_STATES_TO_JUDGE))
     share = "" if g.termination is None else f"{g.termination:.1%}"
     rows.append(["termination", "", "", "", share, g.termination_verdict])
     off = sorted(
@@ -395,15 +395,17 @@ def _report_lines(g: GeneratorReport) -> list[str]:
     )
     if off:
         rows.append(["worst coordinates", "", "", "", "", ""])
-        rows += [_row(f"  {name}", defect) for name, defect in off[:SHOWN]]
-    lines = [heading, "-" * min(len(heading), WIDTH), *_spoilers(g), *align(rows)]
+        rows += [_row(f"  {name}", defect) for name, defect in off[:MAX_COMPONENT_ROWS]]
+    lines = [heading, "-" * min(len(heading), TABLE_WIDTH), *_spoilers(g), *align(rows)]
     if g.left_out:
         wrong = "; ".join(f"{n} {what}" for what, n in g.left_out.items())
         count = sum(g.left_out.values())
         lines.append(f"left out: {count} of {g.n_states + count} steps, which are none of the dynamics ({wrong})")
     exact = len(g.components) - len(off)
-    if len(off) > SHOWN:
-        lines.append(f"  and {len(off) - SHOWN} coordinates with a p95 of at most {off[SHOWN - 1][1].p95:.1e}")
+    if len(off) > MAX_COMPONENT_ROWS:
+        lines.append(
+            f"  and {len(off) - MAX_COMPONENT_ROWS} coordinates with a p95 of at most {off[MAX_COMPONENT_ROWS - 1][1].p95:.1e}"
+        )
     lines.append(f"coordinates: {exact} of {len(g.components)} exact")
     reset = "" if g.reset.p_value is None else f" (largest KS distance {g.reset.distance:.2f}, {g.reset.coordinate})"
     lines.append(f"reset: {g.reset_verdict}{reset}")
@@ -424,10 +426,10 @@ def _spoilers(g: GeneratorReport) -> list[str]:
     if not g.deviations:
         known = g.deviations is not None and g.dynamics_verdict != "exact"
         return ["spoiled by no parameter of the model: all of them agree with it"] if known else []
-    more = len(g.deviations) - NAMED
+    more = len(g.deviations) - MAX_DEVIATION_ROWS
     tail = [f"  and {more} more parameters, which differ less"] if more > 0 else []
     heading = "differs in the model, without effect here" if g.dynamics_verdict == "exact" else "spoiled by"
-    return [heading, *(f"  {deviation}" for deviation in g.deviations[:NAMED]), *tail]
+    return [heading, *(f"  {deviation}" for deviation in g.deviations[:MAX_DEVIATION_ROWS]), *tail]
 
 
 def _row(name: str, defect: Defect, judged: bool = True) -> list[str]:
@@ -449,7 +451,11 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def _wrapped(line: str) -> list[str]:
-    return [line] if len(line) <= WIDTH else textwrap.wrap(line, WIDTH, subsequent_indent="    ", drop_whitespace=True)
+    return (
+        [line]
+        if len(line) <= TABLE_WIDTH
+        else textwrap.wrap(line, TABLE_WIDTH, subsequent_indent="    ", drop_whitespace=True)
+    )
 
 
 @dataclass(frozen=True)

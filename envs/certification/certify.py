@@ -42,7 +42,7 @@ from scipy.spatial import cKDTree
 
 from rppdyn.envs.catalogue import single_environment, symmetry_specs
 from rppdyn.envs.certification.certificate import (
-    LEVELS,
+    QUANTILE_LEVELS,
     Certificate,
     CertifiedShare,
     Defect,
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SOLVERS = ("stock", "tight")
-BAR_AFTER = 3.0  # seconds; shorter work shows no bar
+BAR_SECONDS = 3.0  # seconds; shorter work shows no bar
 
 
 def certify(
@@ -149,7 +149,7 @@ def certify(
                 stack.enter_context(tight_solver(simulator.model))
             total = Examination.steps(n_states, sum(len(one.generator_names) for one in specs))
             label = f"certify {specs[0].env_id}"
-            bar = stack.enter_context(Progress(total, description=label, enabled=progress, delay=BAR_AFTER))
+            bar = stack.enter_context(Progress(total, description=label, enabled=progress, delay=BAR_SECONDS))
             tick = _ticker(bar)
             examination = Examination.of(simulator, n_states, n_resets, seed, tick)
             certificates = []
@@ -385,7 +385,7 @@ class Examination:
             components=components,
             constant=tuple(name for name, moves in moved.items() if not moves),
             unconstrained=tuple(dict.fromkeys(entry.name for entry in entries)),
-            quantiles={key: tuple(np.quantile(v, LEVELS).tolist()) for key, v in quantiles.items()},
+            quantiles={key: tuple(np.quantile(v, QUANTILE_LEVELS).tolist()) for key, v in quantiles.items()},
             left_out=dict(zip(kinds.tolist(), counts.tolist(), strict=True)),
         )
 
@@ -445,8 +445,8 @@ class Examination:
 # -- whether mirrored states lie where rollouts go: a wrong map whose images are never visited can't be refuted by data --------
 
 
-NEAR = 0.95  # quantile of the visited states' own distances that counts as near; a higher one is set by an odd episode
-SLACK = 1e-9  # relative difference below which two values are the same
+NEAR_QUANTILE = 0.95  # of the visited states' own distances, that counts as near; a higher one is set by an odd episode
+EQUALITY_TOLERANCE = 1e-9  # relative difference below which two values are the same
 
 
 def support(
@@ -467,7 +467,7 @@ def support(
     near, far = tree.query(places(visited, independent))[0], tree.query(there)[0]
     outside = ((there < -1) | (there > 2)).mean(0)
     worst = int(outside.argmax())
-    share = float(np.mean(far <= np.quantile(near, NEAR) + SLACK))
+    share = float(np.mean(far <= np.quantile(near, NEAR_QUANTILE) + EQUALITY_TOLERANCE))
     return Support(share, names[worst], float(outside[worst])), near, far
 
 
@@ -478,7 +478,7 @@ def places(y: np.ndarray, among: np.ndarray) -> np.ndarray:
     [[0.33], [2.22]]
     """
     low, high, spread = among.min(0), among.max(0), among.std(0)
-    slack = SLACK * (1 + np.abs(among).max(0))
+    slack = EQUALITY_TOLERANCE * (1 + np.abs(among).max(0))
     constant = spread <= slack
     scale = np.where(constant, slack, spread)  # leaving the only value ever seen is leaving the visited states
     rank = np.empty_like(y)

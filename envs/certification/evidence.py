@@ -5,7 +5,7 @@ The original states are stepped once and serve every generator; for each generat
 Group elements acting on many states at once: the discrete generators, and random elements of continuous ones.
 
 A discrete generator acts on every state. Of a continuous one, with matrix A on each space, elements :math:`\exp(t A)` are
-drawn with t uniform over a period, and state i is carried by the element of number i modulo `COUNT`.
+drawn with t uniform over a period, and state i is carried by the element of number i modulo `RANDOM_ELEMENTS`.
 
 Wrappers of an environment are judged by the same steps, with and without each of them.
 """
@@ -26,9 +26,9 @@ from rppdyn.envs.spec import SPACES, VERDICTS, Space, SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
 from rppdyn.envs.wrappers import step_wrappers
 
-FEWEST = 20  # states that have a 95th percentile
+MIN_STATES = 20  # states that have a 95th percentile
 STRIDE = 10  # steps between sampled states, which would otherwise be nearly the same
-REST = 1e-4  # share of the median step below which a state rests; 1e-12 of the median still shows in a defect
+REST_SHARE = 1e-4  # share of the median step below which a state rests; 1e-12 of the median still shows in a defect
 HORIZON = 100  # steps after which a rollout starts again, so that one odd episode is a small part of the states
 
 Tick = Callable[[int], None]
@@ -84,10 +84,10 @@ class Comparison:
     def relative(self) -> np.ndarray:
         """Length of each difference over that of the step, (n,); 0/0 is 0 (nothing moved, and so in the mirror).
 
-        A step is taken to be at least `REST` of the median one: the mirror of a state at rest may move by rounding.
+        A step is taken to be at least `REST_SHARE` of the median one: the mirror of a state at rest may move by rounding.
         """
         a, b = np.linalg.norm(self.difference, axis=1), np.linalg.norm(self.moved, axis=1)
-        floor = REST * np.median(b[b > 0]) if b.any() else np.finfo(float).tiny
+        floor = REST_SHARE * np.median(b[b > 0]) if b.any() else np.finfo(float).tiny
         return a / np.maximum(b, floor)
 
     @cached_property
@@ -164,7 +164,7 @@ class SimulatedSteps:
 
     def require_enough(self, fault: np.ndarray) -> None:
         """Refuse to judge by too few steps, given what is wrong with each."""
-        if (n := int(np.sum(fault == ""))) < min(FEWEST, len(fault)):
+        if (n := int(np.sum(fault == ""))) < min(MIN_STATES, len(fault)):
             kinds, counts = np.unique(fault[fault != ""], return_counts=True)
             raise ValueError(
                 f"{self.simulator.name}: no verdict, for {n} of {len(fault)} steps are left to judge ({counts.max()} "
@@ -181,7 +181,7 @@ class SimulatedSteps:
 # -- group elements acting on many states at once: the discrete generators, and random elements of continuous ones -------------
 
 
-COUNT = 16  # random elements of a continuous generator; one for each state would cost an exponential for each
+RANDOM_ELEMENTS = 16  # random elements of a continuous generator; one for each state would cost an exponential for each
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class Elements:
         generators = {key: np.array((*s.discrete_generators, *s.lie_algebra)[k]) for key, s in spaces.items()}
         times = None
         if (j := k - len(spec.group.discrete_generators)) >= 0:
-            times = tuple(rng.uniform(0, period(spec.group.lie_algebra[j].numpy()), COUNT).tolist())
+            times = tuple(rng.uniform(0, period(spec.group.lie_algebra[j].numpy()), RANDOM_ELEMENTS).tolist())
         return cls(spec, k, generators, times, {key: _elements(m, times) for key, m in generators.items()})
 
     def changed(self, key: str, generator: np.ndarray) -> Elements:
@@ -246,9 +246,9 @@ def period(A: np.ndarray) -> float:
     return float(2 * np.pi / speeds.min()) if speeds.size else 1.0
 
 
-STATES = 40
-WORSE = 10.0  # factor by which a wrapper must raise a defect to be blamed: a sample of the same defect differs by less
-KINDS = ("dynamics", "rewards", "terminations")
+WRAPPER_STATES = 40
+MAX_DEFECT_RATIO = 10.0  # by which a wrapper raises a defect without blame: samples of one defect differ by less
+JUDGED = ("dynamics", "rewards", "terminations")
 
 
 def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
@@ -279,7 +279,7 @@ def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
                     raise ValueError(f"{error}, or pass spec= to train with it all the same") from None
                 defects = _defects(simulator, spec)
                 for key, value in defects.items():
-                    if value > max(EXACT_BELOW, WORSE * inside[key]):
+                    if value > max(EXACT_BELOW, MAX_DEFECT_RATIO * inside[key]):
                         raise ValueError(
                             f"{spec.env_id}: its wrapper {name} spoils the symmetry {key[0]}, whose {key[1]} then differ from "
                             f"their mirror images (by {value:.2g}); {remedy}"
@@ -296,11 +296,11 @@ def _rewards_alone() -> tuple[type, ...]:
 
 def _defects(simulator: Simulator, spec: SymmetrySpec) -> dict[tuple[str, str], float]:
     """The 95th percentile of each generator's relative defects, of states, rewards and terminations."""
-    evidence = SimulatedSteps.visit(simulator, STATES, np.random.default_rng(0))
+    evidence = SimulatedSteps.visit(simulator, WRAPPER_STATES, np.random.default_rng(0))
     return {
         (name, kind): float(np.quantile(values, 0.95)) if len(values) else 0.0
         for k, name in enumerate(spec.generator_names)
-        for kind, values in zip(KINDS, _values(evidence, Elements.of(spec, k, np.random.default_rng(0))), strict=True)
+        for kind, values in zip(JUDGED, _values(evidence, Elements.of(spec, k, np.random.default_rng(0))), strict=True)
     }
 
 

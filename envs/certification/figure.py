@@ -11,13 +11,19 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW, LEVELS, Certificate, GeneratorReport
+from rppdyn.envs.certification.certificate import (
+    APPROXIMATE_BELOW,
+    EXACT_BELOW,
+    QUANTILE_LEVELS,
+    Certificate,
+    GeneratorReport,
+)
 from rppdyn.runs.figures import COLOURS, save
 
 FORMATS = ("png", "svg", "pdf")
 
 FLOOR = 1e-18  # what a logarithmic axis shows zero as
-SHOWN = 10  # coordinates, the worst of all generators
+MAX_COMPONENT_ROWS = 10  # coordinates, the worst of all generators
 TITLES = (
     "defect of one step",
     "worst coordinates: median to 95th percentile",
@@ -55,13 +61,13 @@ def draw(certificate: Certificate, path: Path) -> Path:
         colour = COLOURS[i % len(COLOURS)]
         for part, style in parts.items():
             if (values := report.quantiles.get(keys.get(part, part))) is not None:
-                steps.plot(np.maximum(values, FLOOR), 100 * LEVELS, style, color=colour)
+                steps.plot(np.maximum(values, FLOOR), 100 * QUANTILE_LEVELS, style, color=colour)
         after = np.arange(1, len(report.rollout) + 1)
         rollouts.plot(after, np.maximum(report.rollout, FLOOR), color=colour)
-        visits.plot(report.quantiles["images"], 100 * LEVELS, color=colour)
+        visits.plot(report.quantiles["images"], 100 * QUANTILE_LEVELS, color=colour)
     first = certificate.reports[0].quantiles["visited"]
-    visits.plot(first, 100 * LEVELS, color="0.35", linestyle="--")
-    visits.axvline(np.interp(0.95, LEVELS, first), color="0.6", linewidth=0.8)
+    visits.plot(first, 100 * QUANTILE_LEVELS, color="0.35", linestyle="--")
+    visits.axvline(np.interp(0.95, QUANTILE_LEVELS, first), color="0.6", linewidth=0.8)
     _components(components, certificate.reports)
     for axes, title in zip((steps, components, rollouts, visits), TITLES, strict=True):
         _dress(axes, title)
@@ -92,7 +98,7 @@ def _components(axes: Axes, reports: tuple[GeneratorReport, ...]) -> None:
     worst: dict[str, float] = {}
     for name, defect in (item for report in reports for item in report.components.items()):
         worst[name] = max(worst.get(name, 0.0), defect.p95)
-    names = sorted(worst, key=worst.__getitem__, reverse=True)[:SHOWN]
+    names = sorted(worst, key=worst.__getitem__, reverse=True)[:MAX_COMPONENT_ROWS]
     for i, report in enumerate(reports):
         defects, colour = report.components, COLOURS[i % len(COLOURS)]
         for y, name in enumerate(names):

@@ -12,7 +12,7 @@ from rppdyn.envs.derivation.trees import Skeleton
 from rppdyn.envs.model_symmetry import Deviation, ModelSymmetry, control_addresses, name_of
 from rppdyn.envs.spec import align
 
-LISTED = 12  # deviations that a table spells out
+MAX_DEVIATION_ROWS = 12  # deviations that a table spells out
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +75,14 @@ def derive(model: mujoco.MjModel) -> Derivation:
 
 
 def _deviating(name: str, deviations: tuple[Deviation, ...]) -> list[str]:
-    """Lines that say how many parameters deviate, and the first `LISTED` of them."""
+    """Lines that say how many parameters deviate, and the first `MAX_DEVIATION_ROWS` of them."""
     count = len(deviations)
     what = {0: "nothing deviates", 1: "one parameter deviates"}.get(count, f"{count} parameters deviate")
-    lines = ["", f"{name}: {what}", *(f"  {d}" for d in deviations[:LISTED])]
-    if count > LISTED:
-        lines.append(f"  and {count - LISTED} more, none larger than {deviations[LISTED].relative:.1%}")
+    lines = ["", f"{name}: {what}", *(f"  {d}" for d in deviations[:MAX_DEVIATION_ROWS])]
+    if count > MAX_DEVIATION_ROWS:
+        lines.append(
+            f"  and {count - MAX_DEVIATION_ROWS} more, none larger than {deviations[MAX_DEVIATION_ROWS].relative:.1%}"
+        )
     return lines
 
 

@@ -28,7 +28,7 @@ from rppdyn.envs.model_symmetry import EQUALITY, FREE, GEOM, OBJECT, TRANSMISSIO
 
 NONE = -1
 
-ALIKE = 0.95
+MIN_PARTNER_COSINE = 0.95
 """Least cosine of the forces of two actuators, or of the coefficients of two tendons, that are partners."""
 
 
@@ -150,7 +150,7 @@ def _match_tendons(skeleton, trees, geoms, sites) -> tuple[np.ndarray, np.ndarra
         # An image is looked for at k itself first, and never at a tendon that is taken.
         free = [other for other in [k, *range(m.ntendon)] if other not in partners]
         best = max(free, key=lambda other: round(abs(cosine(k, other)), 6), default=NONE)
-        if best != NONE and abs(cosine(k, best)) > ALIKE:
+        if best != NONE and abs(cosine(k, best)) > MIN_PARTNER_COSINE:
             partners[k], signs[k] = best, np.sign(cosine(k, best))
     return partners, signs
 
@@ -222,7 +222,7 @@ def match_actuators(
             cosine[i, j] = v @ w / size
             unlike = np.abs(m.actuator_gainprm[i] - m.actuator_gainprm[j]).max() > 0
             unlike = unlike or (m.actuator_ctrlrange[i] != m.actuator_ctrlrange[j]).any()
-            if abs(cosine[i, j]) > ALIKE:
+            if abs(cosine[i, j]) > MIN_PARTNER_COSINE:
                 stretch = abs(np.log(np.linalg.norm(v) / np.linalg.norm(w)))
                 cost[i, j] = 10 * (1 - abs(cosine[i, j])) + 0.5 * bool(unlike) + 1e-6 * (i != j) + min(stretch, 1.0)
     rows, columns = linear_sum_assignment(cost)
@@ -280,7 +280,7 @@ def _match_equalities(skeleton, trees, sites, tendons) -> np.ndarray:
 # -- comparing the shapes of two geoms or sites that ought to be images of each other ------------------------------------------
 
 
-VERTICES = 500  # of a mesh without a convex hull that are compared; more are passed over evenly
+MAX_MESH_VERTICES = 500  # of a mesh without a convex hull that are compared; more are passed over evenly
 
 
 def shape_gap(skeleton: Skeleton, i: int, j: int, position: np.ndarray, axes: np.ndarray) -> float:
@@ -348,11 +348,11 @@ def _mesh_gap(m, i: int, j: int, W: np.ndarray) -> float:
 
 
 def _hull(m, mesh: int) -> np.ndarray:
-    """Vertices of a mesh's convex hull, (n, 3); without one, `VERTICES` of the mesh."""
+    """Vertices of a mesh's convex hull, (n, 3); without one, `MAX_MESH_VERTICES` of the mesh."""
     vertices = m.mesh_vert[m.mesh_vertadr[mesh] : m.mesh_vertadr[mesh] + m.mesh_vertnum[mesh]].astype(float)
     graph = int(m.mesh_graphadr[mesh])
     if graph < 0:
-        return vertices[:: 1 + len(vertices) // VERTICES]
+        return vertices[:: 1 + len(vertices) // MAX_MESH_VERTICES]
     n = int(m.mesh_graph[graph])  # the graph: sizes (2), addresses of edges (n), indices of vertices (n), ...
     return vertices[m.mesh_graph[graph + 2 + n : graph + 2 + 2 * n]]
 
@@ -383,8 +383,8 @@ def _field_gap(m, own: int, field: int, W: np.ndarray) -> float:
     return float(np.abs(image - there).max() + cut + abs(m.hfield_size[own, 3] - m.hfield_size[field, 3]))
 
 
-SAMPLES = 6
-TOLERANCE = 1e-9
+MOTION_SAMPLES = 6
+ENERGY_TOLERANCE = 1e-9
 
 
 def pseudo_inertias(skeleton: Skeleton) -> np.ndarray:
@@ -438,7 +438,7 @@ def matters(skeleton: Skeleton, trees: TreeMatch, carried: np.ndarray) -> np.nda
     scale_p = max(np.ptp(whole_potential, axis=0).sum(), np.abs(whole_potential).max() * 1e-3, 1e-300)
 
     def visible(kinetic, potential):
-        return np.abs(kinetic).max() > TOLERANCE * scale_k or np.ptp(potential) > TOLERANCE * scale_p
+        return np.abs(kinetic).max() > ENERGY_TOLERANCE * scale_k or np.ptp(potential) > ENERGY_TOLERANCE * scale_p
 
     if visible(kinetic.sum(1), potential.sum(1)):
         there = [bool(moving[b] and visible(kinetic[:, b], potential[:, b])) for b in range(m.nbody)]
@@ -450,9 +450,9 @@ def _energies(skeleton: Skeleton, J: np.ndarray) -> tuple[np.ndarray, np.ndarray
     """Kinetic and potential energy of each body with these J, (samples, nbody), in random motions."""
     m, rng = skeleton.model, np.random.default_rng(0)
     data, g = mujoco.MjData(m), skeleton.gravity
-    kinetic, potential = np.zeros((SAMPLES, m.nbody)), np.zeros((SAMPLES, m.nbody))
+    kinetic, potential = np.zeros((MOTION_SAMPLES, m.nbody)), np.zeros((MOTION_SAMPLES, m.nbody))
     velocity = np.zeros(6)
-    for s in range(SAMPLES):
+    for s in range(MOTION_SAMPLES):
         data.qpos[:] = m.qpos0
         mujoco.mj_integratePos(m, data.qpos, rng.normal(size=m.nv), 1.0)
         data.qvel[:] = rng.normal(size=m.nv)

@@ -43,10 +43,10 @@ from rppdyn.envs.model_symmetry import (
     name_of,
 )
 
-TOLERANCE = 1e-9
+DEVIATION_TOLERANCE = 1e-9
 """Relative difference from which on a parameter is said to deviate; rounding gives 1e-15."""
 
-STALE = 1e-6
+STALE_TOLERANCE = 1e-6
 """Relative difference from which on a constant is not what MuJoCo computes; its own rounding gives 1e-12."""
 
 SMALLEST = np.finfo(float).tiny
@@ -174,7 +174,7 @@ def _deviation(skeleton: Skeleton, parameter: Parameter, i: int, j: int) -> Devi
         return Deviation(element, partner, parameter.name, "turned", _text(there), 1.0)
     size = max(float(np.linalg.norm(carried)), float(np.linalg.norm(there)), parameter.floor)
     gap = float(np.linalg.norm(carried - there))
-    if gap <= TOLERANCE * size:
+    if gap <= DEVIATION_TOLERANCE * size:
         return None
     return Deviation(element, partner, parameter.name, _text(carried), _text(there), gap / size)
 
@@ -685,7 +685,7 @@ def _constants(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         for parameter in shared(skeleton.model, kind, partners[kind], np.zeros(0, bool), fields):
             computed = np.asarray(getattr(skeleton.constants, parameter.attribute)).reshape(parameter.values.shape)
             if len(partners[kind]) == len(computed):
-                stale = np.abs(parameter.values - computed).max(1) > STALE * np.abs(computed).max(1)
+                stale = np.abs(parameter.values - computed).max(1) > STALE_TOLERANCE * np.abs(computed).max(1)
                 yield replace(parameter, counts=stale, attribute="")
 
 
@@ -718,14 +718,14 @@ def _shortcuts(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
                 values, computed = values[worst], computed[worst]
                 gaps = np.where(np.array(worst) == NONE, 0.0, gaps[worst])
             to = partners[kind]
-            alike = (to != np.arange(len(to))) & (to != NONE) & (np.abs(gaps - gaps[to]) < STALE)
+            alike = (to != np.arange(len(to))) & (to != NONE) & (np.abs(gaps - gaps[to]) < STALE_TOLERANCE)
             yield Parameter(
                 kind,
                 field.split("_", 1)[1],
                 values,
                 np.arange(len(values)),
                 _rows_of(computed),
-                used[kind] & (gaps > STALE) & ~alike,
+                used[kind] & (gaps > STALE_TOLERANCE) & ~alike,
             )
 
 
@@ -737,7 +737,7 @@ def _sets(skeleton: Skeleton, match: Match) -> Iterator[Deviation]:
     m, R = skeleton.model, match.trees.isometry.rotation
     for name, vector in (("gravity", skeleton.gravity), ("wind", m.opt.wind if skeleton.in_fluid else np.zeros(3))):
         gap, size = np.linalg.norm(R @ vector - vector), np.linalg.norm(vector)
-        if gap > TOLERANCE * size:
+        if gap > DEVIATION_TOLERANCE * size:
             yield Deviation("the world", "the world", name, _text(R @ vector), _text(vector), float(gap / size))
     bodies = match.trees.bodies
     excluded = {(int(s) >> 16, int(s) & 0xFFFF) for s in m.exclude_signature}

@@ -13,23 +13,23 @@ from rppdyn.envs.derivation.parameters import deviations
 from rppdyn.envs.derivation.trees import Isometry, Skeleton, TreeMatch, match_trees, rotation_about
 from rppdyn.envs.model_symmetry import BALL, FREE, HINGE, SLIDE, ModelSymmetry, name_of
 
-ANGLE = 1.0
+TRIAL_ANGLE = 1.0
 """By how much the world is turned to try a continuous symmetry: no fraction of a whole turn, so no finite group has it."""
 
-NEAR = 0.02
+MAX_MISFIT = 0.02
 """Misfit of joints' places, relative to the robot's size, below which a turn or an exchange of objects is one."""
 
-ROUGH = 0.1
+MAX_LIMB_MISFIT = 0.1
 """The same for two limbs that change places."""
 
-FAR = 0.25
+MAX_MIRROR_MISFIT = 0.25
 """The same for the limbs that a reflection exchanges, which are kept as rough ones too, as a cheetah's are."""
 
-STRAYED = 0.05
+MAX_STRAY = 0.05
 """The same for bodies that stay where they are."""
 
-DIVISORS = range(1, 13)
-"""Angles within `NEAR` of a multiple of a whole turn over one of these are that multiple."""
+TURN_DIVISORS = range(1, 13)
+"""Angles within `MAX_MISFIT` of a multiple of a whole turn over one of these are that multiple."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ def search(model: mujoco.MjModel) -> tuple[MatchedSymmetry, ...]:
 def _yaw(skeleton: Skeleton) -> MatchedSymmetry | None:
     """The world turning about the vertical."""
     up = np.eye(3)[skeleton.vertical]
-    rotation = rotation_about(up, ANGLE)
+    rotation = rotation_about(up, TRIAL_ANGLE)
     best = _best(skeleton, [Isometry(rotation, p - rotation @ p, keep=True) for p in _pivots(skeleton, up)])
     if best is None:
         return None
@@ -86,13 +86,13 @@ def _reflections(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[M
     def mirrored(world: int, body: int) -> Match | None:
         R, M = (np.diag([-1.0 if a == axis else 1.0 for a in range(3)]) for axis in (world, body))
         turned = {root: _whole(skeleton.world[root].T @ M @ skeleton.world[root])} if root else {}
-        return _best(skeleton, [Isometry(R, t, turned) for t in _offsets(skeleton, world)], FAR)
+        return _best(skeleton, [Isometry(R, t, turned) for t in _offsets(skeleton, world)], MAX_MIRROR_MISFIT)
 
     def rank(pair: tuple[int, Match]) -> tuple[bool, ...]:
         trees = pair[1].trees
         turned = np.abs(trees.shift).max(initial=0.0) > 1
         parts = exchanges_geoms(skeleton, pair[1])
-        return trees.misfit > NEAR, bool(turned), not is_exchange(trees), not parts
+        return trees.misfit > MAX_MISFIT, bool(turned), not is_exchange(trees), not parts
 
     mirrors = [(axis, match) for axis in axes if (match := mirrored(axis, axis)) is not None]
     mirrors.sort(key=rank)
@@ -167,7 +167,7 @@ def _swaps(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[Matched
                 if m.body_mass[first] != m.body_mass[other] if loose else apart > 1e-3 * skeleton.size:
                     continue
                 swap = Isometry(np.eye(3), np.zeros(3), keep=True, swapped=(first, other))
-                if (best := _best(skeleton, [swap], NEAR if loose else ROUGH)) is not None:
+                if (best := _best(skeleton, [swap], MAX_MISFIT if loose else MAX_LIMB_MISFIT)) is not None:
                     yield _element(skeleton, best, swap_name(skeleton, first, other, _names(known)))
                     break
             moving = rest
@@ -195,10 +195,10 @@ def _world_turns(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[M
                 return
 
 
-def _best(skeleton: Skeleton, isometries: list[Isometry], limit: float = NEAR) -> Match | None:
+def _best(skeleton: Skeleton, isometries: list[Isometry], limit: float = MAX_MISFIT) -> Match | None:
     """The candidate that fits best, the first of equals; none whose misfit reaches the limit."""
     matches = [t for i in isometries if (t := match_trees(skeleton, i)) is not None and t.misfit < limit]
-    matches = [t for t in matches if t.strayed < STRAYED]
+    matches = [t for t in matches if t.strayed < MAX_STRAY]
     for trees in sorted(matches, key=lambda t: round(t.misfit, 9)):
         if (match := match_elements(skeleton, trees)) is not None:
             return match
@@ -237,7 +237,7 @@ def _generator(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
     one = _element(skeleton, match, name).symmetry
 
     def log(G):
-        return _whole((G - np.linalg.inv(G)) / (2 * np.sin(ANGLE)))
+        return _whole((G - np.linalg.inv(G)) / (2 * np.sin(TRIAL_ANGLE)))
 
     def affine(G, c):
         n = len(c)
@@ -246,7 +246,7 @@ def _generator(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
 
     joint_matrix, joint_shift = affine(one.joint_matrix, one.joint_shift)
     hinges = skeleton.model.jnt_type[skeleton.scalars] == HINGE
-    turned = one.joint_shift / ANGLE
+    turned = one.joint_shift / TRIAL_ANGLE
     joint_shift = _zero_rounding(np.where(hinges, _whole(turned), joint_shift))
     rotation, translation = affine(one.rotation, one.translation)
     symmetry = replace(
@@ -369,9 +369,9 @@ def _azimuths(skeleton: Skeleton, root: int) -> list[float]:
 
 def _fraction(angle: float) -> float:
     """The fraction of a whole turn that an angle stands for, if it is near one."""
-    parts = [2 * np.pi / n for n in DIVISORS]
+    parts = [2 * np.pi / n for n in TURN_DIVISORS]
     nearest = min((round(angle / part) * part for part in parts), key=lambda x: round(abs(x - angle), 9))
-    return nearest if abs(nearest - angle) < NEAR else angle
+    return nearest if abs(nearest - angle) < MAX_MISFIT else angle
 
 
 def _distinct(values: list) -> list:
@@ -399,7 +399,7 @@ def _wrap(angles: np.ndarray) -> np.ndarray:
 # -- what a symmetry is called, which depends on how the robot is built --------------------------------------------------------
 
 
-SIDE = 0.02
+OPPOSITE_TOLERANCE = 0.02
 """How near two places are, relative to the robot's size, that lie opposite each other."""
 
 
@@ -434,7 +434,7 @@ def _has_sides(skeleton: Skeleton, axis: int) -> bool:
     joints = [j for j in range(m.njnt) if root is not None and m.body_rootid[m.jnt_bodyid[j]] == m.body_rootid[root]]
     places = skeleton.data.xanchor[joints] - skeleton.data.xpos[root or 0]
     flip = np.where(np.arange(3) == axis, -1.0, 1.0)
-    near = SIDE * skeleton.size
+    near = OPPOSITE_TOLERANCE * skeleton.size
     for n, j in enumerate(joints):
         for k in np.flatnonzero(np.abs(places * flip - places[n]).max(1) < near):
             branches = not _is_below(m, m.jnt_bodyid[j], m.jnt_bodyid[joints[k]])

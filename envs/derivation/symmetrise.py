@@ -179,7 +179,7 @@ def _permutation(images: Sequence[int]) -> np.ndarray:
     return np.eye(len(images))[list(images)].T
 
 
-CHANGED = 1e-12  # relative; what changes less keeps its bits
+EQUALITY_TOLERANCE = 1e-12  # relative; what changes less keeps its bits
 
 
 def symmetrise(model: mujoco.MjModel, symmetry: ModelSymmetry, only: Deviation | None = None) -> mujoco.MjModel:
@@ -225,7 +225,7 @@ def _mean(image, values: np.ndarray, order: int) -> np.ndarray:
         carried = image(carried)
         total = total + carried
     mean = total / order
-    return np.where(np.abs(mean - values) > CHANGED * np.abs(values).max(initial=1e-300), mean, values)
+    return np.where(np.abs(mean - values) > EQUALITY_TOLERANCE * np.abs(values).max(initial=1e-300), mean, values)
 
 
 def _put(made: mujoco.MjModel, skeleton: Skeleton, parameter: Parameter, mean: np.ndarray) -> None:
@@ -264,7 +264,7 @@ def _average_inertias(
         return carried
 
     mean = _mean(image, J, order)
-    unlike = np.abs(mean - J).max((1, 2)) > CHANGED * np.abs(J).max((1, 2))
+    unlike = np.abs(mean - J).max((1, 2)) > EQUALITY_TOLERANCE * np.abs(J).max((1, 2))
     unlike &= _of(only, skeleton, "body", len(J))
     bodies = np.flatnonzero(unlike & (skeleton.model.body_weldid != 0) & (skeleton.model.body_mass > 0))
     set_inertias(made, mean, bodies)
@@ -288,7 +288,7 @@ def _average_axes(made: mujoco.MjModel, skeleton: Skeleton, match: Match, order:
 
     mean = _mean(image, axes, order)
     for i in which:
-        if np.abs(mean[i] - axes[i]).max() > CHANGED:
+        if np.abs(mean[i] - axes[i]).max() > EQUALITY_TOLERANCE:
             u, _, v = np.linalg.svd(mean[i])
             mujoco.mju_mat2Quat(made.geom_quat[i], np.ascontiguousarray(u @ v).ravel())
 

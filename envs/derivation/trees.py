@@ -30,13 +30,13 @@ from rppdyn.envs.model_symmetry import BALL, DISABLE, FREE, GEOM, HINGE, OBJECT,
 AXIS_TOLERANCE = 0.05
 """Largest distance between unit axes that still count as the same structure, 3 degrees."""
 
-TURNED = 0.01
+MIN_ZERO_MISFIT = 0.01
 """How far from their partners the next joints must lie, relative to the robot's size, for a hinge's zero to be another."""
 
-TIE_BREAK, ALIKE = 1e-3, 0.05
+MASS_WEIGHT, MASS_TOLERANCE = 1e-3, 0.05
 """Weight of masses and their centres against the joints' places, and how far they may differ without any."""
 
-SNAP = 1e-6
+SNAP_TOLERANCE = 1e-6
 """A mismatch below this, relative to the robot's size, is none: models give lengths with a few digits."""
 
 
@@ -245,15 +245,15 @@ class _Matcher:
         target = np.eye(3) if self.isometry.keep else self.isometry.turned.get(b)
         if at_root and target is not None:
             turn = M @ target.T
-            if np.abs(turn @ axis - axis).max() < SNAP:
+            if np.abs(turn @ axis - axis).max() < SNAP_TOLERANCE:
                 return _angle(axis, *_perpendicular(axis), turn)
-        if self.hanging(b, c, M) > TURNED:
+        if self.hanging(b, c, M) > MIN_ZERO_MISFIT:
             both = list(itertools.product(self.next_joints(b), self.next_joints(c)))
             pairs = [(M @ x, y) for (_, x, _), (_, y, _) in both] + [(M @ x, y) for (_, _, x), (_, _, y) in both]
             # An axis has no direction, so that half a turn more does as well.
             angles = [a for v, w in pairs for first in _turns(axis, v, w) for a in (first, _half_turn(first))]
             for angle in sorted(angles, key=abs):
-                fits = self.hanging(b, c, rotation_about(axis, -angle) @ M) < TURNED
+                fits = self.hanging(b, c, rotation_about(axis, -angle) @ M) < MIN_ZERO_MISFIT
                 if fits and self.is_within_range(b, c, M, axis, angle):
                     return angle
         elif not self.driven & {self.s.joints[b][-1], self.s.joints[c][-1]}:
@@ -261,7 +261,7 @@ class _Matcher:
             for angle in _turns(axis, M @ self.lever(b), self.lever(c)):
                 turned = rotation_about(axis, -angle) @ M
                 fits = self.is_image(b, c, turned) and not self.is_image(b, c, M)
-                if fits and self.hanging(b, c, turned) < SNAP and self.is_within_range(b, c, M, axis, angle):
+                if fits and self.hanging(b, c, turned) < SNAP_TOLERANCE and self.is_within_range(b, c, M, axis, angle):
                     return angle
         return 0.0
 
@@ -315,7 +315,7 @@ class _Matcher:
         cost[m.geom_type[here][:, None] != m.geom_type[there][None]] = 1e6
         inertia = np.abs(M @ self.s.inertia[b] @ M.T - self.s.inertia[c]).max() / np.abs(self.s.inertia[c]).max()
         apart = max(cost[linear_sum_assignment(cost)].max(), np.linalg.norm(M @ self.lever(b) - self.lever(c)))
-        return bool(apart < SNAP * self.scale and inertia < SNAP)
+        return bool(apart < SNAP_TOLERANCE * self.scale and inertia < SNAP_TOLERANCE)
 
     def is_within_range(self, b: int, c: int, M: np.ndarray, axis: np.ndarray, delta: float) -> bool:
         """Check whether most of the range of the last hinge of b is carried into that of c."""
@@ -343,18 +343,18 @@ class _Matcher:
             return 0.0
         apart = np.linalg.norm(M @ m.body_ipos[b] - m.body_ipos[c]) / self.scale
         apart += abs(m.body_mass[b] - m.body_mass[c]) / self.mass
-        return float(np.clip(apart - ALIKE, 0.0, 1.0))
+        return float(np.clip(apart - MASS_TOLERANCE, 0.0, 1.0))
 
 
 def _total(pair: _Pair) -> float:
-    return pair.misfit + TIE_BREAK * pair.unlike + sum(map(_total, pair.below))
+    return pair.misfit + MASS_WEIGHT * pair.unlike + sum(map(_total, pair.below))
 
 
 def _turns(axis: np.ndarray, v: np.ndarray, w: np.ndarray) -> list[float]:
     """The delta whose turn Rot(axis, -delta) brings v over w; none if one of them lies along the axis."""
     v, w = v - axis * (axis @ v), w - axis * (axis @ w)
     lengths = sorted((float(np.linalg.norm(v)), float(np.linalg.norm(w))))
-    if lengths[0] <= SNAP * lengths[1]:
+    if lengths[0] <= SNAP_TOLERANCE * lengths[1]:
         return []
     return [-float(np.arctan2(axis @ np.cross(v, w), v @ w))]
 
@@ -379,7 +379,7 @@ def _snap(matrix: np.ndarray) -> np.ndarray:
     whole = np.round(matrix)
     if np.abs(matrix - whole).max() < AXIS_TOLERANCE and (np.abs(whole).sum(0) == 1).all():
         return whole
-    return np.where(np.abs(matrix - whole) < SNAP, whole, matrix)
+    return np.where(np.abs(matrix - whole) < SNAP_TOLERANCE, whole, matrix)
 
 
 # -- a MuJoCo model's kinematic trees as plain arrays in the reference pose `qpos0` --------------------------------------------

@@ -30,8 +30,8 @@ from rppdyn.envs.model_symmetry import ModelSymmetry, Quantity, finite_element
 from rppdyn.envs.observation.recognition import Observation, complete, kept, observation_of, simulated
 from rppdyn.envs.spec import Space
 
-CLOSED = 1e-9  # what of an image may lie outside of what is observed
-ROUNDING = 1e-12  # entries of a representation this near to a whole number are that number
+CLOSURE_TOLERANCE = 1e-9  # what of an image may lie outside of what is observed
+WHOLE_TOLERANCE = 1e-12  # entries of a representation this near to a whole number are that number
 
 
 def observation_space(env: gym.Env, symmetries: Sequence[ModelSymmetry]) -> Space:
@@ -188,7 +188,7 @@ class _Features:
             inverse = np.linalg.pinv(S)
             span = S @ inverse
         rho = SA @ inverse
-        outside = np.abs(SA - rho @ S).max(1, initial=0.0) > CLOSED * np.abs(S).max(initial=0.0)
+        outside = np.abs(SA - rho @ S).max(1, initial=0.0) > CLOSURE_TOLERANCE * np.abs(S).max(initial=0.0)
         if outside.any():
             i = self.entry_of(int(np.flatnonzero(outside)[0]))
             raise ValueError(
@@ -198,7 +198,7 @@ class _Features:
         if not symmetry.is_continuous:
             rho = rho + np.eye(len(S)) - span  # identity on combinations of entries that are always zero
         whole = np.round(rho)
-        return np.where(np.abs(rho - whole) < ROUNDING, whole, rho), S @ np.where(lost, 0.0, a)
+        return np.where(np.abs(rho - whole) < WHOLE_TOLERANCE, whole, rho), S @ np.where(lost, 0.0, a)
 
 
 def common_fixed_point(symmetries, actions, b: np.ndarray) -> tuple[np.ndarray, set[int]]:
@@ -221,9 +221,9 @@ def common_fixed_point(symmetries, actions, b: np.ndarray) -> tuple[np.ndarray, 
         left = np.concatenate([equation[np.ix_(members, members)] for equation, _ in equations])
         r = np.concatenate([part[members] for part in right])
         c = np.linalg.lstsq(left, r, rcond=None)[0]
-        if np.abs(left @ c - r).max() > CLOSED:
+        if np.abs(left @ c - r).max() > CLOSURE_TOLERANCE:
             without |= set(members.tolist())
-        point[members] = np.where(np.abs(c) < ROUNDING, 0.0, c)
+        point[members] = np.where(np.abs(c) < WHOLE_TOLERANCE, 0.0, c)
     return point, without
 
 
@@ -304,9 +304,9 @@ def _list(numbers: Sequence[int]) -> str:
 # -- images of observed entries that are none of the known quantities, found by simulation -------------------------------------
 
 
-STATES = 16
-AGREEMENT = 1e-6  # relative to an entry's largest value; contact forces are solved for to about 1e-7
-ANGLES = (0.7, 2.0, 4.1)  # parameters at which a continuous symmetry is tried
+FIT_STATES = 16
+FIT_TOLERANCE = 1e-6  # relative to an entry's largest value; contact forces are solved for to about 1e-7
+TRIAL_ANGLES = (0.7, 2.0, 4.1)  # parameters at which a continuous symmetry is tried
 
 
 def fit(observation: Observation, symmetry: ModelSymmetry) -> np.ndarray:
@@ -318,7 +318,7 @@ def fit(observation: Observation, symmetry: ModelSymmetry) -> np.ndarray:
     entries = list(observation.unexplained)
     if not entries:
         return np.zeros((0, 0))
-    finite = [finite_element(symmetry, t) for t in ANGLES] if symmetry.is_continuous else [symmetry]
+    finite = [finite_element(symmetry, t) for t in TRIAL_ANGLES] if symmetry.is_continuous else [symmetry]
     before, after = _observed(observation, entries, finite)
     matrix = np.zeros((len(entries), len(entries)))
     for n, i in enumerate(entries):
@@ -336,7 +336,7 @@ def fit(observation: Observation, symmetry: ModelSymmetry) -> np.ndarray:
 
 
 def _agree(a: np.ndarray, b: np.ndarray) -> bool:
-    return bool(np.abs(a - b).max() <= AGREEMENT * max(np.abs(a).max(), np.abs(b).max()))
+    return bool(np.abs(a - b).max() <= FIT_TOLERANCE * max(np.abs(a).max(), np.abs(b).max()))
 
 
 def _observed(observation: Observation, entries: list[int], symmetries: list[ModelSymmetry]):
@@ -345,7 +345,7 @@ def _observed(observation: Observation, entries: list[int], symmetries: list[Mod
     before, after = [], []
     with kept(model, data):
         image = mujoco.MjData(model)
-        for k, _ in enumerate(simulated(model, data, STATES)):
+        for k, _ in enumerate(simulated(model, data, FIT_STATES)):
             before.append(observation.look()[entries])
             mujoco.mj_copyData(image, model, data)
             carry(model, observation.quantities, data, image, symmetries[k % len(symmetries)])

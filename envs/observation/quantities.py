@@ -390,7 +390,7 @@ def _places(model: mujoco.MjModel, sensors: Iterable[int]) -> np.ndarray:
 # -- things that are fixed in the bodies of a model, and which of them a symmetry carries to which -----------------------------
 
 
-ELSEWHERE = 1e-3  # two things lie in the same place if they are nearer than this times the model's extent
+PLACE_TOLERANCE = 1e-3  # two things lie in the same place if they are nearer than this times the model's extent
 
 
 @dataclass(frozen=True, eq=False)
@@ -419,7 +419,7 @@ class Fixtures:
         """All of a model's, `kind` being "body", "geom" or "site"."""
         n = getattr(model, f"n{kind}")
         names = tuple(getattr(model, kind)(i).name or f"{kind} {i}" for i in range(n))
-        still, reach = model.body_weldid == 0, ELSEWHERE * model.stat.extent
+        still, reach = model.body_weldid == 0, PLACE_TOLERANCE * model.stat.extent
         if kind == "body":
             place, turn = np.zeros((n, 3)), np.tile(np.eye(3), (n, 1, 1))
             return cls(names, np.arange(n), place, turn, np.zeros(n), np.flatnonzero(still), reach)

@@ -35,7 +35,7 @@ from rppdyn.envs.wrappers import acting_wrappers, observation_function, without_
 
 PROBES = 48  # random contents of mjData
 STATES = 12  # simulated states in which the result is checked
-LONGEST = 20  # steps to such a state
+MAX_SETTLING_STEPS = 20  # steps to such a state
 
 # What positions and velocities do not determine at once; filled with random numbers of every size up to 1000, so that
 # clipping shows.
@@ -260,7 +260,7 @@ def simulated(model: mujoco.MjModel, data: mujoco.MjData, n: int) -> Iterator[No
         mujoco.mj_integratePos(model, data.qpos, rng.normal(scale=0.1, size=model.nv), 1.0)
         data.qvel[:] = rng.normal(scale=0.5, size=model.nv)
         data.ctrl[:] = rng.uniform(low, high)
-        mujoco.mj_step(model, data, int(rng.integers(1, LONGEST)))
+        mujoco.mj_step(model, data, int(rng.integers(1, MAX_SETTLING_STEPS)))
         if not (np.isfinite(data.qpos).all() and np.isfinite(data.qvel).all()):  # unstable, and kept from being reset
             mujoco.mj_copyData(data, model, start)
         complete(model, data)
@@ -343,7 +343,7 @@ def _scaled(coefficient: float, name: str, follows: bool) -> str:
 # -- which known quantities the entries of an unknown function's output are, found by comparing values over samples ------------
 
 
-FEWEST = 8  # samples, not cut off, that must agree
+MIN_AGREEING_SAMPLES = 8  # samples, not cut off, that must agree
 
 
 class Source(NamedTuple):
@@ -408,7 +408,7 @@ def _explaining(y: np.ndarray, varies: bool, candidates: Columns, tolerance: flo
         constant = ~_varies(X, tolerance)
         return constant if candidates.scaled else constant & (np.abs(X[0] - y[0]) <= tolerance * (1 + np.abs(y[0])))
     free = (y > y.min()) & (y < y.max())
-    if free.sum() < FEWEST:
+    if free.sum() < MIN_AGREEING_SAMPLES:
         return np.zeros(X.shape[1], dtype=bool)
     if not candidates.scaled:
         probe = np.flatnonzero(free)[:2]  # nearly every column fails on the first two samples

@@ -19,9 +19,9 @@ from rppdyn.envs.spec import Space, SymmetrySpec, align
 from rppdyn.envs.terms.layout import CompiledTerms
 from rppdyn.envs.terms.simulator import TermSteps, step_terms
 
-AGREEMENT = 1e-6  # of the simulator with the derivation, relative to an entry's spread
-LISTED = 60  # wrong entries that a table spells out
-SAME = 1e-5  # coefficients that differ by less are equal: maps are often float32
+SIMULATOR_TOLERANCE = 1e-6  # of the simulator with the derivation, relative to an entry's spread
+MAX_TABLE_ROWS = 60  # wrong entries that a table spells out
+COEFFICIENT_TOLERANCE = 1e-5  # coefficients that differ by less are equal: maps are often float32
 INPUTS = ("obs", "observations", "observation")
 
 
@@ -73,7 +73,7 @@ class Audit:
     @property
     def is_representation(self) -> bool:
         """True if the map's images multiply as the group's elements do."""
-        return all(defect < SAME for defect in self.relations.values())
+        return all(defect < COEFFICIENT_TOLERANCE for defect in self.relations.values())
 
     @property
     def is_right(self) -> bool:
@@ -85,14 +85,14 @@ class Audit:
         sizes = " and ".join(f"{n} entries of the {space}" for space, n in self.entries.items())
         lines = [f"{self.name}: {', '.join(self.elements)}; {sizes}; {self.states} states in the simulator"]
         for relation, defect in self.relations.items():
-            lines.append(f"{relation}: {'yes' if defect < SAME else f'no, off by {defect:.2g}'}")
+            lines.append(f"{relation}: {'yes' if defect < COEFFICIENT_TOLERANCE else f'no, off by {defect:.2g}'}")
         lines += self.notes
         if not self.wrong:
             lines.append(
                 f"every entry is the derived one; the simulator agrees to {self.worst:.1e} of an entry's spread"
             )
             return "\n".join(lines)
-        wrong = self.wrong[:LISTED]
+        wrong = self.wrong[:MAX_TABLE_ROWS]
         columns = {"symmetry": [w.element for w in wrong], "space": [w.space for w in wrong]}
         columns = {title: cells for title, cells in columns.items() if len(set(cells)) > 1}  # one value is no column
         columns |= {
@@ -106,8 +106,8 @@ class Audit:
         total = sum(self.entries.values()) * len(self.elements)
         lines += [f"{len(self.wrong)} of {total} entries are wrong: {', '.join(what)}", ""]
         lines += align([[*columns], *zip(*columns.values(), strict=True)])
-        if len(self.wrong) > LISTED:
-            lines.append(f"and {len(self.wrong) - LISTED} more")
+        if len(self.wrong) > MAX_TABLE_ROWS:
+            lines.append(f"and {len(self.wrong) - MAX_TABLE_ROWS} more")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -175,8 +175,8 @@ def audit(
         relations |= {f"{key}: {relation}": defect for relation, defect in _relations(images, titles, derived).items()}
         for image, title in zip(images, titles, strict=True):
             defect = _defects(image, key, steps.get(title), space)
-            off = (np.abs(image.matrix - derived[title].matrix) > SAME).any(1) | (
-                np.abs(image.shift - derived[title].shift) > SAME
+            off = (np.abs(image.matrix - derived[title].matrix) > COEFFICIENT_TOLERANCE).any(1) | (
+                np.abs(image.shift - derived[title].shift) > COEFFICIENT_TOLERANCE
             )
             worst = max(worst, float(np.nanmax(np.where(off, np.nan, defect), initial=0.0)))
             for i in np.flatnonzero(off):
@@ -191,7 +191,7 @@ def audit(
                 f"{title}: {stepped.left_out} of {states} steps are left out, whose contacts MuJoCo does not mirror (as those "
                 "of meshes)"
             )
-    if worst > AGREEMENT:
+    if worst > SIMULATOR_TOLERANCE:
         notes.append(
             f"the simulator disagrees with the derivation by {worst:.1e}: trust neither, and look at the model"
         )
@@ -305,7 +305,7 @@ def _probe(call: Callable[[torch.Tensor], Any], dim: int, name: str, key: str) -
         images.append(_Affine(matrix, shift))
     if len(images) > 1:
         one = _Affine(np.eye(dim), np.zeros(dim))
-        images = [image for image in images if image.distance(one) > SAME] or images[:1]
+        images = [image for image in images if image.distance(one) > COEFFICIENT_TOLERANCE] or images[:1]
     return images
 
 
@@ -366,7 +366,7 @@ def _match(images: Sequence[_Affine], derived: dict[str, _Affine]) -> list[str]:
     titles = []
     for image in images:
         agreeing = {
-            title: int((np.abs(image.matrix - right.matrix) <= SAME).all(1).sum())
+            title: int((np.abs(image.matrix - right.matrix) <= COEFFICIENT_TOLERANCE).all(1).sum())
             for title, right in derived.items()
             if title not in titles or len(images) > len(derived)
         }
@@ -409,10 +409,10 @@ def _defects(image: _Affine, key: str, steps: TermSteps | None, space: Space) ->
 
 def _describe(row: np.ndarray, shift: float) -> str:
     parts = []
-    for j in np.flatnonzero(np.abs(row) > SAME):
+    for j in np.flatnonzero(np.abs(row) > COEFFICIENT_TOLERANCE):
         c = float(row[j])
-        size = "" if abs(abs(c) - 1) < SAME else f"{abs(c):.3g} "
+        size = "" if abs(abs(c) - 1) < COEFFICIENT_TOLERANCE else f"{abs(c):.3g} "
         parts.append(f"{'-' if c < 0 else '+'}{size}[{j}]")
-    if abs(shift) > SAME:
+    if abs(shift) > COEFFICIENT_TOLERANCE:
         parts.append(f"{shift:+.3g}")
     return " ".join(parts) or "0"

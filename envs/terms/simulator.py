@@ -32,12 +32,12 @@ from rppdyn.envs.terms.terms import Commands, FootClocks, GaitPhase, Pseudovecto
 
 START_POSE = 0.4  # largest distance of a joint from the default pose at a start, in radians or metres
 SUBSTEPS = 2  # of the simulator for an action: a spring that is held for longer throws light limbs about
-FADE = 0.97  # factor per step on the goal's velocity and on the task's own numbers
+FADE_PER_STEP = 0.97  # factor per step on the goal's velocity and on the task's own numbers
 CLOCK_STEP = 0.03  # periods per step of the gait's clock
 WAVES = 6  # of which the random ground consists
-MIRRORED = 1e-6  # difference of a step from its image's, relative to the largest velocity, that is rounding
-FEWEST_MIRRORED = 0.1  # share of steps
-CLOCKS = 720  # phases among which that of the mirrored gait is searched
+MIRROR_TOLERANCE = 1e-6  # difference of a step from its image's, relative to the largest velocity, that is rounding
+MIN_MIRRORED_SHARE = 0.1  # share of steps
+CLOCK_PHASES = 720  # phases among which that of the mirrored gait is searched
 
 
 class Frame(NamedTuple):
@@ -155,8 +155,8 @@ class TermsSimulator(BareSimulator):
         mujoco.mj_step(self.model, data, self.substeps)
         last = self._split(self.frames[-1])
         frame = last._replace(
-            state=get_integration_state(self.model, data), action=action, goal_qvel=FADE * last.goal_qvel,
-            phase=(last.phase + CLOCK_STEP) % 1.0, given=FADE * last.given,
+            state=get_integration_state(self.model, data), action=action, goal_qvel=FADE_PER_STEP * last.goal_qvel,
+            phase=(last.phase + CLOCK_STEP) % 1.0, given=FADE_PER_STEP * last.given,
         )  # fmt: skip
         self.frames = [*self.frames[1 - self.compiled.history :], np.concatenate(frame)][-self.compiled.history :]
         return np.empty(0), np.nan, False
@@ -219,7 +219,10 @@ class _Image:
         self.clock = 0.0
         for term in simulator.terms:  # by which each foot's image has the foot's phase
             if isinstance(term, GaitPhase | FootClocks) and term.offsets is not None:
-                offsets, clocks = dict(zip(term.feet, term.offsets, strict=True)), np.arange(CLOCKS) / CLOCKS
+                offsets, clocks = (
+                    dict(zip(term.feet, term.offsets, strict=True)),
+                    np.arange(CLOCK_PHASES) / CLOCK_PHASES,
+                )
                 ahead = np.array([offsets[image_of(foot)] - offset for foot, offset in offsets.items()])
                 self.clock = float(clocks[np.abs(np.exp(2j * np.pi * (clocks[:, None] + ahead)) - 1).max(1).argmin()])
         lifts: dict[type, np.ndarray] = {Vector: R, Pseudovector: np.linalg.det(R) * R}
@@ -284,8 +287,10 @@ def step_terms(compiled: CompiledTerms, *, states: int = 40, seed: int = 0) -> I
             images = evidence.images(elements)
         state = Comparison.of_state(elements, simulator.state_keys, evidence.outcome, images)
         valid = faults(evidence.outcome, images) == ""
-        mirrored = np.abs(state.difference).max(1) < MIRRORED * (1 + np.abs(evidence.outcome.next_qvel[valid]).max())
-        if sum(mirrored) >= FEWEST_MIRRORED * states:
+        mirrored = np.abs(state.difference).max(1) < MIRROR_TOLERANCE * (
+            1 + np.abs(evidence.outcome.next_qvel[valid]).max()
+        )
+        if sum(mirrored) >= MIN_MIRRORED_SHARE * states:
             valid[valid] = mirrored
         s, m = (Outcome(*(column[valid] for column in outcome)) for outcome in (evidence.outcome, images))
         yield TermSteps(elements, evidence.actions[valid], s, m, int(sum(~valid)))
