@@ -47,12 +47,14 @@ FLOORS = {
 }
 # The rooms of jobs, and files that they share, in the same way. The other files beside them are verbs, which may use every
 # room, and some rooms verbs' models.
-ROOMS_OF_JOBS = {"config": 0, "results": 1, "plots": 2, "fitting": 3, "training": 3, "measuring": 4, "reporting": 5}
-FILES_OF_JOBS = {"plots", "results"}
+ROOMS_OF_JOBS = {"config": 0, "results": 1, "figure": 2, "fitting": 3, "training": 3, "measuring": 4}
+FILES_OF_JOBS = {"figure", "results"}
 TOP = 6  # where verbs are
 VERBS_OF_ROOMS = {("measuring", "fit_dynamics"), ("measuring", "fit_regression"), ("measuring", "fit_transition"),
-                  ("measuring", "fit_image"), ("measuring", "fit_trajectories"), ("fitting", "report")}  # fmt: skip
-"""Verbs that a room asks: fits, whose members are measured, build them, and a fit leaves the report of its own run."""
+                  ("measuring", "fit_image"), ("measuring", "fit_trajectories"), ("fitting", "report"),
+                  ("figure", "measuring")}  # fmt: skip
+"""Verbs that a room asks: fits, whose members are measured, build them; a fit leaves the report of its own run; `figure` plays
+agents from files."""
 # Imports that go up, each with its reason. They stand inside a function or under TYPE_CHECKING.
 UPWARDS = {("reps", "basis"): "rep.solve() and rep.equivariant_basis() are how users reach the solver"}
 MATHEMATICS = ("groups", "reps", "basis", "nn", "priors", "compression", "equivariance", "dynamics", "images", "tasks")
@@ -239,7 +241,7 @@ def test_wheel_holds_every_module_and_every_configuration(wheel):
     expected |= {f"rppdyn/{path.relative_to(ROOT / 'rppdyn')}" for room, path in sources() if room not in LINKS}
     expected |= {f"rppdyn/{path.relative_to(ROOT)}" for room, path in sources() if room in LINKS}
     expected |= {f"rppdyn/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
-    expected |= {"rppdyn/envs/verdicts.json", "rppdyn/jobs/reporting/report.html"}
+    expected |= {"rppdyn/envs/verdicts.json", "rppdyn/jobs/report.html"}
     expected |= {f"rppdyn/{path.relative_to(ROOT)}" for path in (ROOT / "agents" / "weights").iterdir()}
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert held == expected

@@ -84,8 +84,7 @@ def test_a_full_disk_is_said_in_one_line(monkeypatch, tmp_path, capsys, error):
     def full(*_, **__):
         raise error
 
-    monkeypatch.setattr("rppdyn.jobs.fitting.members.draw_pathways", full)
-    monkeypatch.setattr("rppdyn.jobs.fitting.members.fit_curves", full)
+    monkeypatch.setattr("rppdyn.jobs.fitting.members.draw_run", full)
     words = [*FIT, "optimiser.epochs=1", f"run_dir={tmp_path / 'run'}"]
     assert main(words) == 2
     *_, said = capsys.readouterr().err.splitlines()  # after the progress

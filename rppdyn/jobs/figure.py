@@ -1,21 +1,64 @@
-"""`rppdyn figure`: runs in one picture. Of agents, the learning curves; of fits, their members' equivariance errors."""
+"""`rppdyn figure`, and the figure that every run ends with: runs of agents or of fits in one picture."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import FigureConfig, is_agent_file
-from rppdyn.jobs.measuring.loading import measure_file
-from rppdyn.jobs.plots import compare_equivariance, draw_files, learning_curves
-from rppdyn.runs import RunFolder
-from rppdyn.runs.files import write_json
-from rppdyn.runs.folder import read_metrics, with_metrics
+from rppdyn.jobs.config.fit import FitConfig
+from rppdyn.jobs.results import FileAgent
+from rppdyn.runs import RunFolder, RunFolderError, read_metrics
+from rppdyn.runs.figures import (
+    COLOURS,
+    Panel,
+    draw_panels,
+    legend_of,
+    over_seeds,
+    paint_bars,
+    paint_curves,
+    paint_dots,
+    paint_trajectory,
+    save,
+)
+from rppdyn.runs.files import plain, write_json
+from rppdyn.runs.folder import with_metrics
+from rppdyn.runs.table import ALONG, FILE, FINAL, Group, Run, by_subject, flatten, group_runs, split_subjects
+
+TRUTH_KEYS = {
+    "fit-regression": ("task.strength",),
+    "fit-dynamics": ("task.k2", "task.wind", "task.masses", "task.time_step", "task.horizon", "task.chunk"),
+    "fit-transition": ("task.length", "task.trajectories", "task.held_out", "evaluation.protocol"),
+}
+"""Keys that say what there is to be learned, or on what that is measured, and not how it is learned."""
+
+AGENT_PANELS: dict[str, Mapping[str, str]] = {
+    "mean return": {"evaluation": "eval/return_mean", "training": "rollout/return_mean"},
+    "equivariance error": {"policy": "equivariance/policy", "critics": "equivariance/critic"},
+    "free pathway's share": {"actor": "pathway/actor_free_share", "critics": "pathway/critic_free_share"},
+}
+"""By title the metrics of each panel, by their name in its legend."""
+FIT_PANELS: dict[str, Mapping[str, str]] = {
+    "error": {"validation": "validation/error", "test": "test/error"},
+    "equivariance error": {"": "equivariance/error"},
+}
+ROLLOUT_PANELS: dict[str, Mapping[str, str]] = {
+    "relative error along rollouts": {"": f"{ALONG}error"},
+    "drift along rollouts": {"energy": f"{ALONG}energy_drift", "angular momentum": f"{ALONG}momentum_drift"},
+}
+MAX_COMPONENTS = 16  # in a figure, those with the largest errors
 
 
 def run(config: FigureConfig) -> Path:
@@ -25,42 +68,218 @@ def run(config: FigureConfig) -> Path:
         RunFolderError, ConfigError: a folder is no run, or there are agents and fits among them.
         ValueError: no run has metrics yet.
     """
+    from rppdyn.jobs.measuring.loading import measure_file  # it loads every fit, and these end with a figure
+
     files = [run for run in config.runs if is_agent_file(run)]
     played = [measure_file(file, config.env) for file in files]
-    runs = with_metrics([run for run in config.runs if run not in files]) if len(files) < len(config.runs) else []
-    names = {run: compose.name_of_run(RunFolder.open(run)) for run in runs}
-    agents = [run for run, name in names.items() if name == "train_agent"]
-    fits = [run for run in names if run not in agents]
-    if agents and fits:
-        raise ConfigError(
-            f"{agents[0]} is an agent's run and {fits[0]} a fit's: draw them apart, or both on a page with rppdyn report"
-        )
-    if fits and played:
-        raise ConfigError(f"{fits[0]} is a fit's run and {files[0]} an agent: draw them apart")
-    if fits:
-        picture = compare_equivariance(runs, config.out)
-    elif runs:
-        picture = learning_curves(runs, config.out, played)
-    else:
-        picture = draw_files(played, config.out)
+    folders = with_metrics([run for run in config.runs if run not in files]) if len(files) < len(config.runs) else []
+    runs = read_runs(folders)
+    agents = [run.path for run in runs if run.verb == TrainAgentConfig.verb]
+    fits = [run.path for run in runs if run.path not in agents]
+    if fits and (agents or files):
+        kind = f"{agents[0]} is an agent's run" if agents else f"{files[0]} is an agent"
+        raise ConfigError(f"{kind} and {fits[0]} a fit's: draw them apart, or both on a page with rppdyn report")
+    if bounds := [run for run in runs if run.verb == "bound"]:
+        raise ConfigError(f"{bounds[0].path} is a run of bound: it has its own figure, figures/bound.png")
+    groups = group_runs([*runs, *(run for agent in played for run in file_runs(agent))])
+    figure = draw_curves(groups) if runs else draw_files(groups)
+    picture = save(figure, Path(config.out))
     if config.json is not None:
-        write_json(Path(config.json), [*_raw_data(runs), *map(asdict, played)])
+        write_json(Path(config.json), [*map(_numbers, folders), *map(asdict, played)])
     return picture
 
 
-def _raw_data(runs: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
-    """The data of the curves: of each run its configuration, its result (once finished) and its metrics.
+def _numbers(folder: str) -> dict[str, Any]:
+    """A run's configuration, its result (once finished) and its metrics."""
+    run = RunFolder.open(folder)
+    return {
+        "run": run.path.name,
+        "config": run.config(),
+        "result": run.result(),
+        "metrics": read_metrics(run.metrics.path),
+    }
+
+
+# -- from folders to the table -----------------------------------------------------------------------------------------
+
+
+def read_runs(folders: Sequence[str | Path]) -> list[Run]:
+    """The agents and the members of fits in these folders.
 
     Raises:
-        ValueError: a folder that is no run.
+        RunFolderError: a folder is no run, has no metrics yet, or holds a damaged file.
+        ConfigError: a stored configuration can't be read.
     """
-    folders = [RunFolder.open(run) for run in runs]
+    runs = [run for folder in folders for run in _read(RunFolder.open(folder))]
+    return split_subjects(runs, TRUTH_KEYS)
+
+
+def _read(folder: RunFolder) -> list[Run]:
+    config = compose.from_run(compose.name_of_run(folder), folder)
+    records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
+    if not records:
+        raise RunFolderError(f"{folder.path} has no metrics yet: leave it out, or let it run first")
+    values = plain(asdict(config))
+    common: dict[str, Any] = dict(
+        path=folder.path, verb=config.verb, config=flatten(values), model=values["model"], result=folder.result()
+    )
+    if isinstance(config, FitConfig):
+        return _members(config, folder, records, common)
+    own_keys = {key.split(".")[1] for key in common["config"] if key.startswith(("agent.ppo.", "agent.crossq."))}
+    common["config"]["agent"] = next(iter(own_keys), "sac")
+    metrics: dict[str, dict[float, float]] = {}
+    for record in records:
+        for name, value in record.items():
+            if isinstance(value, int | float) and name != "step":
+                metrics.setdefault(name, {})[record["step"]] = value
     return [
-        {
-            "run": folder.path.name,
-            "config": folder.config(),
-            "result": folder.result(),
-            "metrics": read_metrics(folder.metrics.path) if folder.metrics.path.exists() else [],
-        }
-        for folder in folders
-    ]
+        Run(
+            subject=config.env.id, name=config.model.kind, seed=config.seed, length=config.total_steps,
+            steps=records[-1]["step"], values=metrics, speed=folder.timing.last().get("time/steps_per_second"), **common,
+        )
+    ]  # fmt: skip
+
+
+def _members(config: FitConfig, folder: RunFolder, records: list[dict[str, Any]], common: dict[str, Any]) -> list[Run]:
+    """The members of a fit, each with its own numbers, by epoch; one without an error has diverged, with all its metrics."""
+    last, result = records[-1]["step"] // config.steps_per_epoch, common["result"] or {}
+    rollouts = (read_json(folder.path / "rollouts.json") or {}) if common["result"] else {}
+    times = rollouts.pop("times", [])[1:]  # the initial state, where nothing differs yet, is in no curve
+    members = []
+    for i, seed in enumerate(config.all_seeds):
+        values: dict[str, dict[float, float]] = {}
+        for record in records:
+            for name, each in record.items():
+                if isinstance(each, list):
+                    epoch = record["step"] // config.steps_per_epoch
+                    values.setdefault(name, {})[epoch] = nan if each[i] is None else each[i]
+        ends = [each[max(each)] for name, each in values.items() if name.endswith("/error")]
+        if not np.isfinite(ends).all():
+            values = {name: each | {max(each): nan} for name, each in values.items()}
+        for name, each in result.get("test", {}).items():
+            if isinstance(each, list):
+                values[FINAL + name] = {last: nan if each[i] is None else each[i]}
+        for name, each in rollouts.items():
+            if isinstance(each, list):
+                curve = each[i] if each[i] is not None else [nan] * len(times)
+                values[ALONG + name] = dict(zip(times, curve, strict=False))
+        members.append(
+            Run(
+                subject=config.task_name, name=config.model_name, seed=seed, length=config.optimiser.epochs, steps=last,
+                values=values, **common,
+            )
+        )  # fmt: skip
+    return members
+
+
+def file_runs(agent: FileAgent) -> list[Run]:
+    """An agent from a file as runs of one step, one for each of its episodes."""
+    errors = {f"equivariance/policy/{name}": {0.0: error} for name, error in agent.errors.items()}
+    if agent.errors:
+        errors["equivariance/policy"] = {0.0: float(np.mean([*agent.errors.values()]))}
+    config = {"model.file": agent.file}
+    return [
+        Run(Path(agent.file), FILE, agent.env, Path(agent.file).name, seed, 0, 0, config,
+            {"eval/return_mean": {0.0: value}} | errors, result={})
+        for seed, value in enumerate(agent.returns)
+    ]  # fmt: skip
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The content of a run's file; None without one.
+
+    Raises:
+        RunFolderError: it is damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path} is damaged: delete it, and make it again if it is needed") from error
+    if not isinstance(content, dict):
+        raise RunFolderError(f"{path} holds no JSON object: delete it, and make it again if it is needed")
+    return content
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def draw_run(folder: RunFolder, name: str) -> Path:
+    """Draw `figures/NAME.png`, the one figure that a run ends with: its metrics, and what its models do on test data."""
+    groups, extra = group_runs(read_runs([folder.path])), []
+    rollouts, result = read_json(folder.path / "rollouts.json") or {}, folder.result() or {}
+    if example := rollouts.get("example"):
+        extra.append(("a test trajectory, dashed the first seed's model", partial(paint_trajectory, example=example)))
+    if (components := rollouts.get("components")) and components["errors"]:
+        extra.append(("median error, standard deviations", partial(_paint_components, components=components)))
+    if rows := [row for row in result.get("pathways") or [] if row["coefficients"]]:
+        extra.append(("effective number per parameter", partial(_paint_pathways, rows=rows)))
+    return save(draw_curves(groups, extra), folder.figures / f"{name}.png")
+
+
+def draw_curves(groups: Sequence[Group], extra: Sequence[Panel] = ()) -> Figure:
+    """Metrics over training, a row of panels for each environment or task."""
+    is_agent = groups[0].verb in (TrainAgentConfig.verb, FILE)
+    titles = AGENT_PANELS if is_agent else FIT_PANELS | ROLLOUT_PANELS
+    known = {metric for group in groups for metric in group.metrics}
+    titles = {title: metrics for title, metrics in titles.items() if is_agent or known & set(metrics.values())}
+    subjects = by_subject(groups)
+    panels: list[Panel | None] = []
+    for subject, members in subjects:
+        for title, metrics in titles.items():
+            where, along = f"{subject}: {title}" if len(subjects) > 1 else title, title in ROLLOUT_PANELS
+            if along and not any(metric in group.metrics for group in members for metric in metrics.values()):
+                panels.append(None)
+                continue
+            unit = "environment steps" if is_agent else "epochs"
+            if along:
+                unit = "steps" if members[0].verb == "fit-transition" else "time, s"
+            log = title != "mean return"
+            each = not is_agent and not along and len(groups) > 1
+            paint = partial(paint_curves, groups=members, metrics=metrics, log=log, unit=unit, each=each)
+            panels.append((where, paint))
+    panels += extra
+    columns = len(titles) if len(subjects) > 1 else 2 if len(panels) == 4 else min(3, len(panels))
+    seeds = sorted({len(group.runs) for group in groups if group.verb != FILE})
+    label = groups[0].label if len({group.label for group in groups}) == 1 else ""
+    heading = ", ".join(filter(None, [subjects[0][0] if len(subjects) == 1 else "", label]))
+    legend = [] if label else legend_of(groups)
+    return draw_panels(panels, columns, title="\n".join(filter(None, [heading, *over_seeds(seeds)])), legend=legend)
+
+
+def draw_files(groups: Sequence[Group]) -> Figure:
+    """Agents from files alone: the returns of their episodes, and their equivariance errors by generator."""
+    panels: list[Panel] = []
+    for subject, members in by_subject(groups):
+        metrics = dict.fromkeys(metric for group in members for metric in group.metrics if metric.count("/") > 1)
+        for metric in ("eval/return_mean", *metrics):
+            title = f"{subject}: " + ("return of each episode" if metric in AGENT_PANELS["mean return"].values() else
+                                      f"policy's error, {metric.rpartition('/')[2]}")  # fmt: skip
+            panels.append((title, partial(paint_dots, groups=members, metric=metric, label="")))
+    return draw_panels(panels, min(3, len(panels)), size=(4.4, 1.2 + 0.5 * max(len(groups), 2)))
+
+
+def _paint_components(axes: Axes, components: Mapping[str, Any]) -> None:
+    """Of which components the errors of transition models are, those with the largest at the longest horizon."""
+    names, errors = components["names"], np.array(components["errors"])
+    shown = np.argsort(errors[-1])[-MAX_COMPONENTS:]
+    for colour, horizon, row in zip(COLOURS, components["horizons"], errors, strict=False):
+        axes.plot(row[shown], range(len(shown)), "o", color=colour, ms=4, label=f"step {horizon}")
+    axes.set_yticks(range(len(shown)), [names[i] for i in shown], fontsize="x-small")
+    axes.set_xlim(left=0)
+    axes.legend(frameon=False, fontsize="small", loc="lower right")
+
+
+def _paint_pathways(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    """How much of each pathway the data determine, by layer: means over seeds."""
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    series: dict[str, list[float]] = {}
+    each: dict[str, list[list[float]]] = {}
+    for name in dict.fromkeys(row["pathway"] for row in rows):
+        own = {row["layer"]: [v for v in row["normalised"] if v is not None] for row in rows if row["pathway"] == name}
+        each[name] = [own.get(layer, []) for layer in layers]
+        series[name] = [float(np.mean(numbers)) if numbers else nan for numbers in each[name]]
+    paint_bars(
+        axes, layers, series, "", log=False, each={k: [v if len(v) > 1 else [] for v in vs] for k, vs in each.items()}
+    )

@@ -42,7 +42,6 @@ from rppdyn.jobs.fitting.members import (
     run_fit,
     under_group,
 )
-from rppdyn.jobs.plots import draw_rollouts
 from rppdyn.jobs.results import FitResult, by_member
 from rppdyn.nn import Chained, Ensemble
 from rppdyn.nn.compiling import can_compile, check_compiler
@@ -129,7 +128,7 @@ class DynamicsFit(StackFit):
 
     def example_of(self, found: Trajectories) -> dict[str, Any]:
         """The first member's first test trajectory and the true one."""
-        return {"truth": self.truth(0)[0].tolist(), "found": found.states[0].tolist()}
+        return {"times": self.times, "truth": self.truth(0)[0].tolist(), "found": found.states[0].tolist()}
 
     # -- what follows -------------------------------------------------------------------------------------------------
 
@@ -384,10 +383,6 @@ class Dynamics(DynamicsFit):
         """The time at which the first trajectory was found to have diverged."""
         lost = found.times[found.diverged_at[found.diverged].min()] if found.diverged.any() else None
         return {"rollout/first_divergence": None if lost is None else float(lost)}
-
-    def draw(self, folder: RunFolder) -> None:
-        super().draw(folder)
-        draw_rollouts(self.curves, self.example, folder.figures / "rollouts.png")
 
 
 @torch.no_grad()

@@ -48,7 +48,6 @@ from rppdyn.jobs.fitting.user_data import (
     state_rep,
     vector_size,
 )
-from rppdyn.jobs.plots import draw_trajectory
 from rppdyn.jobs.results import FitResult
 from rppdyn.reps import Rep, Scalar
 from rppdyn.runs import RunFolder
@@ -277,14 +276,11 @@ class RecordingsFit(DynamicsFit):
         first, known = self.splits[0].test[0], self._tested[0][2][0]
         length = int(known.sum())
         return {
+            "names": self.recordings.names,
             "times": (first.times - first.times[0])[:length].tolist(),
             "truth": first.states[:length].tolist(),
             "found": self.scalings[0].back(found.states[0])[:length].tolist(),
         }
-
-    def draw(self, folder: RunFolder) -> None:
-        super().draw(folder)
-        draw_trajectory(self.curves, self.example, self.recordings.names, folder.figures / "rollouts.png")
 
     def fitted(self) -> FittedDynamics:
         """The models in the user's units."""

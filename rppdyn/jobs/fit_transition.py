@@ -33,7 +33,6 @@ from rppdyn.jobs.fitting.members import (
     run_fit,
     widest,
 )
-from rppdyn.jobs.plots import draw_horizons
 from rppdyn.jobs.results import FitResult, by_member
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import certify_variance
@@ -253,10 +252,6 @@ class Transition(StackFit):
     def save(self, folder: RunFolder) -> None:
         building.save_spec(folder, self.spec)
         write_json(folder.path / "rollouts.json", self.curves)
-
-    def draw(self, folder: RunFolder) -> None:
-        super().draw(folder)
-        draw_horizons(self.curves, folder.figures / "rollouts.png")
 
 
 @torch.no_grad()

@@ -41,26 +41,30 @@ class FitResult(RunResult):
 
     def __str__(self) -> str:
         seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
-        note = f" ({self.note})" if self.note else ""
-        lines = [f"{self.task}, {self.model}, {seeds}: {self.epochs:,} epochs{note}"]
+        head = f"{self.task}, {self.model}, {seeds}: {self.epochs:,} epochs" + (f" ({self.note})" if self.note else "")
+        lines = [head]
         if self.test and len(self.seeds) > 1:
             many = "interquartile mean [95 % bootstrap interval], of three and fewer " * (len(self.seeds) > FEW)
             lines.append(f"  over seeds: {many}mean (each)")
+        rows: dict[str, str] = {}
         for name, values in self.test.items():
             if name == FIRST_DIVERGENCE:
                 times = [time for time in values if time is not None]
-                lines += [f"  {name:34} {min(times):g} s; in {len(times)} of {len(values)}"] if times else []
+                rows |= {name: f"{min(times):g} s; in {len(times)} of {len(values)}"} if times else {}
             elif isinstance(values, list):
-                lines.append(f"  {name:34} {_over_seeds(values)}")
-        lines += _pathway_table(self.pathways)
-        lines.append(f"  {'run folder':34} {self.run}")
+                rows[name] = _over_seeds(values)
+        page = Path(self.run) / "report.html"
+        ends: dict[str, Any] = {"run folder": self.run}
         if self.interrupted:
-            lines.append(f"  {'go on with':34} rppdyn {self.verb} --resume {self.run}")
+            ends["go on with"] = f"rppdyn {self.verb} --resume {self.run}"
         else:
-            lines.append(f"  {'figures':34} {Path(self.run) / 'figures'}")
-            page = Path(self.run) / "report.html"
-            lines += [f"  {'report':34} {page}"] if page.exists() else []
-        return "\n".join(lines)
+            ends |= {"figures": Path(self.run) / "figures"} | ({"report": page} if page.exists() else {})
+        return "\n".join([*lines, *pairs(rows, 34), *_pathway_table(self.pathways), *pairs(ends, 34)])
+
+
+def pairs(rows: Mapping[str, Any], width: int) -> list[str]:
+    """A line for each name and its value, in two columns."""
+    return [f"  {name:{width}} {value}" for name, value in rows.items()]
 
 
 def by_member(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -125,7 +129,30 @@ class TrainAgentResult(RunResult):
     note: str = ""
 
     def __str__(self) -> str:
-        return summary(self)
+        note, m = f" ({self.note})" if self.note else "", self.metrics
+        head = f"{self.env}, {self.model}, seed {self.seed}: {self.steps:,} of {self.total_steps:,} steps{note}"
+        rows: dict[str, str] = {}
+        if m:
+            step = "" if m["step"] == self.steps else f", at step {m['step']:,}"
+            spread = f"standard deviation {_return(m['eval/return_std'])} over {len(m['eval/returns'])} episodes{step}"
+            rows["mean return"] = f"{_return(m['eval/return_mean'])}  ({spread})"
+            rows["equivariance error"] = "none: the environment has no symmetry here"
+            if any(name.startswith("equivariance/policy/") for name in m):
+                errors = ", ".join(f"{who} {_error(m[f'equivariance/{who}'])}" for who in ("policy", "critic"))
+                rows["equivariance error"] = f"{errors}  (0 is equivariant, 1 as far from it as can be)"
+            names = {who: f"pathway/{who}_free_share" for who in ("actor", "critic")}
+            shares = ", ".join(f"{who} {100 * m[name]:.3g}%" for who, name in names.items() if name in m)
+            rows["free pathway"] = f"{shares} of the squared weights"
+        rows |= {"its prior allows": self.prior} if self.prior else {}
+        if self.fresh_episodes:
+            rows["when it goes on"] = "from the last checkpoint, with a fresh episode"
+        rows["run folder"] = self.run
+        if self.interrupted:
+            rows["go on with"] = f"rppdyn train-agent --resume {self.run}"
+        else:
+            rows["learning curve"] = str(Path(self.run) / "figures" / "learning_curve.png")
+            rows["TensorBoard"] = f"tensorboard --logdir {self.run}"
+        return "\n".join([head, *pairs(rows, 19)])
 
 
 @dataclass
@@ -164,42 +191,6 @@ class TrainManyResult:
         return lines
 
 
-def summary(result: TrainAgentResult) -> str:
-    """A few lines for the end of a run."""
-    lines = [f"{result.env}, {result.model}, seed {result.seed}: {result.steps:,} of {result.total_steps:,} steps"]
-    if result.note:
-        lines[0] += f" ({result.note})"
-    m = result.metrics
-    if m:
-        lines.append(
-            f"  mean return         {_return(m['eval/return_mean'])}  "
-            f"(standard deviation {_return(m['eval/return_std'])} over {len(m['eval/returns'])} episodes"
-            f"{'' if m['step'] == result.steps else ', at step ' + format(m['step'], ',')})"
-        )
-        if any(name.startswith("equivariance/policy/") for name in m):
-            errors = ", ".join(f"{who} {_error(m[f'equivariance/{who}'])}" for who in ("policy", "critic"))
-            lines.append(f"  equivariance error  {errors}  (0 is equivariant, 1 as far from it as can be)")
-        else:
-            lines.append("  equivariance error  none: the environment has no symmetry here")
-        shares = ", ".join(
-            f"{who} {_percent(m[f'pathway/{who}_free_share'])}"
-            for who in ("actor", "critic")
-            if f"pathway/{who}_free_share" in m
-        )
-        lines.append(f"  free pathway        {shares} of the squared weights")
-    if result.prior:
-        lines.append(f"  its prior allows    {result.prior}")
-    if result.fresh_episodes:
-        lines.append("  when it goes on     from the last checkpoint, with a fresh episode")
-    lines.append(f"  run folder          {result.run}")
-    if result.interrupted:
-        lines.append(f"  go on with          rppdyn train-agent --resume {result.run}")
-    else:
-        lines.append(f"  learning curve      {Path(result.run) / 'figures' / 'learning_curve.png'}")
-        lines.append(f"  TensorBoard         tensorboard --logdir {result.run}")
-    return "\n".join(lines)
-
-
 def final_policy(result: Mapping[str, Any]) -> str:
     """The name of the policy at the end of a run; the run may have gone on since."""
     return f"final policy, after {result['steps']} steps"
@@ -211,10 +202,6 @@ def _error(value: float | None) -> str:
 
 def _return(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 10 or not value else f"{value:.3g}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g}%"
 
 
 @dataclass(frozen=True)
@@ -233,57 +220,3 @@ class FileAgent:
     lengths: list[int]
     errors: dict[str, float] = field(default_factory=dict)
     note: str = ""
-
-
-# -- what tells runs apart ---------------------------------------------------------------------------------------------
-
-AGENTS = {"ppo": "agent.ppo", "crossq": "agent.crossq"}
-"""Keys of agents other than soft actor-critic."""
-IGNORED = (
-    "seed",
-    "seeds",
-    "total_steps",
-    "checkpoint_every",
-    "run_dir",
-    "runs_root",
-    "threads",
-    "device",
-)
-"""Keys that don't tell runs apart: seeds, lengths and folders."""
-
-
-def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A configuration's values by dotted key, without those that don't tell runs apart (`IGNORED`)."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            flat |= flattened(value, f"{name}.")
-        elif name not in IGNORED and value != {}:
-            flat[name] = value
-    return flat
-
-
-def model_of(config: Mapping[str, Any]) -> str:
-    """The model of a flattened configuration, as :data:`rppdyn.runs.figures.MODEL_COLOURS` calls it."""
-    published = ", published" if "published" in (config.get("variant"), config.get("env.variant")) else ""
-    augmented = ", augmented" if config.get("agent.augment") or config.get("task.augment") else ""
-    return f"{config.get('model.kind')}{published}{augmented}"
-
-
-def agent_of(config: Mapping[str, Any]) -> str:
-    """The agent of a flattened configuration: "sac", "crossq" or "ppo"."""
-    return next((name for name, part in AGENTS.items() if any(key.startswith(f"{part}.") for key in config)), "sac")
-
-
-def setting(key: str, value: Any) -> str:
-    """A setting in a name: `leg_joint=0.5`; of what is switched on its name alone, of what is off nothing."""
-    name = key.rpartition(".")[2]
-    if isinstance(value, bool):
-        return name if value else ""
-    return f"{name}={value}"
-
-
-def value_of(config: Mapping[str, Any], key: str) -> Any:
-    """A value of a flattened configuration; of actuators and options of an environment that are as they come, "stock"."""
-    return config.get(key, "stock" if key.startswith(("env.actuator_scale.", "env.kwargs.")) else None)

@@ -27,8 +27,8 @@ from rppdyn.errors import UntrustedError, by_user, one_line
 from rppdyn.jobs.config.agent import ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import CERTIFIED, LEARNED, ConfigError
 from rppdyn.jobs.config.compose import preflight
+from rppdyn.jobs.figure import draw_run
 from rppdyn.jobs.measuring.loading import load_function
-from rppdyn.jobs.plots import learning_curves
 from rppdyn.jobs.results import TrainAgentResult, TrainManyResult
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import build_agent, build_env, capture_into, certify_variance, process_state, spec_of
@@ -476,7 +476,7 @@ class _Run:
         if not stopped:
             building.save_model(self.agent, folder)
             self.session.finish(result)
-            learning_curves([folder.path], folder.figures / "learning_curve.png")  # it must not cost the result
+            draw_run(folder, "learning_curve")  # it must not cost the result
         return result
 
 

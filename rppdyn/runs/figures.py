@@ -1,55 +1,161 @@
-"""Parts that figures of runs share: colours, curves over steps and seeds, and files that are whole or not there."""
+"""Figures of runs in one look: curves, bars and dots, laid out as panels; files that are whole or not there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import matplotlib
 import numpy as np
 from jaxtyping import Float
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from rppdyn.runs.files import replacing
-from rppdyn.runs.folder import series
 from rppdyn.runs.statistics import FEW, bootstrap_interval, iqm
 
+if TYPE_CHECKING:
+    from rppdyn.runs.table import Group
+
 SMALLEST = 1e-17  # what a logarithmic axis reaches down to; rounding is above it
+ROUNDING = 1e-10
+"""Curves that never pass it are named beside others, which their line would flatten; bars below it are of exact functions."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
-LINES = ("-", "--", "-.", ":")  # where there are more runs than colours
+LINES = ("-", "--", "-.", ":")  # of metrics in one panel, and where there are more runs than colours
 MODEL_COLOURS = dict(
     zip(("rpp", "emlp", "mlp", "emlp, published", "mlp, augmented", "rpp, published"), COLOURS, strict=False)
 )
 """The colour of a model in all figures that show it once."""
 
-
-@dataclass(frozen=True)
-class Curve:
-    """A metric of several runs, ``(runs, steps)``, over steps."""
-
-    steps: NDArray[np.int64]
-    each: NDArray[np.float64]
-
-    @property
-    def centre(self) -> NDArray[np.float64]:
-        """The interquartile mean over runs, ``(steps,)``."""
-        return iqm(self.each)
+Panel = tuple[str, Callable[[Axes], None]]
+"""A title, and what paints a set of axes."""
+PANEL_SIZE = (4.4, 3.5)  # inches
+MAX_NAME = 30  # characters of a bar's label
 
 
-def curve(runs: Sequence[Sequence[Mapping[str, Any]]], metric: str) -> Curve | None:
-    """One metric of several runs, on the steps that all of them have; None where there are none."""
-    by_run = [dict(zip(*series(records, metric), strict=True)) for records in runs]
-    steps = sorted(set.intersection(*(set(values) for values in by_run)))
-    if not steps:
-        return None
-    return Curve(np.array(steps), np.array([[run[step] for step in steps] for run in by_run]))
+# -- layout ------------------------------------------------------------------------------------------------------------
+
+
+def draw_panels(
+    panels: Sequence[Panel | None],
+    columns: int,
+    *,
+    title: str = "",
+    size: tuple[float, float] = PANEL_SIZE,
+    legend: Sequence[Artist] = (),
+) -> Figure:
+    """Axes in rows of so many columns, each with its title, and a legend below them all; None leaves a place empty."""
+    rows = math.ceil(len(panels) / columns)
+    height = size[1] * rows + 0.25 * len(title.splitlines())
+    figure = Figure(figsize=(size[0] * columns, height), layout=ConstrainedLayoutEngine(h_pad=0.06))
+    FigureCanvasAgg(figure)
+    every = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in every[len(panels) :]:
+        axes.set_axis_off()
+    for axes, panel in zip(every, panels, strict=False):
+        if panel is None:
+            axes.set_axis_off()
+            continue
+        panel[1](axes)
+        dress(axes, panel[0])
+    if title:
+        figure.suptitle(title, fontsize="medium")
+    if legend:
+        longest = max(len(str(handle.get_label())) for handle in legend)
+        fitting = max(1, int(size[0] * columns / (0.6 + 0.08 * longest)))
+        figure.legend(
+            handles=legend, loc="outside lower center", ncols=min(len(legend), fitting), frameon=False, fontsize="small"
+        )
+    return figure
+
+
+def legend_of(groups: Sequence[Group]) -> list[Artist]:
+    """A line for each label of groups."""
+    looks = {group.label: (group.colour, group.line) for group in groups}
+    return [Line2D([], [], color=colour, ls=line, lw=1.8, label=label) for label, (colour, line) in looks.items()]
+
+
+# -- curves ------------------------------------------------------------------------------------------------------------
+
+
+def paint_curves(
+    axes: Axes,
+    groups: Sequence[Group],
+    metrics: Mapping[str, str],
+    *,
+    log: bool = False,
+    unit: str = "environment steps",
+    label: str = "",
+    each: bool = False,
+) -> None:
+    """Metrics of groups over steps: colours tell groups apart, and lines metrics; of one group colours tell metrics apart.
+
+    On a logarithmic axis curves that stay at rounding are named below the axes, and so are groups of which runs diverged.
+
+    Args:
+        metrics: by their name in the legend of these axes.
+        label, unit: labels of the axes.
+        each: draw every run, too, as a thin line.
+    """
+    shown = {name: metric for name, metric in metrics.items() if any(group.curve(metric) for group in groups)}
+    alone = len({group.label for group in groups}) == 1
+    notes: dict[str, None] = {}
+    handles: list[Artist] = []
+    for k, (name, metric) in enumerate(metrics.items()):
+        tiny = _at_rounding(groups, metric) if log else {}
+        notes |= dict.fromkeys(
+            f"far below: {name} {size:.0e}" if size else f"zero: {name}" for name, size in tiny.items()
+        )
+        for group in groups:
+            colour = COLOURS[k % len(COLOURS)] if alone and len(shown) > 1 else group.colour
+            line = group.line if len(shown) < 2 or alone else LINES[k % len(LINES)]
+            if lost := group.lost(metric):
+                notes[note_losses(group, lost)] = None
+            curve = group.curve(metric)
+            if curve is None or group.label in tiny:
+                continue
+            if len(curve.steps) == 1 and group.verb == "file":
+                axes.axhline(float(curve.centre[0]), color=colour, ls=":", lw=1.6)
+            else:
+                draw_several(axes, curve.steps, curve.each, colour, style=line, each=each, log=log)
+        if name in shown:
+            colour, line = (COLOURS[k % len(COLOURS)], "-") if alone else ("0.35", LINES[k % len(LINES)])
+            handles.append(Line2D([], [], label=name, color=colour, linestyle=line))  # type: ignore[arg-type]
+    axes.set_xlabel("\n".join([unit, *notes]) if axes.lines else unit)
+    axes.set_ylabel(label)
+    if not unit.startswith("time"):
+        label_steps(axes.xaxis)
+    if not axes.lines:
+        leave_empty(axes, "\n".join(notes) or "nothing measured")
+        return
+    if len(handles) > 1:
+        legend_below(axes, len(handles), handles, lines=len(notes))
+    if log:
+        axes.set_yscale("log")
+        label_decades(axes.yaxis)
+
+
+def note_losses(group: Group, lost: int) -> str:
+    """Count the runs that are drawn, or say that all diverged."""
+    total = len(group.runs)
+    return f"{group.label}: " + (f"{total - lost} of {total} seeds" if lost < total else f"{lost} of {lost} diverged")
+
+
+def _at_rounding(groups: Sequence[Group], metric: str) -> dict[str, float]:
+    """The largest value of each group that never leaves rounding, where there are others that do; zeros always."""
+    largest = {group.label: float(curve.centre.max()) for group in groups if (curve := group.curve(metric)) is not None}
+    tiny = {label: size for label, size in largest.items() if size < ROUNDING}
+    return tiny if len(tiny) < len(largest) else {label: size for label, size in tiny.items() if not size}
 
 
 def draw_several(
@@ -88,6 +194,105 @@ def over_seeds(counts: Sequence[int]) -> list[str]:
     return [f"{kind} {' or '.join(map(str, some))} seeds" for some, kind in kinds if some]
 
 
+# -- bars and dots -----------------------------------------------------------------------------------------------------
+
+
+def paint_dots(axes: Axes, groups: Sequence[Group], metric: str, label: str) -> None:
+    """A row for each group: the last value of each run, and their interquartile mean with its interval, if there is one."""
+    for k, group in enumerate(groups):
+        final = group.final(metric)
+        if final is None or not final.each:
+            continue
+        if final.interval is not None:
+            axes.plot(final.interval, [k, k], color=group.colour, lw=7, alpha=0.3, solid_capstyle="butt")
+        spread = 0.12 * (np.arange(len(final.each)) % 3 - 1) if len(final.each) > 1 else np.zeros(1)
+        axes.plot(final.each, k + spread, "o", ms=4.5, color=group.colour, alpha=0.75)
+        axes.plot([final.centre], [k], "|", ms=19, mew=2.2, color=group.colour)
+    axes.set_yticks(range(len(groups)), [group.label for group in groups])
+    axes.set_ylim(len(groups) - 0.5, -0.5)
+    axes.set_xlabel(label)
+
+
+def paint_bars(
+    axes: Axes,
+    names: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    label: str,
+    *,
+    log: bool | None = None,
+    intervals: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    each: Mapping[str, Sequence[Sequence[float]]] | None = None,
+) -> None:
+    """Horizontal bars from the top down: for each name one of each series.
+
+    Args:
+        series: values of all names by the entry of the legend.
+        log: whether the axis is logarithmic; None where values span more than a factor of 30 or all are at rounding.
+        intervals: ends of the intervals of each series.
+        each: the numbers that a bar is the mean of, for each name of a series.
+    """
+    values = [max(value, SMALLEST) for several in series.values() for value in several if np.isfinite(value)]
+    log = log if log is not None else bool(values) and (max(values) < ROUNDING or max(values) / min(values) > 30)
+    show = (lambda numbers: np.maximum(numbers, SMALLEST)) if log else np.asarray
+    height = 0.8 / max(1, len(series))
+    for k, (name, several) in enumerate(series.items()):
+        bars, colour = show(several), COLOURS[k % len(COLOURS)]
+        places = np.arange(len(names)) + (k - (len(series) - 1) / 2) * height
+        around = None
+        if intervals is not None:
+            low, high = show(np.reshape(intervals[name], (-1, 2)).T)
+            around = np.maximum([bars - low, high - bars], 0)
+        error = dict(lw=1, capsize=2, ecolor=matplotlib.rcParams["axes.edgecolor"])
+        axes.barh(places, bars, height * 0.9, xerr=around, color=colour, label=name or None, error_kw=error)
+        for place, numbers in zip(places, (each or {}).get(name, ()), strict=False):
+            across = place + height * np.linspace(0.3, -0.3, len(numbers))
+            axes.plot(
+                show(numbers), across, "o", ms=4, mew=0.8, color=colour, mec="white"
+            )  # seen on the bar and off it
+    axes.set_yticks(range(len(names)), [_shorten(name) for name in names], fontsize="small")
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.set_axisbelow(True)
+    if log:
+        axes.set_xscale("log")
+        axes.set_xlim(left=min([*values, 1e-3]) / 3, right=max([*values, 1e-15]) * 3)
+    else:
+        axes.axvline(0, color=matplotlib.rcParams["axes.edgecolor"], lw=0.8)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.locator_params(axis="x", nbins=5)
+    if len(series) > 1:
+        axes.legend(fontsize="small", framealpha=0.8, edgecolor="none")
+
+
+def paint_trajectory(axes: Axes, example: Mapping[str, Any]) -> None:
+    """The first coordinates of a trajectory: the true ones, and dashed the model's as long as they stay in the picture.
+
+    Args:
+        example: states ``truth`` and ``found``, ``(T, n)``; their ``times`` and ``names`` where they are known.
+    """
+    truth, model = (np.array(example[name], dtype=float)[:, : len(COLOURS) - 1] for name in ("truth", "found"))
+    lost = (np.abs(model - truth) > 2 * np.ptp(truth, axis=0).max()).any(1)
+    model[np.maximum.accumulate(lost)] = np.nan
+    times = example.get("times", range(len(truth)))
+    names = example.get("names", [f"[{i}]" for i in range(truth.shape[1])])
+    for colour, name, true, found in zip(COLOURS, names, truth.T, model.T, strict=False):
+        axes.plot(times, true, color=colour, lw=1.2, label=name)
+        axes.plot(times, found, "--", color=colour, lw=1.2)
+    margin = 0.3 * np.ptp(truth) or 1.0
+    axes.set(ylim=(truth.min() - margin, truth.max() + margin), xlabel="time, s" if "times" in example else "time")
+    axes.legend(framealpha=0.8, edgecolor="none", fontsize="x-small", ncols=3)
+
+
+def _shorten(name: str) -> str:
+    """A name, or the first of several; parts of the input that the group mixes come joined by commas."""
+    first, *others = name.split(", ")
+    first = first if len(first) <= MAX_NAME else f"{first[: MAX_NAME - 3]}..."
+    return f"{first} and {len(others)} more" if others else first
+
+
+# -- axes ---------------------------------------------------------------------------------------------------------------
+
+
 def on_log_axis(values: ArrayLike) -> NDArray[np.float64]:
     """Values as a logarithmic axis shows them: nothing (nan) for a zero, and none below `SMALLEST`."""
     values = np.asarray(values, dtype=float)
@@ -95,13 +300,13 @@ def on_log_axis(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def label_decades(axis: Axis) -> None:
-    """Give a logarithmic axis that shows less than one and a half decades ticks between the powers of ten, plainly written.
+    """Give a logarithmic axis that shows less than two decades ticks between the powers of ten, plainly written.
 
     Where all is zero there is nothing on it, and its limits are no decades.
     """
     low, high = axis.get_view_interval()
-    if 0 < low < high < low * 10**1.5:
-        axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+    if 0 < low < high < low * 10**2:
+        axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if high < low * 10**1.5 else (1, 2, 5)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
 
@@ -112,10 +317,10 @@ def label_steps(axis: Axis) -> None:
     axis.set_major_formatter(EngFormatter(sep=""))
 
 
-def legend_below(axes: Axes, columns: int, handles: Sequence[Artist] | None = None) -> None:
-    """The legend of a panel where it hides nothing; without `handles` of all that has a label."""
+def legend_below(axes: Axes, columns: int, handles: Sequence[Artist] | None = None, lines: int = 0) -> None:
+    """The legend of a panel where it hides nothing, below so many more lines; without `handles` of all that has a label."""
     handles = axes.get_legend_handles_labels()[0] if handles is None else handles
-    place = (0.5, -0.17)
+    place = (0.5, -0.17 - 0.075 * lines)
     axes.legend(
         handles=handles, loc="upper center", bbox_to_anchor=place, ncols=columns, frameon=False, fontsize="small"
     )

@@ -19,7 +19,7 @@ def test_collect_fit_evaluate_and_measure_on_swimmer(rppdyn, tmp_path):
         assert status == 0, err
         assert "test/error_100" in out
         results[model] = json.loads((tmp_path / model / "result.json").read_text())["test"]
-        assert (tmp_path / model / "figures" / "rollouts.png").stat().st_size > 10_000
+        assert (tmp_path / model / "figures" / "curves.png").stat().st_size > 10_000
     errors = {model: test["test/error_10"][0] for model, test in results.items()}
     assert errors["emlp"] < errors["mlp"] < 0.5  # of a model that has learned nothing it is above that
     assert max(results["emlp"]["equivariance/rollout"]) < 1e-12 < 1e-2 < min(results["mlp"]["equivariance/rollout"])

@@ -67,7 +67,7 @@ def test_a_table_with_velocities_from_file_to_report(table, capsys):
     assert result["test/error"][0] < 0.15
     assert result["equivariance/error"][0] < 1e-6
     assert 0 < result["energy/variation"][0] < 2
-    assert glob.glob("own/figures/rollouts.png")
+    assert glob.glob("own/figures/curves.png")
 
     model = load_dynamics("own")
     times, states = spring(np.random.default_rng(9), 8)

@@ -24,7 +24,7 @@ from rppdyn.jobs import evaluate_agent, report, train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import EvaluateAgentConfig, ReportConfig
-from rppdyn.jobs.results import TrainManyResult, summary
+from rppdyn.jobs.results import TrainManyResult
 from rppdyn.jobs.training import building
 from rppdyn.priors import free_variance
 from rppdyn.runs import RunFolder, RunFolderError, Session, StopRequest, read_metrics
@@ -71,13 +71,13 @@ def test_the_commit_is_that_which_the_process_began_with(tmp_path, monkeypatch):
 def test_the_result_says_what_was_reached(config, result):
     assert (result.steps, result.interrupted, result.run) == (50, False, config.run_dir)
     assert result.metrics["step"] == 50
-    assert "50 of 50 steps" in summary(result)
+    assert "50 of 50 steps" in str(result)
 
 
 def test_an_evaluation_before_the_last_step_is_said_to_be_one(result):
-    text = summary(replace(result, steps=73, interrupted=True))
+    text = str(replace(result, steps=73, interrupted=True))
     assert "episodes, at step 50)" in text
-    assert "at step" not in summary(result)
+    assert "at step" not in str(result)
 
 
 def test_several_seeds_have_a_few_lines_together(result):
@@ -90,11 +90,11 @@ def test_several_seeds_have_a_few_lines_together(result):
     assert lines[-1] == f"  compare             rppdyn report {result.run} {result.run}"
     stopped = TrainManyResult([replace(one, interrupted=True) for one in each])
     assert str(stopped).endswith("go on with          the same command and --resume")
-    assert str(TrainManyResult(each[:1])) == summary(each[0])
+    assert str(TrainManyResult(each[:1])) == str(each[0])
 
 
 def test_a_vacuous_error_is_said_to_be_one(result):
-    text = summary(replace(result, metrics={**result.metrics, "equivariance/policy": None}))
+    text = str(replace(result, metrics={**result.metrics, "equivariance/policy": None}))
     assert "policy vacuous" in text
 
 
@@ -272,7 +272,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_ends_as_if_it_had_not
 
 def test_small_returns_are_shown_too(result):
     for value, shown in ((0.03874, "0.0387"), (131.04, "131.0"), (0.0, "0.0"), (-2.5, "-2.5")):
-        assert f"mean return         {shown}  " in summary(
+        assert f"mean return         {shown}  " in str(
             replace(result, metrics=result.metrics | {"eval/return_mean": value})
         )
 

@@ -30,7 +30,7 @@ from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import preflight
 from rppdyn.jobs.config.fit import FitConfig, NetworkConfig
-from rppdyn.jobs.plots import draw_pathways, fit_curves
+from rppdyn.jobs.figure import draw_run
 from rppdyn.jobs.results import FitResult
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble
 from rppdyn.nn.hidden import component_major
@@ -323,8 +323,8 @@ class StackFit(ABC):
         """Save what figures are drawn from, and further files beside the members and the result."""
 
     def draw(self, folder: RunFolder) -> None:
-        """Figures of the finished fit."""
-        fit_curves(folder)
+        """The figure of the finished fit."""
+        draw_run(folder, "curves")
 
     @property
     def module(self) -> nn.Module:
@@ -502,9 +502,7 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
             subject.save(folder)
             result.seconds = run.seconds
             run.finish(result)
-            if result.pathways:  # figures last: none of them may cost the result
-                draw_pathways(result.pathways, folder.figures / "pathways.png")
-            subject.draw(folder)
+            subject.draw(folder)  # last: it must not cost the result
             if config.reports:  # the page of this run alone
                 from rppdyn.jobs import report
                 from rppdyn.jobs.config.command import ReportConfig

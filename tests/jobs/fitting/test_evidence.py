@@ -40,7 +40,7 @@ def test_a_symmetry_that_the_data_have_is_kept_and_a_wrong_one_is_left(tmp_path)
     assert effective(right, "equivariant") > effective(wrong, "equivariant")
     table = str(right)
     assert "head.equivariant" in table and " of " in table and "normalised" in table and "relative" in table
-    assert (tmp_path / "right" / "figures" / "pathways.png").stat().st_size > 10_000
+    assert (tmp_path / "right" / "figures" / "curves.png").stat().st_size > 10_000
     stored = json.loads((tmp_path / "right" / "result.json").read_text())
     assert stored["pathways"] == right.pathways
 

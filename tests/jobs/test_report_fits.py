@@ -11,15 +11,17 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from pages import Page, browse, needs_browser, probed, rows_of
 
 from rppdyn.jobs import report
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.command import ReportConfig
-from rppdyn.jobs.reporting import data as reporting_figures
-from rppdyn.jobs.reporting.data import read_groups
+from rppdyn.jobs.report import read_groups
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, iqm, paired_ratio
+from rppdyn.runs.figures import paint_curves
 from rppdyn.runs.files import write_json
+from rppdyn.runs.table import FINAL
 
 ERRORS = np.random.default_rng(0).uniform(0.1, 0.3, size=10)
 HORIZON = ["task.horizon=2"]
@@ -102,7 +104,7 @@ def shown(values):
 def test_members_of_several_folders_are_seeds_of_one_configuration(runs):
     groups = {group.label: group for group in read_groups(list(map(str, runs[:4])))}
     assert [run.seed for run in groups["rpp"].runs] == list(range(10)) and set(groups) == {"rpp", "mlp", "emlp"}
-    assert [run.test["test/error"] for run in groups["rpp"].runs] == ERRORS.tolist()
+    assert [run.last(FINAL + "test/error") for run in groups["rpp"].runs] == ERRORS.tolist()
     curve = groups["rpp"].curve("test/error")
     assert curve.steps.tolist() == [0, 5, 10]  # epochs
     assert curve.centre == pytest.approx([float(iqm(ERRORS * scale)) for scale in (11, 6, 1)])
@@ -117,11 +119,11 @@ def test_the_numbers_are_those_of_the_members(text):
     emlp = glance["emlp", "inertia"]
     assert emlp[:2] == ["3", "10 of 10, unfinished"] and emlp[3] == "–"  # no rollouts
     assert glance["rpp_hnn", "windy_pendulum"][2:4] == [shown(ERRORS[:4]), shown(2 * ERRORS[:4])]
-    tested = {row[0]: row[1:] for row in rows_of(text, "Finished models on the test data of inertia")}
+    tested = {row[0]: row[1:] for row in rows_of(text, "At the end on inertia")}
     assert tested["rpp"][0] == shown(ERRORS)
     kept = np.delete(1.5 * ERRORS, 7)
-    assert tested["mlp"][0] == f"{shown(kept)} 1 of 10 diverged" and tested["emlp"][0] == "–"
-    dynamics = {row[0]: row[1:] for row in rows_of(text, "Finished models on the test data of windy_pendulum")}
+    assert tested["mlp"][0] == f"{shown(kept)} 1 of 10 diverged" and len(tested["emlp"][-1].split(", ")) == 3
+    dynamics = {row[0]: row[1:] for row in rows_of(text, "At the end on windy_pendulum")}
     assert dynamics["mlp_ode"][1].startswith("0.8 1, 0.8, 0.6 ")  # of three seeds each, and no interval
     generators = rows_of(text, "Equivariance errors by generator on inertia")
     assert [row[:2] for row in generators] == [["rpp", "h0"], ["mlp", "h0"]]
@@ -135,26 +137,25 @@ def test_what_diverged_is_said_where_results_are_read(tmp_path, monkeypatch):
     going = make_fit(tmp_path / "going", "model=emlp_hnn", errors=[np.nan] * 2, verb="fit_dynamics", finished=False)
     partly = RunFolder.open(some)
     partly.write_result({"test": partly.result()["test"] | {"rollout/diverged": [0.25, 1.0, 0.0]}})
-    drawn = []
-    for name in ("curves", "rollouts"):
-        draw = getattr(reporting_figures, name)
-        monkeypatch.setattr(reporting_figures, name, lambda *a, d=draw, **k: drawn.append(d(*a, **k)) or drawn[-1])
+    drawn, draw = [], report.draw_panels
+    monkeypatch.setattr(report, "draw_panels", lambda *a, **k: drawn.append(draw(*a, **k)) or drawn[-1])
     text = written([lost, some, going], tmp_path)
     glance = {row[0]: row[1:] for row in rows_of(text, "Results of fits so far")}
     assert glance["mlp_ode"][:4] == ["3", "10", "3 of 3 diverged", "3 of 3 diverged"]
     assert glance["mlp_hnn"][:3] == ["3", "10", "0.1 1 of 3 diverged"]  # both others have the same: no interval
     assert glance["emlp_hnn"][:3] == ["2", "10 of 10, unfinished", "2 of 2 diverged"]
-    tested = rows_of(text, "Finished models on the test data of windy_pendulum")
+    tested = rows_of(text, "At the end on windy_pendulum")
     assert [row[2] for row in tested] == ["3 of 3 diverged", "0.2 1 of 3 diverged 12.5 % of rollouts diverged", "–"]
     words = "mlp_ode: 3 of 3 diverged\nmlp_hnn: 2 of 3 seeds"
-    training, along = drawn
+    training, _, along = drawn
     assert training.axes[0].get_xlabel() == f"epochs\n{words}\nemlp_hnn: 2 of 2 diverged"
     assert [axes.get_xlabel() for axes in along.axes] == [f"time, s\n{words}"] * 3
 
 
 def test_axes_of_which_all_diverged_are_words_without_a_scale(tmp_path):
     (group,) = read_groups([str(make_fit(tmp_path / "a", errors=[np.nan] * 3))])
-    axes = reporting_figures.curves([("test error", [group], "test/error")], "error", log=True).axes[0]
+    axes = Figure().subplots()
+    paint_curves(axes, [group], {"": "test/error"}, log=True)
     assert axes.texts[0].get_text() == "rpp: 3 of 3 diverged" and not axes.lines
     assert not axes.xaxis.get_tick_params()["labelbottom"] and not axes.yaxis.get_tick_params()["labelleft"]
 
@@ -205,11 +206,9 @@ def test_tasks_with_other_truths_are_apart(tmp_path):
 
 
 def test_priors_and_runs(runs, text):
-    priors = {
-        row[0]: row[1:]
-        for row in rows_of(text, "Variances of the priors and of the likelihood on inertia, as configured")
-    }
-    assert priors["rpp"] == ["105", "1", "0.0001"] and priors["mlp"][0] == priors["emlp"][1] == "no such pathway"
+    priors = {tuple(row[:3]): row[3] for row in rows_of(text, "Variances of the priors on inertia")}
+    assert (priors["rpp", "network", "equivariant"], priors["rpp", "likelihood", "noise"]) == ("105", "10−4")
+    assert priors["mlp", "network", "equivariant"] == priors["emlp", "network", "free"] == "no such pathway"
     every = {row[-1]: row for row in rows_of(text, "Every run")}
     assert len(every) == len(runs)
     assert every[str(runs[1].resolve())][2:4] == ["5 to 9", "finished"]
@@ -221,8 +220,9 @@ def test_the_variances_of_a_chain_are_listed(tmp_path):
     runs = [
         make_fit(tmp_path / name, "model=rpp", *words, errors=ERRORS[:2]) for name, words in (("a", chain), ("b", ()))
     ]
-    rows = rows_of(written(runs, tmp_path), "Variances of the priors and of the likelihood on inertia, as configured")
-    assert sorted(row[1:3] for row in rows) == [["1, 10−4", "no such pathway"], ["105", "1"]]
+    rows = rows_of(written(runs, tmp_path), "Variances of the priors on inertia")
+    variances = [row[3] for row in rows if row[1] == "network"]
+    assert variances == ["1", "10−4", "no such pathway", "105", "1"]
 
 
 def test_learned_variances_are_those_at_the_end(tmp_path):
@@ -243,14 +243,16 @@ def test_learned_variances_are_those_at_the_end(tmp_path):
 def test_agents_and_fits_on_one_page(runs, text, tmp_path):
     page = Page(text)
     headings = [content for _, content in page.all("h2")]
-    assert headings[:3] == ["At a glance", "What was trained", "Learning curves"]
-    assert headings[-3:] == ["inertia", "windy_pendulum", "Runs"]
+    assert headings[:2] == ["At a glance", "What was trained"]
+    assert headings[2:] == ["inertia", "windy_pendulum", "InvertedPendulum-v5", "Runs"]
     ids = [attributes["id"] for _, attributes in page.found if "id" in attributes]
     assert len(ids) == len(set(ids))
     levels = [int(name[1]) for name, _ in page.found if re.fullmatch(r"h[1-6]", name)]
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
     pictures = [attributes for attributes, _ in page.all("svg") if "aria-hidden" not in attributes]
-    assert len(pictures) == len(page.all("figure")) == 4 + 2 + 1  # of agents, through training, along rollouts
+    assert (
+        len(pictures) == len(page.all("figure")) == 1 + 4 + 2 * 2 + 1
+    )  # at a glance, of agents, training and end, along rollouts
     assert all(p["role"] == "img" and len(p["aria-label"]) > 30 for p in pictures)
     assert "far below: emlp" in text  # its line at rounding would flatten the others
     assert text == written(runs, tmp_path) and "<script" not in text
@@ -271,7 +273,7 @@ def test_bad_input_is_one_line(runs, tmp_path):
 def test_in_a_browser(text, tmp_path, window, scheme):
     found = probed(text, tmp_path, window, scheme)
     assert found["refused"] == 0 and found["overflow"] <= 0 and found["contrast"] >= 4.5
-    assert found["pictures"] == 7 and found["width"] > 400 and found["height"] > 60
+    assert found["pictures"] == 10 and found["width"] > 400 and found["height"] > 60
     assert found["captions"] == text.count("<caption>")
 
 
@@ -293,4 +295,4 @@ def test_rollouts_of_dynamics_are_over_time(tmp_path, keeps):
     content = json.loads(file.read_text())
     file.write_text(json.dumps({name: content[name] for name in keeps}))
     text = written([path], tmp_path)
-    assert "over time, s; the table above" in text and "over steps; the table above" not in text
+    assert "relative error over time, s: " in text and "over steps" not in text

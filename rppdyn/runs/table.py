@@ -1,0 +1,286 @@
+"""Runs as a table, a value for each (run, model, seed, step, metric), and their grouping by configuration.
+
+A run here is one seed: an agent, or one member of a fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rppdyn.runs.figures import COLOURS, looks_of
+from rppdyn.runs.folder import RunFolderError
+from rppdyn.runs.statistics import FEW, bootstrap_interval, iqm
+
+FINAL = "final/"
+"""Prefix of the measures of a finished fit, whose one step is the last epoch."""
+ALONG = "along/"
+"""Prefix of what is measured along the rollouts of a finished fit, over the times of these."""
+FILE = "file"
+"""Verb of an agent that comes from a file: it has one step, and no training behind it."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One seed of a configuration.
+
+    Attributes:
+        path: the run's folder, or the agent's file.
+        subject: the environment or the task.
+        name: name of the model.
+        length: number of environment steps or epochs of the whole run.
+        steps: number of them at the last evaluation.
+        config: by dotted key, without `NEUTRAL_KEYS`.
+        values: of each metric the values by step; nan where a member of a fit has diverged.
+        result: None while the run is unfinished.
+        speed: training steps per second at the last evaluation of an agent.
+    """
+
+    path: Path
+    verb: str
+    subject: str
+    name: str
+    seed: int
+    length: int
+    steps: int
+    config: Mapping[str, Any]
+    values: Mapping[str, Mapping[float, float]]
+    result: dict[str, Any] | None = None
+    model: Mapping[str, Any] = field(default_factory=dict)
+    speed: float | None = None
+
+    def last(self, metric: str) -> float | None:
+        """The last value of a metric; None without any."""
+        values = self.values.get(metric)
+        return values[max(values)] if values else None
+
+    def has(self, metric: str) -> bool:
+        """Return whether a metric ends in a number."""
+        return isfinite(nan if (value := self.last(metric)) is None else value)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric of several runs, ``(runs, steps)``, over steps."""
+
+    steps: NDArray[np.float64]
+    each: NDArray[np.float64]
+
+    @property
+    def centre(self) -> NDArray[np.float64]:
+        """The interquartile mean over runs, ``(steps,)``."""
+        return iqm(self.each)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of several runs at the last step that all have: each run's, and how many runs diverged."""
+
+    each: list[float]
+    lost: int = 0
+    step: float = 0
+
+    @property
+    def centre(self) -> float:
+        """The interquartile mean, nan where all diverged."""
+        return float(iqm(self.each)) if self.each else nan
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % bootstrap interval over runs; None of `FEW` or fewer."""
+        if len(self.each) <= FEW:
+            return None
+        lower, upper = bootstrap_interval(self.each)
+        return float(lower), float(upper)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs whose configurations differ in the seed alone, and the colour and line that they are drawn in."""
+
+    label: str
+    colour: str
+    line: str
+    runs: tuple[Run, ...]
+
+    @property
+    def subject(self) -> str:
+        return self.runs[0].subject
+
+    @property
+    def verb(self) -> str:
+        return self.runs[0].verb
+
+    @property
+    def unfinished(self) -> bool:
+        """True if any of the runs is."""
+        return any(run.result is None for run in self.runs)
+
+    @property
+    def steps(self) -> int:
+        """Steps, or epochs, that all runs have come to."""
+        return min(run.steps for run in self.runs)
+
+    @property
+    def metrics(self) -> list[str]:
+        """Metrics of any of the runs."""
+        return list(dict.fromkeys(metric for run in self.runs for metric in run.values))
+
+    def curve(self, metric: str) -> Curve | None:
+        """A metric at the steps where all runs have a number; runs that diverged are left out. None without such steps."""
+        runs = [run.values[metric] for run in self.runs if run.has(metric)]
+        complete = len(runs) + self.lost(metric) == len(self.runs) or metric.startswith((FINAL, ALONG))
+        if not runs or not complete:
+            return None
+        steps = sorted(set.intersection(*({s for s, value in run.items() if isfinite(value)} for run in runs)))
+        return Curve(np.array(steps), np.array([[run[step] for step in steps] for run in runs])) if steps else None
+
+    def lost(self, metric: str) -> int:
+        """How many runs have diverged: their metric ends in no number."""
+        return sum(metric in run.values and not run.has(metric) for run in self.runs)
+
+    def final(self, metric: str) -> Measure | None:
+        """A measure of the finished models, else the last value of training; None without either."""
+        for name in (FINAL + metric, metric):
+            curve, lost = self.curve(name), self.lost(name)
+            if curve is not None:
+                return Measure(curve.each[:, -1].tolist(), lost, float(curve.steps[-1]))
+            if lost:
+                return Measure([], lost, self.steps)
+        return None
+
+
+# -- configurations ----------------------------------------------------------------------------------------------------
+
+NEUTRAL_KEYS = ("seed", "seeds", "total_steps", "checkpoint_every", "run_dir", "runs_root", "threads", "device")
+"""Keys that don't tell runs apart: seeds, lengths and folders."""
+NAMED_KEYS = {"model.kind", "model.system"}
+"""Keys that the name of a model has said already."""
+STOCK_KEYS = ("env.actuator_scale.", "env.kwargs.")
+"""Beginnings of keys whose absence is a setting, too: the environment as it comes."""
+MAX_LABEL = 40  # characters, on a page
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A configuration's values by dotted key, without `NEUTRAL_KEYS`."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{name}.")
+        elif name not in NEUTRAL_KEYS and value != {}:
+            flat[name] = value
+    return flat
+
+
+def value_of(config: Mapping[str, Any], key: str) -> Any:
+    """A value of a flattened configuration; "stock" for an absent one of `STOCK_KEYS`."""
+    return config.get(key, "stock" if key.startswith(STOCK_KEYS) else None)
+
+
+def different_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Keys in which those configurations that have them differ."""
+    values: dict[str, set[str]] = {}
+    for key in sorted({key for config in configs for key in config}):
+        having = [config for config in configs if key in config or key.startswith(STOCK_KEYS)]
+        values[key] = {repr(value_of(config, key)) for config in having}
+    return [key for key, several in values.items() if len(several) > 1]
+
+
+def colour_name(config: Mapping[str, Any]) -> str:
+    """The model of a flattened configuration, as :data:`rppdyn.runs.figures.MODEL_COLOURS` calls it."""
+    published = ", published" if "published" in (config.get("variant"), config.get("env.variant")) else ""
+    augmented = ", augmented" if config.get("agent.augment") or config.get("task.augment") else ""
+    return f"{config.get('model.kind')}{published}{augmented}"
+
+
+def setting(config: Mapping[str, Any], key: str) -> str:
+    """Format one setting for a run's name: `leg_joint=0.5`; a flag that is on gives its key, one that is off nothing."""
+    name, value = key.rpartition(".")[2], value_of(config, key)
+    if isinstance(value, bool):
+        return name if value else ""
+    return f"{name}={'null' if value is None else str(value).replace(' ', '')}"
+
+
+# -- grouping ----------------------------------------------------------------------------------------------------------
+
+
+def split_subjects(runs: Sequence[Run], keys: Mapping[str, Sequence[str]]) -> list[Run]:
+    """Runs with the settings of their task in its name, where tasks of one name differ.
+
+    Args:
+        keys: of each verb those that say what there is to be learned, and not how it is learned.
+    """
+    split = []
+    for run in runs:
+        peers = [other.config for other in runs if (other.subject, other.verb) == (run.subject, run.verb)]
+        parts = [setting(run.config, key) for key in keys.get(run.verb, ()) if key in different_keys(peers)]
+        split.append(replace(run, subject=" ".join([run.subject, *parts])))
+    return split
+
+
+def label_runs(runs: Sequence[Run], max_length: int | None = None) -> list[str]:
+    """The label of each run among those on its subject: the model, and the settings in which these differ.
+
+    Args:
+        max_length: of a label; in the place of a longer one stand the model and a letter.
+    """
+    labels: list[str] = []
+    letters: dict[str, str] = {}
+    for run in runs:
+        peers = [other for other in runs if other.subject == run.subject]
+        namesakes = different_keys([other.config for other in peers if other.name == run.name])
+        shown = [
+            key
+            for key in different_keys([other.config for other in peers])
+            if key in run.config or key.startswith(STOCK_KEYS)
+            if key not in NAMED_KEYS and (key in namesakes or not key.startswith("model."))
+        ]
+        label = " ".join(filter(None, [run.name, *(setting(run.config, key) for key in shown)]))
+        if max_length is not None and len(label) > max_length:
+            label = letters.setdefault(label, f"{run.name} {_letter(len(letters))}")
+        labels.append(label)
+    return labels
+
+
+def _letter(i: int) -> str:
+    """A, B, ..., Z, AA, AB, ..."""
+    return ("" if i < 26 else _letter(i // 26 - 1)) + chr(ord("A") + i % 26)
+
+
+def group_runs(runs: Sequence[Run], *, colours: Sequence[str] = COLOURS, max_length: int | None = None) -> list[Group]:
+    """Runs by subject and label; a label has one look on all subjects.
+
+    Raises:
+        RunFolderError: two runs have one seed of one configuration.
+    """
+    members: dict[tuple[str, str], list[Run]] = {}
+    for run, label in zip(runs, label_runs(runs, max_length), strict=True):
+        members.setdefault((run.subject, label), []).append(run)
+    for several in members.values():
+        paths: dict[int, Path] = {}
+        for run in several:
+            if run.verb != FILE and (other := paths.setdefault(run.seed, run.path)) != run.path:
+                raise RunFolderError(
+                    f"{other} and {run.path} both have seed {run.seed} of one configuration: name one of them"
+                )
+    models = {label: colour_name(several[0].config) for (_, label), several in members.items()}
+    looks = dict(zip(models, looks_of(list(models.values()), colours), strict=True))
+    return [
+        Group(label, *looks[label], tuple(several))
+        for subject in dict.fromkeys(run.subject for run in runs)
+        for (its, label), several in members.items()
+        if its == subject
+    ]
+
+
+def by_subject(groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
+    """The groups on each environment or task."""
+    subjects = dict.fromkeys(group.subject for group in groups)
+    return [(subject, [group for group in groups if group.subject == subject]) for subject in subjects]
