@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -31,9 +32,13 @@ from torch import Tensor
 
 from rppdyn.envs.catalogue import symmetry_spec
 from rppdyn.envs.making import described, env_name, make_env, recreation
+from rppdyn.envs.model_symmetry import name_of
+from rppdyn.envs.simulator import Simulator, simulator_of
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.errors import require_trust
 from rppdyn.runs.files import new_folder
+from rppdyn.tasks.continuity import Log
+from rppdyn.tasks.recordings import Recording, Recordings
 from rppdyn.tasks.tables import damaged_dataset, dataset_folder, open_dataset
 
 
@@ -209,6 +214,42 @@ def _require_finite(dataset: EpisodeDataset) -> None:
                     f"{dataset.name}: {key.removesuffix('s')}{entry} is {values[tuple(bad[0])]} at step {step} of episode {i}; "
                     "leave that episode out, or collect again"
                 )
+
+
+def check_log(name: str, episodes: Sequence[Episode], env: gym.Env | Simulator, names: Sequence[str] = ()) -> None:
+    """Refuse jumps inside of episodes, and velocities that are no rates of positions; warn of angles that wrap.
+
+    Args:
+        name: what the episodes are, for messages.
+        env: what the episodes are of; a simulator says which entries are positions of joints, and their velocities.
+        names: of the entries, which are looked at one by one where it does not.
+    Raises:
+        UserError: naming the entry, the episode, the row and the remedy.
+    """
+    columns, pairs, limit, seconds = np.arange(len(names)), 0, np.inf, 1.0
+    simulator = env if isinstance(env, Simulator) else simulator_of(env)
+    if simulator is not None:
+        model, entries = simulator.model, simulator.entries()
+        scalar = np.flatnonzero(np.isin(model.jnt_type, (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)))
+        both = np.array([entries.positions[model.jnt_qposadr[scalar]], entries.velocities[model.jnt_dofadr[scalar]]])
+        told = (both >= 0).all(0)
+        if told.any():
+            joints = [name_of(model, "joint", int(j)) for j in scalar[told]]
+            names = (*joints, *(f"the velocity of {joint}" for joint in joints))
+            columns, pairs, limit, start = both[:, told].flatten(), len(joints), entries.limit, simulator.data.time
+            simulator.advance(np.mean(simulator.action_bounds, 0))
+            seconds = simulator.data.time - start
+    trajectories = tuple(
+        Recording(
+            f"{name}, episode {index}",
+            seconds * torch.arange(len(episode) + 1, dtype=torch.float64),
+            torch.from_numpy(episode.observations[:, columns]),
+            torch.zeros(len(episode), 0),
+            np.arange(len(episode) + 1) + 1,
+        )
+        for index, episode in enumerate(episodes)
+    )
+    Log(Recordings(name, names, (), trajectories), pairs=pairs, unwrap=None, limit=limit, has_keys=False).checked()
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------

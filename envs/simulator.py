@@ -124,6 +124,30 @@ class Outcome(NamedTuple):
     fault: np.ndarray
 
 
+class StateEntries(NamedTuple):
+    """Which entry of an observation each position, velocity and activation of a state is, -1 where there is none.
+
+    Attributes:
+        limit: limit of velocities in the observation, which may be clipped.
+        size: number of all entries.
+    """
+
+    positions: np.ndarray
+    velocities: np.ndarray
+    activations: np.ndarray
+    limit: float
+    size: int
+
+
+PROBES = 12
+
+
+def _entry(observed: np.ndarray, numbers: np.ndarray) -> int:
+    """The entry of observations (n, m) that is equal to numbers (n,), -1 where none is."""
+    equal = np.flatnonzero(np.abs(observed - numbers[:, None]).max(0) < 1e-9)
+    return int(equal[0]) if len(equal) else -1
+
+
 class Simulator:
     """A Gymnasium MuJoCo environment that can be put into any state, and is stepped through its wrappers.
 
@@ -320,6 +344,29 @@ class Simulator:
             changed[i] = self.get()
         return changed
 
+    def entries(self) -> StateEntries:
+        """Where the observation has positions and velocities, by experiment: what is equal to one in each of a few states."""
+        rng = np.random.default_rng(0)
+        self.reset(rng)
+        start, qpos, qvel, seen = self.get(), [], [], []
+        for scale in [0.01] * PROBES + [1e4]:
+            q = self.read(start[None], "qpos")[0][0]
+            mujoco.mj_integratePos(self.model, q, 0.01 * rng.standard_normal(self.model.nv), 1.0)
+            v = scale * rng.standard_normal(self.model.nv)
+            self.set(self.written(start[None], qpos=q[None], qvel=v[None])[0])
+            qpos.append(q)
+            qvel.append(v)
+            seen.append(self.observe())
+        self.set(start)
+        observed, none = np.array(seen), np.empty(0, dtype=np.int64)
+        positions, velocities = (
+            np.array([_entry(observed[:-1], x) for x in np.array(numbers)[:-1].T]) for numbers in (qpos, qvel)
+        )
+        told = velocities >= 0
+        largest = np.abs(observed[-1][velocities[told]])
+        clipped = largest[largest < np.abs(qvel[-1][told]) * (1 - 1e-6)]
+        return StateEntries(positions, velocities, none, float(clipped.min(initial=np.inf)), observed.shape[1])
+
     def mirrored(self, elements: Elements, states: np.ndarray) -> np.ndarray:
         """Images of states: positions, velocities, activations, controls and the solver's warm start."""
         spaces = self.mirrored_fields
@@ -419,6 +466,12 @@ class Simulator:
             self.reset(rng)
             rows.append((self.data.qpos.copy(), self.data.qvel.copy(), self.data.act.copy()))
         return [np.array(column) for column in zip(*rows, strict=True)]
+
+
+def simulator_of(env: gym.Env) -> Simulator | None:
+    """The simulator of a Gymnasium MuJoCo environment, None of others."""
+    base = env.unwrapped
+    return Simulator(env) if isinstance(base, MujocoEnv) and hasattr(base, "_get_obs") else None
 
 
 class ObservedSimulator(Simulator):
@@ -549,6 +602,11 @@ class BareSimulator(Simulator):
 
     def observe(self) -> np.ndarray:
         return np.empty(0)
+
+    def entries(self) -> StateEntries:
+        nq, nv, na = self.model.nq, self.model.nv, self.model.na
+        positions, velocities, activations = np.split(np.arange(nq + nv + na), [nq, nq + nv])
+        return StateEntries(positions, velocities, activations, np.inf, nq + nv + na)
 
     def advance(self, action: np.ndarray) -> tuple[np.ndarray, float, bool]:
         self.data.ctrl[:] = action

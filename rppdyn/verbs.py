@@ -292,8 +292,7 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
         config.run_dir = run
         if len(config.each()) > 1:
             raise UsageError(f"--resume {run} with seeds={config.seeds}: a folder is one run; leave out one of the two")
-        with _shown("rppdyn.runs.session"):
-            return _trained(job, config, True, trust)[0]
+        return _trained(job, config, True, trust)[0]
     if not arguments.multirun:
         return _trained(job, compose.composed(job.name, words), arguments.resume, trust)[0]
 
@@ -421,14 +420,16 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
 
 def _trained(job: Training, config: Any, resume: bool, trust: bool) -> tuple[int, Any]:
     """The exit status, and what the run or the runs of several seeds end with."""
+    settings = _shown("rppdyn.runs.session") if resume else contextlib.nullcontext()
     if len(config.each()) > 1:
-        with _said_once(job):
+        with _said_once(job), settings:
             several = job.implementation.run_many(config, resume=resume, progress=True)
         print(several)
         if several.interrupted:
             return INTERRUPTED, several
         by_users = all(map(by_user, several.errors.values()))
         return (0 if not several.errors else USER_ERROR if by_users else 1), several
-    result = job.run(config, resume, trust)
+    with settings:
+        result = job.run(config, resume, trust)
     print(result)
     return (INTERRUPTED if result.interrupted else 0), result

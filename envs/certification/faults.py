@@ -23,14 +23,13 @@ from statistics import NormalDist
 import gymnasium as gym
 import mujoco
 import numpy as np
-from gymnasium.envs.mujoco import MujocoEnv
 from mujoco import rollout
 from numpy.typing import NDArray
 
 from rppdyn.envs.certification.certify import opened
-from rppdyn.envs.episodes import Episode
+from rppdyn.envs.episodes import Episode, check_log
 from rppdyn.envs.model_symmetry import BALL, FREE, TRANSMISSION, name_of
-from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Simulator
+from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Simulator, StateEntries
 from rppdyn.envs.spec import align
 
 STEP = 0.05  # relative size of the change by which derivatives are taken
@@ -40,7 +39,6 @@ REFINED = 6  # parts whose size is fitted again with the model itself
 ITERATIONS = 4
 SMALLEST = 0.02  # relative change of a parameter that counts as a fault
 FALSE_ALARMS = 1e-3  # of the test that a change is not zero, over all parts
-PROBES = 12
 LOGGED = 200  # of the model's own transitions, by which it is judged how well a log gives its states
 STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS
 
@@ -118,8 +116,8 @@ def find_fault(
         n_states: transitions that are compared, drawn from the log.
         seed: seed of the draw.
     Raises:
-        ValueError: observations or actions of another size, too few usable transitions, or an environment whose log does not
-            say its simulator's state, or whose step is not the simulator's alone.
+        ValueError: observations or actions of another size, too few usable transitions, jumps or other rates than velocities in
+            the log, or an environment whose log does not say its simulator's state, or whose step is not the simulator's alone.
     """
     with opened(model) as simulator:
         if isinstance(simulator, ObservedSimulator):
@@ -310,67 +308,32 @@ class _Fit:
 
 @dataclass(frozen=True)
 class _Log:
-    """Map between states and observations.
-
-    Attributes:
-        positions, velocities: the entry of the observation for each number of the state, -1 where there is none.
-        limit: limit of velocities in the observation, which may be clipped.
-        substeps: number of steps of the simulator in a step of the log.
-    """
+    """Map between states and observations, of which ``substeps`` steps of the simulator are one step."""
 
     simulator: Simulator
-    positions: NDArray[np.int64]
-    velocities: NDArray[np.int64]
-    activations: NDArray[np.int64]
-    limit: float
+    entries: StateEntries
     substeps: int
-    size: int
 
     @classmethod
     def of(cls, simulator: Simulator) -> _Log:
-        """By experiment: entries that are equal to a number of the state in every one of a few random states."""
-        model = simulator.model
-        nq, nv, na = model.nq, model.nv, model.na
+        model, entries = simulator.model, simulator.entries()
         if isinstance(simulator, BareSimulator):
-            every = np.arange(nq + nv + na)
-            return cls(
-                simulator, every[:nq], every[nq : nq + nv], every[nq + nv :], np.inf, simulator.substeps, len(every)
-            )
-        rng = np.random.default_rng(0)
-        base = simulator.env.unwrapped
-        assert isinstance(base, MujocoEnv)
-        simulator.reset(rng)
-        start = simulator.get()
-        qpos, qvel, seen = [], [], []
-        for scale in [0.01] * PROBES + [1e4]:
-            q = simulator.read(start[None], "qpos")[0][0]
-            mujoco.mj_integratePos(model, q, 0.01 * rng.standard_normal(nv), 1.0)
-            v = scale * rng.standard_normal(nv)
-            simulator.set(simulator.written(start[None], qpos=q[None], qvel=v[None])[0])
-            qpos.append(q)
-            qvel.append(v)
-            seen.append(simulator.observe())
-        simulator.set(start)
-        small = slice(0, PROBES)
-        observed = np.array(seen)
-        where = lambda numbers: np.array([_entry(observed[small], x) for x in np.array(numbers)[small].T])  # noqa: E731
-        positions, velocities = where(qpos), where(qvel)
-        if (velocities < 0).any() or na:
-            missing = [name_of(model, "joint", int(model.dof_jntid[i])) for i in np.flatnonzero(velocities < 0)]
+            return cls(simulator, entries, simulator.substeps)
+        if (entries.velocities < 0).any() or model.na:
+            missing = [name_of(model, "joint", int(model.dof_jntid[i])) for i in np.flatnonzero(entries.velocities < 0)]
             lacks = f"the velocity of {missing[0]}" if missing else "its actuators' activations"
             raise ValueError(
                 f"{simulator.name}: the observation lacks {lacks}; log positions and velocities, and give the robot's model"
             )
-        clipped = np.abs(observed[-1][velocities]) < np.abs(qvel[-1]) * (1 - 1e-6)
-        limit = float(np.abs(observed[-1][velocities][clipped]).min()) if clipped.any() else np.inf
-        return cls(simulator, positions, velocities, np.empty(0, int), limit, base.frame_skip, observed.shape[1])
+        return cls(simulator, entries, simulator.env.unwrapped.frame_skip)
 
     def states(self, observations: NDArray) -> NDArray[np.float64]:
         """Full physics states, (n, 1 + nq + nv + na); what is not observed stands as the model has it at rest."""
         model = self.simulator.model
+        positions, velocities, activations, *_ = self.entries
         q = np.tile(model.qpos0, (len(observations), 1))
-        q[:, self.positions >= 0] = observations[:, self.positions[self.positions >= 0]]
-        parts = [np.zeros((len(q), 1)), q, observations[:, self.velocities], observations[:, self.activations]]
+        q[:, positions >= 0] = observations[:, positions[positions >= 0]]
+        parts = [np.zeros((len(q), 1)), q, observations[:, velocities], observations[:, activations]]
         return np.concatenate(parts, axis=1)
 
     def read(
@@ -379,7 +342,7 @@ class _Log:
         """States, actions and the velocities after them, of transitions drawn from the log."""
         nu = self.simulator.model.nu
         for what, here, there in (
-            ("observation", {e.observations.shape[1] for e in episodes}, self.size),
+            ("observation", {e.observations.shape[1] for e in episodes}, self.entries.size),
             ("action", {e.actions.shape[1] for e in episodes}, nu),
         ):
             if here != {there}:
@@ -388,15 +351,17 @@ class _Log:
                     f"those of the robot {there}; give the robot that it is of"
                 )
         before = np.concatenate([e.observations[:-1] for e in episodes])
-        after = np.concatenate([e.observations[1:] for e in episodes])[:, self.velocities]
+        after = np.concatenate([e.observations[1:] for e in episodes])[:, self.entries.velocities]
         actions = np.concatenate([e.actions for e in episodes])
-        whole = (np.abs(before[:, self.velocities]) < self.limit).all(1) & (np.abs(after) < self.limit).all(1)
+        limit = self.entries.limit
+        whole = (np.abs(before[:, self.entries.velocities]) < limit).all(1) & (np.abs(after) < limit).all(1)
         usable = np.flatnonzero(whole & np.isfinite(before).all(1) & np.isfinite(after).all(1))
         if len(usable) < 50:
             raise ValueError(
                 f"{self.simulator.name}: {len(usable)} of {len(before)} transitions can be used (velocities that are clipped "
                 "say nothing); at least 50 are needed"
             )
+        check_log("the log", episodes, self.simulator)
         chosen = np.sort(rng.choice(usable, min(count, len(usable)), replace=False))
         return self.states(before[chosen]), actions[chosen], after[chosen]
 
@@ -417,8 +382,8 @@ class _Log:
                 here = self._observed()
                 action = rng.uniform(low, high)
                 _, _, terminated = simulator.advance(action)
-                there = self._observed()[self.velocities]
-                if (np.abs(here[self.velocities]) < self.limit).all() and (np.abs(there) < self.limit).all():
+                there, limit = self._observed()[self.entries.velocities], self.entries.limit
+                if (np.abs(here[self.entries.velocities]) < limit).all() and (np.abs(there) < limit).all():
                     before.append(here)
                     actions.append(action)
                     after.append(there)
@@ -426,7 +391,7 @@ class _Log:
                     break
         transitions = self.states(np.array(before)), np.array(actions), np.array(after)
         predicted = _Stepper(model, self.substeps)(transitions[0], transitions[1])
-        change = np.abs(transitions[2] - np.array(before)[:, self.velocities]).mean(0) + 1e-9
+        change = np.abs(transitions[2] - np.array(before)[:, self.entries.velocities]).mean(0) + 1e-9
         off = np.nanmedian(np.abs(transitions[2] - predicted) / change)
         if not off < 1e-2:
             raise ValueError(
@@ -446,9 +411,3 @@ def _weighted_median(values: NDArray, weights: NDArray) -> float:
     order = np.argsort(values)
     total = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(total, total[-1] / 2)])
-
-
-def _entry(observed: NDArray, numbers: NDArray) -> int:
-    """The entry of observations (n, m) that is equal to numbers (n,), -1 where none is."""
-    equal = np.flatnonzero(np.abs(observed - numbers[:, None]).max(0) < 1e-9)
-    return int(equal[0]) if len(equal) else -1

@@ -18,7 +18,7 @@ from rppdyn.dynamics import Step, TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
 from rppdyn.envs.catalogue import terms_spec
-from rppdyn.envs.episodes import Segments, draw_chunks, transition_data
+from rppdyn.envs.episodes import Segments, check_log, draw_chunks, transition_data
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
@@ -79,6 +79,8 @@ class Transition(StackFit):
                 self.spec = terms_spec(env, config.spec, symmetry=config.symmetry)
             else:
                 self.spec = symmetry_spec(env, symmetry=config.symmetry, variant=config.variant)
+            if RunFolder(config.folder()).is_vacant():
+                check_log(dataset.name, dataset.episodes, env, self.spec.obs_names)
             width = widest(config.model.hidden, self.spec.group)
             certify_variance(
                 config.model, RunFolder(config.folder()), env, self.spec, width, reward=config.model.reward

@@ -29,6 +29,9 @@ RARE = 0.2
 """Largest share of steps that are jumps: where there are more they are how the system moves, or noise."""
 REPEATED = 0.1
 """Smallest share of rows, each equal to the row before it in the midst of motion, that is worth a warning."""
+TOLD_APART = ", trajectory=NAME names the column that tells trajectories apart"
+CLIPPED = 1e30
+"""Velocity that one may have had that is clipped."""
 CERTAIN = 0.8
 """Smallest squared correlation with a velocity, through zero, of a rate that is judged; noise of a sensor lowers it."""
 RATIO = 1.5
@@ -41,11 +44,14 @@ class Log:
     Args:
         pairs: columns, the first ones, whose velocities are the others, in order; 0 where there are none.
         unwrap: columns of angles to be unwrapped, ``[]`` for none; None: those whose velocities show that they wrap.
-        key: of ``unwrap``, for messages.
+        limit: velocities of this size are clipped, and say nothing.
+        has_keys: whether the user says by keys, as ``unwrap=``, what columns are; where there are none wraps are warned of.
     """
 
-    def __init__(self, recordings: Recordings, *, pairs: int, unwrap: Sequence[str] | None):
+    def __init__(self, recordings: Recordings, *, pairs: int, unwrap: Sequence[str] | None, limit: float = np.inf,
+                 has_keys: bool = True):  # fmt: skip
         self.recordings, self.names, self.unwrap = recordings, recordings.names, unwrap
+        self.limit, self.has_keys = 0.9 * limit, has_keys  # sensors are noisy
         self.states = [recording.states.numpy().copy() for recording in recordings.trajectories]
         self.seconds = [recording.times.diff().numpy() for recording in recordings.trajectories]
         self.pairs = pairs
@@ -102,7 +108,8 @@ class Log:
             v = states[:, self.pairs + column]
             expected.append(seconds * (v[1:] + v[:-1]) / 2)
             wide = np.abs(np.concatenate([v[:1], v, v[-1:]]))  # an impact within a step is seen beside it
-            slack.append(2 * seconds * np.max([wide[:-3], wide[1:-2], wide[2:-1], wide[3:]], 0))
+            widest = np.max([wide[:-3], wide[1:-2], wide[2:-1], wide[3:]], 0)
+            slack.append(2 * seconds * np.where(widest < self.limit, widest, CLIPPED))
         return np.concatenate(expected), np.concatenate(slack)
 
     def _unwrap(self, column: int) -> None:
@@ -123,11 +130,16 @@ class Log:
         first = int(large.nonzero()[0][0])
         before, after = self._ends(column, first)
         jump = f"{self.place(first)}: {name} goes from {before:.4g} to {after:.4g}, and wraps at {said}"
-        if self.unwrap is None and not self.pairs:
+        if not self.has_keys:
+            logger.warning(
+                "%s (%d such places): a model takes that for motion; log the angle unwrapped, as numpy.unwrap does, or its "
+                "cosine and sine", jump, large.sum(),
+            )  # fmt: skip
+        elif self.unwrap is None and not self.pairs:
             raise UserError(
                 f"{jump}: give unwrap=[{name}] if it is an angle, unwrap=[] to leave all columns as they are"
             )
-        if self.unwrap is None:
+        elif self.unwrap is None:
             logger.warning(
                 "%s, as its velocity shows: it is unwrapped, in %d places; unwrap=[] leaves it", jump, large.sum()
             )
@@ -149,13 +161,12 @@ class Log:
 
     def _refuse_jump(self, column: int) -> None:
         """Refuse a step that neither its velocities nor any that were ever logged explain."""
-        if not self._smooth()[column]:
-            return
         name, velocity, sizes = self.names[column], self.names[self.pairs + column], self._sizes(column)
         expected, slack = self._by_velocity(column)
         off = np.abs(sizes - expected)
         values = np.concatenate([states[:, column] for states in self.states])
-        lost = off > np.maximum(10 * np.quantile(off, 0.8), 0.1 * np.std(values)) + slack
+        factor = 1 if self._smooth()[column] else 4
+        lost = off > factor * np.maximum(10 * np.quantile(off, 0.8), 0.1 * np.std(values)) + slack
         lost = lost & (np.abs(sizes) > 2 * np.quantile(np.abs(expected), 0.99))
         if not lost.any() or lost.mean() > RARE:
             return
@@ -164,7 +175,7 @@ class Log:
         raise UserError(
             f"{self.place(step)}: {name} jumps from {before:.4g} to {after:.4g}, where its velocity {velocity} says "
             f"{before + expected[step]:.4g} ({lost.sum()} such steps): another episode begins there, or rows are missing; "
-            "cut the trajectory there, trajectory=NAME names the column that tells trajectories apart"
+            f"cut the trajectory there{TOLD_APART if self.has_keys else ''}"
         )
 
     def _smooth(self) -> NDArray:
@@ -179,6 +190,8 @@ class Log:
         dt = np.concatenate(self.seconds)
         rates = np.concatenate([np.diff(states[:, :n], axis=0) for states in self.states]) / dt[:, None]
         v = np.concatenate([(states[1:, n:] + states[:-1, n:]) / 2 for states in self.states])
+        clipped = np.concatenate([np.maximum(np.abs(s[1:, n:]), np.abs(s[:-1, n:])) for s in self.states]) >= self.limit
+        rates[clipped] = v[clipped] = 0.0
         size, power, product = (rates**2).sum(0), (v**2).sum(0), rates.T @ v
         with np.errstate(divide="ignore", invalid="ignore"):
             alike = np.nan_to_num(product**2 / np.outer(size, power)) * self._smooth()
@@ -188,8 +201,12 @@ class Log:
             best, ratio = int(alike[i].argmax()), float(ratios[i])
             if max(alike[i, i], alike[best, best]) < CERTAIN / 2 and alike[i, best] > CERTAIN:
                 raise UserError(
-                    f"velocities: {velocity} is not the rate of {name}, and {self.names[n + best]} is: give positions= and "
-                    "velocities= in the same order"
+                    f"velocities: {velocity} is not the rate of {name}, and {self.names[n + best]} is: "
+                    + (
+                        "give positions= and velocities= in the same order"
+                        if self.has_keys
+                        else "log them in that order"
+                    )
                 )
             if alike[i, i] > CERTAIN and not 1 / RATIO < ratio < RATIO:
                 of = next(
@@ -199,8 +216,8 @@ class Log:
                 row = int(np.abs(rates[:, i]).argmax())
                 raise UserError(
                     f"velocities: {velocity} is not the rate of {name}, which is {ratio:.3g} times as large (at "
-                    f"{self.place(row)}, {rates[row, i]:.3g} for {v[row, i]:.3g}): it is {of}; give rates, or state=[...] "
-                    "with all columns if they are something else"
+                    f"{self.place(row)}, {rates[row, i]:.3g} for {v[row, i]:.3g}): it is {of}; "
+                    f"give rates{', or state=[...] with all columns if they are something else' if self.has_keys else ''}"
                 )
 
     def _warn_of_jumps(self) -> None:
@@ -217,8 +234,8 @@ class Log:
         if lost.any() and lost.mean() < RARE / 2:
             step = int(lost.nonzero()[0][0])
             logger.warning(
-                "%s: all columns jump at once (%d such steps): does another episode begin there? Name the column that tells "
-                "trajectories apart, trajectory=NAME, or cut there", self.place(step), lost.sum(),
+                "%s: all columns jump at once (%d such steps): does another episode begin there? Cut the trajectory there%s",
+                self.place(step), lost.sum(), TOLD_APART if self.has_keys else "",
             )  # fmt: skip
 
     def _warn_of_repeated_rows(self) -> None:

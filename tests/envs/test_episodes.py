@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import time
@@ -16,8 +17,9 @@ import pytest
 from forked import start_code
 from refusals import refused
 
+from rppdyn.cli import main
 from rppdyn.envs import Episode, make_env, read_episodes, symmetry_spec, write_episodes
-from rppdyn.envs.episodes import _same_box
+from rppdyn.envs.episodes import _same_box, check_log
 
 WEAK = {"motor1_rot": 0.5}
 NAME = "tests/random-v0"
@@ -364,3 +366,93 @@ def test_a_killed_writer_leaves_no_dataset_and_its_remains_go(root, tmp_path):
     episodes = written()
     assert sorted(path.name for path in (root / "tests").iterdir()) == ["other-v0", "random-v0"]
     assert all(same(a, b) for a, b in zip(read_episodes(NAME).episodes, episodes, strict=True))
+
+
+# -- what a log says of itself ----------------------------------------------------------------------------------------
+
+
+def spun(env: gym.Env, count: int = 4, steps: int = 60) -> list[Episode]:
+    """Swimmers that turn over and over, as they do in no water."""
+    base, found = env.unwrapped, []
+    base.model.opt.viscosity = base.model.opt.density = 0
+    for seed in range(count):
+        env.reset(seed=seed)
+        qvel = base.data.qvel.copy()
+        qvel[2] = 5.0 + seed
+        base.set_state(base.data.qpos, qvel)
+        observations, actions, rewards = [base._get_obs()], [], []
+        for _ in range(steps):
+            actions.append(0.1 * env.action_space.sample())
+            observation, reward, *_ = env.step(actions[-1])
+            observations.append(observation)
+            rewards.append(reward)
+        found.append(Episode(np.array(observations), np.array(actions), np.array(rewards)))
+    return found
+
+
+def changed(episodes: list[Episode], change) -> list[Episode]:
+    return [Episode(change(e.observations.copy()), e.actions, e.rewards) for e in episodes]
+
+
+def jumping(observations):
+    observations[30:, 0] += 2.0
+    return observations
+
+
+def in_degrees(observations):
+    observations[:, 5:8] *= 180 / np.pi
+    return observations
+
+
+def backwards(observations):
+    observations[:, 5:8] *= -1
+    return observations
+
+
+def exchanged(observations):
+    observations[:, [5, 6, 7]] = observations[:, [6, 7, 5]]
+    return observations
+
+
+def wrapping(observations):
+    observations[:, 0] = (observations[:, 0] + np.pi) % (2 * np.pi) - np.pi
+    return observations
+
+
+WRONG = [
+    (jumping, r"episode 0, row 31: joint free_body_rot jumps from .* another episode begins there, or rows are missing"),
+    (in_degrees, r"the velocity of joint free_body_rot is not the rate of .*episode \d+, row \d+.*in degrees"),
+    (backwards, r"the velocity of joint free_body_rot is not the rate of .*of the other sign; give rates"),
+    (exchanged, r"the velocity of joint \w+ is not the rate of joint \w+, and the velocity of joint \w+ is: log them"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG)
+@pytest.mark.parametrize("verb", ["fit-transition", "certify"])
+def test_an_episode_that_is_no_motion_is_refused(change, said, verb, capsys):
+    env = make_env("Swimmer-v5", monitor=False)
+    write_episodes(NAME, changed(spun(env), change), env=env)
+    words = [f"dataset={NAME}"] if verb == "fit-transition" else ["Swimmer-v5", "--from", NAME]
+    assert main([verb, *words]) == 2
+    error = capsys.readouterr().err
+    assert re.search(said, error) and len(error.strip().splitlines()) == 1, error
+
+
+def test_an_angle_that_wraps_in_episodes_is_warned_of(caplog):
+    env = make_env("Swimmer-v5", monitor=False)
+    check_log("mine", changed(spun(env), wrapping), env)
+    assert re.search(r"mine, episode 0, row \d+: joint free_body_rot goes from 3.* and wraps at 2 pi", caplog.text)
+    assert "log the angle unwrapped" in caplog.text
+
+
+@pytest.mark.parametrize("env_id", ["Walker2d-v5", "Ant-v5", "Swimmer-v5", "Reacher-v5", "Humanoid-v5"])
+@pytest.mark.parametrize("noise", [0, 1e-2])
+def test_honest_episodes_are_believed(env_id, noise, caplog):
+    """Impacts, velocities that are clipped, noisy sensors, orientations and contact forces."""
+    env = make_env(env_id, monitor=False)
+    rng, episodes = np.random.default_rng(0), played(env, [200] * 3)
+    spread = noise * np.concatenate([e.observations for e in episodes]).std(0)
+    seen = changed([*episodes, *(spun(env) if env_id == "Swimmer-v5" else [])],
+                   lambda z: z + spread * rng.standard_normal(z.shape))  # fmt: skip
+    check_log("mine", seen, env, symmetry_spec(env).obs_names)
+    assert not caplog.records

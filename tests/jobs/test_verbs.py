@@ -62,3 +62,15 @@ def test_a_resumed_run_says_where_its_settings_are_from(tmp_path, monkeypatch, c
     assert main(["train-agent", "--resume", "run", "total_steps=6", "checkpoint_every=3"]) == 0
     words = "checkpoint_every=3 in place of 10000, total_steps=6 in place of 4"
     assert f"run: goes on from step 4 with the settings of its config.yaml, {words}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", [["run_dir=run"], ["seeds=2"], ["seed=0,1", "--multirun"]])
+def test_runs_that_are_found_by_their_words_say_so_too(how, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train-agent", *TINY, *how]) == 0
+    capsys.readouterr()
+    assert main(["train-agent", *TINY, *how, "--resume", "total_steps=6"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("goes on from step 4 with the settings of its config.yaml, total_steps=6 in place of 4\n") == (
+        1 if how == ["run_dir=run"] else 2
+    )
