@@ -38,7 +38,7 @@ from rppdyn.priors import Evidence, VarianceLearning, learn_variances, negative_
 from rppdyn.reps import Rep
 from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, Session, stop_on_signals
 from rppdyn.runs.files import load_tensors, not_finite, write_tensors
-from rppdyn.runs.workers import Worker, stream, torch_threads
+from rppdyn.runs.workers import Stopped, Worker, stream, torch_threads
 
 Made = TypeVar("Made")
 
@@ -512,7 +512,7 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
 
 
 def _fit(subject: FitSubject, run: Session, description: str, progress: bool) -> bool:
-    """Take the steps that are left; whether all were taken. A stop ends them after a step, or where the step can't end."""
+    """Take the steps that are left; whether all were taken. A stop ends them after a step, or while the first is compiled."""
     steps = subject.steps
 
     def evaluate(step: int) -> None:
@@ -522,14 +522,16 @@ def _fit(subject: FitSubject, run: Session, description: str, progress: bool) ->
 
     with stop_on_signals() as stop, Progress(steps, description=description, enabled=progress) as bar:
         if subject.compiled:
-            bar.say("compiling")
+            bar.say("compiling, up to a minute")
         bar.update(run.saved)
         for step in range(run.saved, steps):
             if run.due(step):
                 evaluate(step)
+            stop.interrupts = subject.compiled and step == run.saved and not stop
             try:
                 subject.step(step)
-            except Exception:
+                stop.interrupts = False
+            except (Exception, Stopped):
                 if stop:  # ctrl-C ends what the step waits for, too, such as a compiler
                     return False
                 raise
