@@ -249,7 +249,9 @@ def check_log(name: str, episodes: Sequence[Episode], env: gym.Env | Simulator, 
         )
         for index, episode in enumerate(episodes)
     )
-    Log(Recordings(name, tuple(names), (), trajectories), pairs=pairs, unwrap=None, limit=limit, has_keys=False).checked()
+    Log(
+        Recordings(name, tuple(names), (), trajectories), pairs=pairs, unwrap=None, limit=limit, has_keys=False
+    ).checked()
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
