@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from rppdyn.agents.compiling import fast
 from rppdyn.agents.networks import mode_action, sample_action, sample_with_log_prob
@@ -184,22 +185,28 @@ class SACUpdate:
         """
         rate, gamma, tau, noise_variance, _ = numbers.unbind()
         alpha = state["log_alpha"].exp()
-        following, log_prob = self.following(state, batch)
+        with torch.enable_grad():  # uncompiled, the actor's loss is one of the same weights
+            actors = self.actors.assemble(state["actor"])
+        following, log_prob = self.following(state, batch, actors)
         values = self.values(batch["next_features"], following, self.targets.assemble(state["target"]))
         value = values.amin(1) - alpha * log_prob
         discounts = batch.get("discounts", gamma.to(batch["dones"].dtype))  # rounded as stable-baselines3's are
         y = batch["rewards"] + (1 - batch["dones"]) * discounts * value
         gradient, losses = gradient_of(
-            lambda vectors: self.critic_loss(batch, y, noise_variance, self.critics.assemble(vectors)), state["critic"]
+            lambda vectors: self.critic_loss(batch, y, noise_variance, self.critics.assemble(vectors)),
+            state["critic"],
+            self.critics,
         )
         penalty = self.move_critics_(state, batch, gradient, rate, settings)
-        metrics = {"critic_loss": losses, "critic_prior": penalty, **self.move_actors_(state, batch, numbers, settings)}
+        metrics = {"critic_loss": losses, "critic_prior": penalty}
+        metrics |= self.move_actors_(state, batch, numbers, settings, weights=actors)
         state["target"].lerp_(state["critic"], tau.repeat_interleave(self.critics.members // len(alpha), 0))
         return Metrics(tuple(metrics), torch.stack(list(metrics.values())))
 
-    def following(self, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Actions in the next states, and their log-densities."""
-        weights = self.actors.assemble(state["actor"], state.get("actor.running"))
+    def following(self, state: State, batch: Batch, weights: Any = None) -> tuple[Tensor, Tensor]:
+        """Actions in the next states, and their log-densities, by actors with these weights, or with the state's."""
+        if weights is None:
+            weights = self.actors.assemble(state["actor"], state.get("actor.running"))
         output = self.actors.apply(batch["next_features"], weights)
         return sample_with_log_prob(output, batch["next_noise"], self.blocks)
 
@@ -215,15 +222,30 @@ class SACUpdate:
         return penalty.view(-1, count).sum(1)
 
     def move_actors_(
-        self, state: State, batch: Batch, numbers: Tensor, settings: SACSettings, running: Tensor | None = None
+        self,
+        state: State,
+        batch: Batch,
+        numbers: Tensor,
+        settings: SACSettings,
+        running: Tensor | None = None,
+        weights: Any = None,
     ) -> dict[str, Tensor]:
-        """One step of actors and temperatures, by critics with these running statistics; returns their metrics."""
+        """One step of actors and temperatures; returns their metrics.
+
+        Args:
+            running: running statistics of the critics, where batches normalise them.
+            weights: the actors' own, if they were assembled with gradients enabled: uncompiled, the loss is one of these.
+        """
         rate, *_, target_entropy = numbers.unbind()
         alpha = state["log_alpha"].exp()
         improved = self.critics.assemble(state["critic"], running)
-        gradient, metrics = gradient_of(
-            lambda vectors: self.actor_loss(batch, alpha, improved, vectors, state, settings), state["actor"]
-        )
+
+        def loss(vectors: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            known = None if torch.compiler.is_compiling() or vectors is not self.actors.flat else weights
+            return self.actor_loss(batch, alpha, improved, vectors, state, settings, known)
+
+        # statistics of the batch are computed from the vectors, and not in weights
+        gradient, metrics = gradient_of(loss, state["actor"], self.actors if self.actors.running is None else None)
         after = metrics.pop("running", None)
         # alpha scales the prior; its metric is without it
         metrics["actor_prior"] = add_prior_(gradient, state, "actor", (1 / batch["transitions"]).unsqueeze(1), alpha)
@@ -244,16 +266,24 @@ class SACUpdate:
         return losses.sum(), losses
 
     def actor_loss(
-        self, batch: Batch, alpha: Tensor, critics: Any, vectors: Tensor, state: State, settings: SACSettings
+        self,
+        batch: Batch,
+        alpha: Tensor,
+        critics: Any,
+        vectors: Tensor,
+        state: State,
+        settings: SACSettings,
+        weights: Any = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of actors with these parameters, summed over agents, and each agent's metrics, (S,).
 
+        Weights are assembled from the parameters where none are given.
         Of normalised actors, also what their `running` statistics become.
         """
         states = [batch["features"], *([batch["image_features"]] if settings.mirror_loss else [])]
         x, after = torch.cat(states, 1), {}
         if self.actors.running is None:
-            output = self.actors.apply(x, self.actors.assemble(vectors))
+            output = self.actors.apply(x, self.actors.assemble(vectors) if weights is None else weights)
         else:
             output, after["running"] = self.actors.on_batch(x, vectors, state["actor.running"])
         here = output[:, : batch["features"].shape[1]]
@@ -366,16 +396,26 @@ def with_features(batch: Batch, extractor: Callable[[Tensor], Tensor]) -> dict[s
     return {"features": here, "next_features": after, **rest}
 
 
-def gradient_of(loss: Callable[[Tensor], tuple[Tensor, Any]], vectors: Tensor) -> tuple[Tensor, Any]:
-    """The gradient of a loss by parameter vectors, and what else the loss returns."""
+def gradient_of(
+    loss: Callable[[Tensor], tuple[Tensor, Any]], vectors: Tensor, ensemble: Ensemble | None = None
+) -> tuple[Tensor, Any]:
+    """The gradient of a loss by parameter vectors, and what else the loss returns.
+
+    Args:
+        ensemble: where its own vectors are given, and torch does not compile, the loss is differentiated by its networks' own
+            parameters, which takes less time; the loss is to use the vectors in :meth:`Ensemble.assemble` alone.
+    """
     if torch.compiler.is_compiling():  # it traces torch.func.grad; uncompiled, plain autograd takes less time
         return torch.func.grad(loss, has_aux=True)(vectors)
     with torch.enable_grad():
-        leaf = vectors.detach().requires_grad_()
-        value, other = loss(leaf)
-        (gradient,) = torch.autograd.grad(value, leaf)
-    detached = {k: t.detach() for k, t in other.items()} if isinstance(other, dict) else other.detach()
-    return gradient, detached
+        if ensemble is not None and vectors is ensemble.flat:
+            value, other = loss(vectors)
+            gradient = ensemble.gradient_by_parameters(value)
+        else:
+            leaf = vectors.detach().requires_grad_()
+            value, other = loss(leaf)
+            (gradient,) = torch.autograd.grad(value, leaf)
+    return gradient, tree_map(Tensor.detach, other)
 
 
 def add_prior_(
@@ -389,7 +429,7 @@ def add_prior_(
         the priors times `share` alone, one for each network.
     """
     pull = state[f"{name}.precision"] * state[name]
-    gradient.add_(pull * (share * weight))
+    gradient.addcmul_(pull, share * weight)
     return (0.5 * torch.linalg.vecdot(pull, state[name]) + state[f"{name}.constant"]) * share.squeeze(1)
 
 

@@ -293,14 +293,14 @@ class CoefficientMap(ExactBuffers):
             return base.index_add(-1, self.rows, entries).view(shape)
         if self.form == "zero":
             return theta.new_zeros(shape) if onto is None else onto
-        runs = theta.unflatten(-1, (-1, self.run))
-        if torch.compiler.is_compiling() and self.ties is not None:
+        runs = theta.view(*theta.shape[:-1], -1, self.run)
+        if self.ties is not None and theta.requires_grad and torch.is_grad_enabled():
             runs = TiedGather.apply(runs, self.index_of_runs, self.ties)
         else:
             runs = runs.index_select(-2, self.index_of_runs)
         # in runs until the end, so that a compiled loop's inner one is a run, and contiguous
         if self.form == "signed gather":
-            runs = runs * self.values.view(-1, self.run)
+            runs = runs.mul_(self.values.view(-1, self.run))
         if onto is not None:
             runs = runs + onto.reshape(runs.shape)
         return runs.view(shape)
@@ -394,16 +394,19 @@ def _saved_entries(saved: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor,
 
 
 MAX_TIES = 16
-"""Weights tied to one parameter up to which a compiled gradient gathers them; scattered, threads wait for each other."""
+"""Weights tied to one parameter up to which a gradient gathers them; scattered, compiled threads wait for each other."""
 
 
 class TiedGather(torch.autograd.Function):
     r"""Gather weights from the parameters that they are tied to; the gradient gathers, too.
 
-    Torch's own gradient of a gather scatters, one addition after the other. Where each parameter has the same number k of
-    weights, which are known, it is a sum of k gathers, :math:`\bar\theta_j = \sum_{i=1}^k \bar w_{t_i(j)}`. Parameters and
-    weights come in runs of neighbours (the copies of a representation), so that a compiled loop's inner one is contiguous.
+    Torch's own gradient of a gather scatters, one addition after the other. Where each parameter has at most k weights, which
+    are known, it is a sum of k gathers, :math:`\bar\theta_j = \sum_{i=1}^k \bar w_{t_i(j)}`; the place of a weight that a
+    parameter lacks is that of one which is zero whatever the parameters, as its gradient is. Parameters and weights come in
+    runs of neighbours (the copies of a representation), so that a loop's inner one is contiguous.
     """
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(
@@ -420,7 +423,7 @@ class TiedGather(torch.autograd.Function):
         first, *others = ctx.saved_tensors[0].unbind()
         total = gradient.index_select(-2, first)
         for index in others:
-            total = total + gradient.index_select(-2, index)
+            total += gradient.index_select(-2, index)
         if total.device.type == "cpu":  # as_strided takes memory: the sum is computed once, and in runs
             total = total.as_strided(total.shape, total.stride())
         return total, None, None
@@ -437,12 +440,17 @@ def _longest_run(index: Tensor, rank: int) -> int:
 
 
 def _ties(runs: Tensor, used: Tensor, count: int) -> Tensor | None:
-    """The runs of weights tied to each run of parameters, (k, count); None where their numbers differ, or are too many."""
+    """The runs of weights tied to each run of parameters, (k, count), and any unused run where there are fewer than k.
+
+    None where there are more than `MAX_TIES`, or fewer but no run is unused.
+    """
     counts = runs[used].bincount(minlength=count)
-    if not count or counts.min() != counts.max() or not 0 < counts.max() <= MAX_TIES:
+    most = int(counts.max()) if count else 0
+    if not 0 < most <= MAX_TIES or (counts.min() < most and used.all()):
         return None
-    order = torch.where(used, runs, count).argsort(stable=True)[: int(used.sum())]
-    return order.view(count, -1).T.contiguous()
+    order = torch.where(used, runs, count).argsort(stable=True)  # by parameter; unused ones at the end
+    places = (counts.cumsum(0) - counts) + torch.arange(most).unsqueeze(1)
+    return torch.where(torch.arange(most).unsqueeze(1) < counts, order[places.clamp(max=len(order) - 1)], order[-1])
 
 
 def _copies_inside(basis: Basis) -> Tensor:

@@ -92,6 +92,10 @@ class Ensemble(Network):
             self.trainable = tuple(name for name in self.names if each[0][name].requires_grad)
             self.sizes = [shapes[name].numel() for name in self.trainable]
             self.shapes = [shapes[name] for name in self.trainable]
+            # where the networks have what is theirs: looked up by name, they would be an update's second largest work
+            self._parts = [_place(net, name, "_parameters") for net in nets for name in self.trainable]
+            self._own_buffers = [_place(net, name, "_buffers") for net in nets for name in self.statistics]
+            self._own_running = [_place(net, name, "_buffers") for net in nets for name in running]
             self.running_names = running
             self.running_sizes = [nets[0].get_buffer(name).numel() for name in running]
             self.as_one = all(torch.equal(nets[0].get_buffer(n), net.get_buffer(n)) for net in nets for n in drawn)
@@ -112,7 +116,7 @@ class Ensemble(Network):
     @property
     def parts(self) -> list[Tensor]:
         """The networks' own trainable parameters, in the order in which they lie on :attr:`flat`."""
-        return [net.get_parameter(name) for net in self.nets for name in self.trainable]
+        return [parameters[leaf] for parameters, leaf in self._parts]
 
     def restack_(self) -> bool:
         """Follow the networks that own the parameters, after ``load_state_dict`` or ``to``; False if all was in place.
@@ -124,8 +128,8 @@ class Ensemble(Network):
             self.__init__(self.nets, own=False)  # type: ignore[misc]  # a unit that was 1 is a buffer from now on
             return True
         parts = self.parts
-        buffers = [net.get_buffer(name) for net in self.nets for name in self.statistics]
-        running = [net.get_buffer(name) for net in self.nets for name in self.running_names]
+        buffers = [own[leaf] for own, leaf in self._own_buffers]
+        running = [own[leaf] for own, leaf in self._own_running]
         owned = [*parts, *running]
         seen = [p.data_ptr() for p in owned], [(b.data_ptr(), b._version) for b in buffers], parts[0].dtype
         if seen == self._seen:
@@ -142,8 +146,14 @@ class Ensemble(Network):
             for name, part in self._statistics_of(self.running).items():
                 module, leaf = _owner(self.net, name)
                 module._buffers[leaf] = part
+        self._leaves = [self.net.get_parameter(name) for name in self.trainable] if self.as_one else parts
         self._seen = [p.data_ptr() for p in owned], *seen[1:]
         return True
+
+    def gradient_by_parameters(self, value: Float[Tensor, ""]) -> Float[Tensor, "members n"]:
+        """The gradient, by :attr:`flat`, of what was computed with weights from :meth:`assemble`; networks own theirs."""
+        gradients = torch.autograd.grad(value, self._leaves, materialize_grads=True)
+        return torch.cat([g.reshape(self.members if self.as_one else 1, -1) for g in gradients], 1).view_as(self.flat)
 
     def named(self, vectors: Float[Tensor, "members n"]) -> dict[str, Tensor]:
         """The trainable parameters in vectors, by name, ``(members, ...)`` each."""
@@ -166,11 +176,9 @@ class Ensemble(Network):
             vectors: parameters in the place of :attr:`flat`, of networks that own theirs.
             running: with them, statistics in the place of :attr:`running`.
         """
-        own = vectors is self.flat and (running is None or running is self.running)
-        if vectors is None or (own and not torch.compiler.is_compiling()):
-            if self.own or self.as_one:
-                return self.net.assemble()
-            vectors = self.flat
+        is_own = not torch.compiler.is_compiling() and vectors is self.flat
+        if vectors is None or (is_own and (running is None or running is self.running)):
+            return self.net.assemble() if self.own or self.as_one else [net.assemble() for net in self.nets]
         if self.as_one:
             return call_with(self.net, self.named(vectors) | self._statistics_of(running), _assembled)
         return [
@@ -364,6 +372,11 @@ def _variances(nets: Sequence[nn.Module]) -> tuple[str, ...]:
     names = [f"{layer}.{name}.{leaf}" for layer, name, _ in named_pathways(nets[0])
              for leaf in ("log_variance", "unit", "unit_exact")]  # fmt: skip
     return tuple(name for name in names if name in buffers and buffers[name] is not None)
+
+
+def _place(net: nn.Module, name: str, kind: str) -> tuple[dict[str, Tensor], str]:
+    module, leaf = _owner(net, name)
+    return getattr(module, kind), leaf
 
 
 def _owner(net: nn.Module, name: str) -> tuple[nn.Module, str]:

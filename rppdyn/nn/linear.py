@@ -275,9 +275,10 @@ class RelaxedLinear(ExactBuffers):
 
     def assemble(self) -> AffineMap:
         """The dense weight and bias, summed over the pathways."""
-        *others, last = self.linear_pathways
-        total = last.dense()
-        for pathway in reversed(others):
+        total: Any = None
+        pathways = self.linear_pathways
+        # the free one first in compiled loops, which are to end in runs (`CoefficientMap`); last, it takes a pass less
+        for pathway in reversed(pathways) if torch.compiler.is_compiling() else pathways:
             total = pathway.dense(total)
         return total
 

@@ -169,7 +169,6 @@ def _samples_last(
 
 
 def _samples_first(x: Float[Tensor, "*batch in"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "*batch out"]:
-    """An affine map as torch has it. Compiled, networks of an ensemble have gradients of weights in order with samples last."""
     if weight.ndim == 2:
         return F.linear(x, weight, bias)
     samples = x.reshape(len(weight), -1, x.shape[-1])
@@ -367,10 +366,13 @@ class RPPEMLP(Network, ExactBuffers):
     def _run(self, x: Float[Tensor, "*batch in"], weights: Weights) -> Float[Tensor, "*batch out"]:
         check_size(x, self.rep_in)
         *hidden, head = weights
-        if all(block.is_plain for block in self.blocks) and not (head[0].ndim == 3 and torch.compiler.is_compiling()):
+        if (
+            all(block.is_plain for block in self.blocks) and head[0].ndim == 2
+        ):  # ensembles' samples are last: gradients of
+            # weights then lie in memory as the weights do
             for block, block_weights in zip(self.blocks, hidden, strict=True):
                 x = block(x, block_weights)
-            return _samples_first(x, *head)
+            return F.linear(x, *head)
         y = _samples_last(x, hidden[0][0][0] if hidden else head[0])
         for block, block_weights in zip(self.blocks, hidden, strict=True):
             y = block.samples_last(y, block_weights)

@@ -169,12 +169,12 @@ class Pathway(ExactBuffers, ABC):
         else:
             self.register_exact("unit", torch.tensor(unit, dtype=torch.float64))
 
-    def in_units(self, parameter: Tensor) -> Tensor:
-        """The coefficients in a stored parameter; in an ensemble's each member's are in its own unit."""
+    def in_units(self, parameter: Tensor, onto: Tensor | None = None) -> Tensor:
+        """The coefficients in a stored parameter, added to ``onto``; in an ensemble's each member's are in its own unit."""
         if self.unit is None:
-            return parameter
-        unit = self.unit
-        return (unit if unit.ndim == 0 else unit.view(-1, *[1] * (parameter.ndim - 1))) * parameter
+            return parameter if onto is None else parameter + onto
+        unit = self.unit if self.unit.ndim == 0 else self.unit.view(-1, *[1] * (parameter.ndim - 1))
+        return unit * parameter if onto is None else torch.addcmul(onto, unit, parameter)
 
     @torch.no_grad()
     def follow_variance(self, optimiser: torch.optim.Optimizer | None = None) -> None:
@@ -414,11 +414,8 @@ class FreePathway(LinearPathway):
         return tuple(self.in_units(p) for p in (self.weight, self.bias) if p is not None)
 
     def dense(self, onto: AffineMap | None = None) -> AffineMap:
-        weight, bias = self.in_units(self.weight), None if self.bias is None else self.in_units(self.bias)
-        if onto is None:
-            return weight, bias
-        other, other_bias = onto
-        return weight + other, other_bias if bias is None else bias if other_bias is None else bias + other_bias
+        weight, bias = (None, None) if onto is None else onto
+        return self.in_units(self.weight, weight), bias if self.bias is None else self.in_units(self.bias, bias)
 
     def curvature(self, x: Float[Tensor, "N *places in"], g: Float[Tensor, "S N *places out"]) -> list[Kronecker]:
         """One pair of factors; the bias is the weight of an input of one."""

@@ -82,7 +82,8 @@ def test_updates_have_autograds_gradients(name):
         y = ensemble.apply(x, ensemble.assemble(vectors))
         return y.sum(), y
 
-    gradients, y = gradient_of(loss, ensemble.flat)
+    gradients, y = gradient_of(loss, ensemble.flat, ensemble)
+    torch.testing.assert_close(gradients, gradient_of(loss, ensemble.flat.clone())[0])
     torch.testing.assert_close(y, torch.stack([net(x_) for net, x_ in zip(nets, x, strict=True)]).detach())
     for net, x_, found in zip(nets, x, gradients, strict=True):
         net.zero_grad()
