@@ -42,13 +42,13 @@ class ExactBuffers(nn.Module):
 
     ``register_constant`` does so with what follows from the module's arguments: bases, pairings, indices. No state dict holds
     it. What one holds in its place is the ``layout`` of ``register_layout``: words for the representations, and numbers that
-    differ where the constants do. Weights of another layout are refused. Files of earlier versions, which hold the constants,
-    are compared with them.
+    differ where the constants do. Weights of another layout are refused. Files of earlier versions hold the constants: they
+    are compared, and coefficients of another basis of the same space are converted where they are loaded.
     """
 
     words = "of other representations"
     basis_names: tuple[str, ...] = ()
-    """Constants that are a basis: another one of the space is as good, and an earlier version's state dict may hold one."""
+    """Constants that are a basis, by the names that they have in earlier versions' state dicts."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -59,7 +59,6 @@ class ExactBuffers(nn.Module):
         super().__init__()
         self._exact: dict[str, str | None] = {}
         self._constants: dict[str, Tensor] = {}
-        self._solved: dict[str, Tensor] | None = None  # the solver's basis, where that of a state dict is in its place
 
     def register_exact(self, name: str, value: Tensor, *, working_copy: bool = True, persistent: bool = True) -> None:
         """Keep ``value`` in float64; with ``working_copy``, under ``<name>_exact`` beside a cast one under ``name``."""
@@ -144,19 +143,9 @@ class ExactBuffers(nn.Module):
         """The basis that a state dict holds, as those of earlier versions do."""
         return {name: state_dict[prefix + name] for name in self.basis_names if prefix + name in state_dict}
 
-    def use_basis(self, saved: Mapping[str, Tensor]) -> None:
-        """Take the basis that saved coefficients belong to; without one, the solver's. State dicts hold one that is another."""
-
-    def _save_to_state_dict(self, destination, prefix, keep_vars):
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self._solved is not None:
-            destination.update({prefix + n: self.get_buffer(n) for n in self.basis_names if n in self._constants})
-
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
         self.check_layout(state_dict, prefix)
-        if saved := self.saved_basis(state_dict, prefix):
-            self.use_basis(saved)
-        for name in {*self._constants, *saved}:
+        for name in {*self._constants, *self.basis_names}:
             state_dict.pop(prefix + name, None)
         if (layout := self._buffers.get("layout")) is not None:
             state_dict[f"{prefix}layout"] = layout
@@ -256,11 +245,9 @@ class CoefficientMap(ExactBuffers):
         if len(values) and (values - rounded).abs().max() < 1e-12:
             values = rounded  # orbits: exactly +-1, so that tied weights are equal to the last bit
         order = (rows * self.rank + cols).argsort(stable=True)
-        self._store(rows[order], cols[order], values[order], scale)
         self.number = layout_number(values, rows, cols)
-
-    def _store(self, rows: Tensor, cols: Tensor, values: Tensor, scale: Tensor) -> None:
-        """Keep the map from parameters to the tensor, in the form that is fastest."""
+        rows, cols, values = rows[order], cols[order], values[order]
+        # the map from parameters to the tensor, in the form that is fastest
         self.register_constant("scale", scale)
         if len(rows) and len(rows.unique()) == len(rows):
             spread = torch.arange(self.size) % self.rank  # without an entry: sums of zeros into one place take long
@@ -317,22 +304,16 @@ class CoefficientMap(ExactBuffers):
         inside = self.transpose(w.to(self.scale_exact.device)).square().sum().cpu()
         return bool(torch.isclose(w.square().sum(), inside, rtol=LAYOUT_TOLERANCE))
 
-    def use_basis(self, saved: Mapping[str, Tensor]) -> None:
-        solved = dict(self._constants if self._solved is None else self._solved)
-        old, new = _saved_entries(solved), _saved_entries(saved or solved)
-        is_solved = all(a.shape == b.shape and torch.allclose(a, b) for a, b in zip(new, old, strict=True))
-        if is_solved and self._solved is None:
-            return
-        like = self.scale
-        for name in list(self._constants):
-            self.drop_exact(name) if name in self._exact else self._buffers.pop(name)
-        self._constants = {}
-        self._solved = None if is_solved else solved
-        self._store(*(old if is_solved else new))
-        for name, value in self._constants.items():
-            self._buffers[name] = value.to(like.device)
-            if (working := self._exact.get(name)) is not None:
-                self._buffers[working] = value.to(like)
+    def from_saved(self, saved: Mapping[str, Tensor], theta: Tensor) -> Tensor:
+        """Parameters here for the dense tensor that ``theta`` (*members, rank) stands for with a saved basis."""
+        new, old = _saved_entries(saved), _saved_entries(self._constants)
+        if all(a.shape == b.shape and torch.allclose(a, b) for a, b in zip(new, old, strict=True)):
+            return theta
+        rows, cols, values, _ = (t.to(theta.device) for t in new)
+        dense = torch.zeros(*theta.shape[:-1], self.size, dtype=torch.float64, device=theta.device)
+        dense.index_add_(-1, rows, theta.double()[..., cols] * values)
+        each = [self.theta(tensor.to(self.scale_exact)) for tensor in dense.view(-1, self.size)]
+        return torch.stack(each).view_as(theta).to(theta)
 
     def beta(self, theta: Float[Tensor, "*members rank"]) -> Float[Tensor, "*members rank"]:
         """The coefficients in the orthonormal basis."""

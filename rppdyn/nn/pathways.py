@@ -321,12 +321,9 @@ class EquivariantPathway(LinearPathway):
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
         for name, basis in (("weight", self.weight_map), ("bias", self.bias_map)):
-            if (
-                basis is not None
-                and prefix + name in state_dict
-                and not basis.saved_basis(state_dict, f"{prefix}{name}_map.")
-            ):
-                basis.use_basis({})
+            saved = {} if basis is None else basis.saved_basis(state_dict, f"{prefix}{name}_map.")
+            if basis is not None and saved and prefix + name in state_dict:
+                state_dict[prefix + name] = basis.from_saved(saved, state_dict[prefix + name])
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def coefficients(self) -> tuple[Tensor, ...]:

@@ -113,32 +113,35 @@ class ChannelProducts(SamplesLastLayer):
         numbers = number, layout_number(order + 1.0, torch.arange(len(order)))
         self.register_layout(f"products that end in {rep} of {rep.G}", numbers)
 
+    def _overlaps(self, basis: Tensor) -> list[Float[Tensor, "rank rank"]]:
+        """Inner products of each target's saved maps with those here; of two bases of one space an orthogonal matrix."""
+        own, sizes = self._constants["products_exact"], [t.dim * t.rank for t in self.targets]
+        both = (p.split(sizes) for p in (basis.double().cpu(), own))
+        shapes = [(t.dim, t.rank, -1) for t in self.targets]
+        parts = zip(*both, shapes, strict=True)
+        return [torch.einsum("dap,dbp->ab", old.view(s), new.view(s)) / s[0] for old, new, s in parts]
+
     def takes_constants(self, saved: Mapping[str, Tensor]) -> bool:
         others = {name: t for name, t in saved.items() if name != "products_exact"}
-        basis, constant = saved.get("products_exact"), self._constants["products_exact"]
-        if basis is None or basis.shape != constant.shape:
-            return basis is None and super().takes_constants(others)
-        start = 0
-        for t in self.targets:
-            rows = slice(start, start + t.dim * t.rank)
-            both = (p[rows].unflatten(0, (t.dim, t.rank)) for p in (basis.double().cpu(), constant))
-            overlap = torch.einsum("dap,dbp->ab", *both).square().sum() / t.dim**2
-            start += t.dim * t.rank
-            if abs(float(overlap) - t.rank) > LAYOUT_TOLERANCE * t.rank:
+        if (basis := saved.get("products_exact")) is not None:
+            if basis.shape != self._constants["products_exact"].shape:
                 return False
+            for t, overlap in zip(self.targets, self._overlaps(basis), strict=True):
+                if abs(float(overlap.square().sum()) - t.rank) > LAYOUT_TOLERANCE * t.rank:
+                    return False
         return super().takes_constants(others)
 
-    def use_basis(self, saved: Mapping[str, Tensor]) -> None:
-        solved = (self._constants if self._solved is None else self._solved)["products_exact"]
-        new = saved.get("products_exact", solved).double().cpu()
-        self._solved = None if torch.allclose(new, solved) else {"products_exact": solved}
-        self._constants["products_exact"] = solved if self._solved is None else new
-        self.products_exact = self._constants["products_exact"].to(self.products.device)
-        self._derive()
-
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
-        if f"{prefix}equivariant.weight" in state_dict and not self.saved_basis(state_dict, prefix):
-            self.use_basis({})
+        saved, name = self.saved_basis(state_dict, prefix), f"{prefix}equivariant.weight"
+        own = self._constants["products_exact"]
+        if saved and name in state_dict and not torch.allclose(saved["products_exact"].double().cpu(), own):
+            weights, parts = state_dict[name], []
+            sizes = [t.copies * t.rank * self.channels for t in self.targets]
+            overlaps = self._overlaps(saved["products_exact"])
+            for t, w, overlap in zip(self.targets, weights.split(sizes, -1), overlaps, strict=True):
+                w = w.reshape(*w.shape[:-1], t.copies, t.rank, self.channels)
+                parts.append(torch.einsum("...mac,ab->...mbc", w.double(), overlap.to(w.device)).flatten(-3))
+            state_dict[name] = torch.cat(parts, -1).to(weights)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def assemble(self) -> Float[Tensor, "*members n"]:

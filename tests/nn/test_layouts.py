@@ -91,41 +91,51 @@ def test_earlier_files_are_judged_by_the_bases_that_they_hold(pair, build):
     assert all(torch.equal(x, first.state_dict()[name]) for name, x in own.state_dict().items())
 
 
-def turned(module):
-    """A copy whose bases are others of the same spaces, as an earlier version's solver gave them on some machine."""
-    other = copy.deepcopy(module)
-    for child in other.modules():
+def with_other_bases(module):
+    """The same functions, as an earlier version saved them whose solver gave other bases of the same spaces."""
+    state = with_bases(module)
+    for path, child in module.named_modules():
         if isinstance(child, CoefficientMap) and child.rank:
-            Q = torch.zeros(child.size, child.rank).double()
             rows, cols, values = child.entries()
-            Q[rows, cols] = values / child.scale_exact[cols]
-            Q = Q @ torch.linalg.qr(torch.randn(child.rank, child.rank, generator=generator(1)).double())[0]
-            rows, cols = Q.nonzero(as_tuple=True)
-            child.use_basis(
-                {"rows": rows, "cols": cols, "values_exact": Q[rows, cols], "scale_exact": torch.ones(child.rank)}
-            )
+            Q = torch.zeros(child.size, child.rank).double().index_put_((rows, cols), values / child.scale_exact[cols])
+            R = torch.linalg.qr(torch.randn(child.rank, child.rank, generator=generator(1)).double())[0]
+            for name in ("index", "values_exact", "scale_exact"):
+                state.pop(f"{path}.{name}", None)
+            rows, cols = (Q @ R).nonzero(as_tuple=True)
+            old = dict(rows=rows, cols=cols, values_exact=(Q @ R)[rows, cols], scale_exact=torch.ones(child.rank))
+            state |= {f"{path}.{name}": t.double() if t.is_floating_point() else t for name, t in old.items()}
+            parameter = path.removesuffix("_map")
+            state[parameter] = (state[parameter] * child.scale_exact) @ R
         if isinstance(child, ChannelProducts):
-            child.use_basis({"products_exact": -child.products_exact})
-    return other
+            state[f"{path}.products_exact"] = -state[f"{path}.products_exact"]
+            state[f"{path}.equivariant.weight"] = -state[f"{path}.equivariant.weight"]
+    return state
 
 
-def test_another_basis_of_the_same_maps_is_taken_with_its_coefficients_and_kept():
+@pytest.mark.parametrize("members", [1, 3])
+def test_coefficients_of_another_basis_of_the_same_maps_are_converted(members):
     rep = (Scalar + 2 * V + T(2))(SO3)
-    net = RPPEMLP(rep, rep, SO3, hidden=32, num_layers=1, free_variance=1e-9, generator=generator()).double()
-    old, x = turned(net), torch.randn(9, rep.dim, generator=generator(2)).double()
-    assert (old(x) - net(x)).norm() > 0.1 * net(x).norm()
+
+    def build(seed):
+        return RPPEMLP(rep, rep, SO3, hidden=32, num_layers=1, free_variance=1e-9, generator=generator(seed)).double()
+
+    nets = [build(seed) for seed in range(members)]
+    if members == 1:
+        net, other, saved = nets[0], build(9), with_other_bases(nets[0])
+    else:
+        net, other = Ensemble(nets), Ensemble([build(seed) for seed in range(9, 9 + members)])
+        each = [with_other_bases(one) for one in nets]
+        saved = {f"net.{name}": torch.stack([s[name] for s in each]) if name in dict(nets[0].named_parameters())
+                 else t for name, t in each[0].items()}  # fmt: skip
     file = io.BytesIO()
-    torch.save(old.state_dict(), file)
+    torch.save(saved, file)
     file.seek(0)
-    loaded = copy.deepcopy(net)
-    loaded.load_state_dict(torch.load(file, weights_only=True))
-    torch.testing.assert_close(loaded(x), old(x), rtol=1e-12, atol=1e-12)
-    again = copy.deepcopy(net).float().double()
-    again.load_state_dict(loaded.state_dict())
-    torch.testing.assert_close(again(x), old(x), rtol=1e-6, atol=1e-6)
-    again.load_state_dict(net.state_dict())  # and back
-    torch.testing.assert_close(again(x), net(x), rtol=1e-12, atol=1e-12)
-    assert again.state_dict().keys() == net.state_dict().keys()
+    other.load_state_dict(torch.load(file, weights_only=True))
+    for name, tensor in net.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], tensor, rtol=1e-10, atol=1e-10)
+    wrong = {name: t.flip(0) if name.endswith("weight_map.rows") else t for name, t in saved.items()}
+    with pytest.raises(ValueError, match="another layout, by the basis that it holds"):
+        other.load_state_dict(wrong)
 
 
 @pytest.mark.parametrize("G", [SO(3), SO(2), O(3), SO(3) * Z(2)], ids=str)
