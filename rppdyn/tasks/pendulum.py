@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,6 +36,9 @@ ENERGY_TOLERANCE = 1e-13
 
 HALVINGS = 12
 
+LEAST_SQUARE = 1e-300
+"""Square metres, added to the squared length of a spring whose length at rest is 0: 0 is not divided by 0."""
+
 _HALF = (
     0.13020248308889008, 0.56116298177510839, -0.38947496264484729, 0.15884190655515560,
     -0.39590389413323757, 0.18453964097831571, 0.25837438768632205, 0.29501172360931030,
@@ -49,12 +52,12 @@ DRIFTS = tuple((a + b) / 2 for a, b in pairwise((0.0, *KICKS, 0.0)))
 
 def symplectic_step(
     force: Callable[[Tensor], Tensor],
-    masses: Float[Tensor, " n"],
-    x: Float[Tensor, "*batch n"],
-    p: Float[Tensor, "*batch n"],
+    masses: Float[Tensor, "..."],
+    x: Float[Tensor, "..."],
+    p: Float[Tensor, "..."],
     h: float,
-) -> tuple[Float[Tensor, "*batch n"], Float[Tensor, "*batch n"]]:
-    """Coordinates and momenta after ``h`` seconds, for dx/dt = p / m, dp/dt = force(x), with one mass per coordinate.
+) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    """Coordinates and momenta after ``h`` seconds, for dx/dt = p / m, dp/dt = force(x); masses are broadcast to coordinates.
 
     17 leapfrog steps (drift, kick, drift), some of them backwards, composed symmetrically so that the error is of order
     8; 17 evaluations of the force. Time-reversible, and symplectic where the force has a potential.
@@ -64,8 +67,8 @@ def symplectic_step(
     inverse = h / masses
     x = x + DRIFTS[0] * inverse * p
     for kick, drift in zip(KICKS, DRIFTS[1:], strict=True):
-        p = p + (kick * h) * force(x)
-        x = x + drift * inverse * p
+        p = p.add(force(x), alpha=kick * h)
+        x = x.addcmul(inverse, p, value=drift)
     return x, p
 
 
@@ -155,30 +158,40 @@ class Pendulum:
 
     def energy(self, z: Float[Tensor, "*batch 12"]) -> Float[Tensor, "*batch"]:
         """H, in J; differentiable."""
-        x, p = z.split(6, dim=-1)
-        c = self._constants(z)
-        stretch = torch.linalg.vector_norm(_springs(x, c), dim=-1) - c["lengths"]
-        potential = (c["stiffness"] / 2 * stretch.square()).sum(-1) - (c["load"] * x).sum(-1)
-        return _kinetic(p, c) + potential
+        return self._energy(z.movedim(-1, 0))
 
     def force(self, x: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 6"]:
         """Force on both masses at ``(x_1, x_2)``, in N: minus the gradient of the potential energy."""
-        c = self._constants(x)
-        springs = _springs(x, c)
-        length = torch.linalg.vector_norm(springs, dim=-1, keepdim=True)
-        relative = torch.where(c["lengths"] == 0, 0.0, c["lengths"] / length.squeeze(-1))  # not 0 / 0
-        tension = (c["stiffness"] * (1 - relative))[..., None] * springs
-        return c["load"] - tension.flatten(-2) @ c["ends"].mT
+        return self._force(x.movedim(-1, 0)).movedim(0, -1)
 
     def vector_field(self, z: Float[Tensor, "*batch 12"]) -> Float[Tensor, "*batch 12"]:
         """dz/dt = J grad H."""
         x, p = z.split(6, dim=-1)
-        return torch.cat([p / self._constants(z)["masses"], self.force(x)], dim=-1)
+        return torch.cat([p / self._constants(z, 1)["masses"], self.force(x)], dim=-1)
 
     def angular_momentum(self, z: Float[Tensor, "*batch 12"]) -> Float[Tensor, "*batch 3"]:
         """The sum of x_i x p_i, in kg m^2/s; its last component is conserved without wind."""
         x, p = z.unflatten(-1, (4, 3)).split(2, dim=-2)
         return torch.linalg.cross(x, p).sum(-2)
+
+    # Inside, coordinates are the first axis and trajectories the last, so that each operation runs over whole rows.
+
+    def _energy(self, z: Float[Tensor, "12 *batch"]) -> Float[Tensor, "*batch"]:
+        x, p = z.split(6)
+        c = self._constants(z, z.ndim)
+        stretch = _squares(_springs(x)).sqrt() - c["lengths"]
+        potential = (c["stiffness"] / 2 * stretch.square()).sum(0) - (c["load"] * x).sum(0)
+        return _kinetic(p, c) + potential
+
+    def _force(self, x: Float[Tensor, "6 *batch"], constants: dict[str, Tensor] | None = None) -> Float[Tensor, "6 *batch"]:
+        c = self._constants(x, x.ndim) if constants is None else constants
+        springs = _springs(x)
+        squares = _squares(springs) + c["least"]
+        pull = torch.addcmul(-c["stiffness"], c["stiffness_times_length"], squares.rsqrt())
+        pulls = (springs.view(2, 3, *x.shape[1:]) * pull.unsqueeze(1)).view_as(springs)
+        force = pulls + c["load"]
+        force[:3] -= pulls[3:]
+        return force
 
     @cached_property
     def _float64(self) -> dict[str, Tensor]:
@@ -187,15 +200,16 @@ class Pendulum:
             "masses": [self.m1] * 3 + [self.m2] * 3,  # one per coordinate
             "stiffness": [self.k1, self.k2],
             "lengths": [self.l1, self.l2],
+            "least": [0.0 if length else LEAST_SQUARE for length in (self.l1, self.l2)],
+            "stiffness_times_length": [self.k1 * self.l1, self.k2 * self.l2],
             # the constant forces: wind and weight
             "load": [force for m in (self.m1, self.m2) for force in (wind[0], wind[1], wind[2] - self.g * m)],
         }
-        # positions to springs, from their upper ends to their lower: (x_1, x_2) @ ends = (x_1, x_2 - x_1)
-        ends = torch.kron(torch.tensor([[1.0, -1.0], [0.0, 1.0]]), torch.eye(3)).double()
-        return {name: torch.tensor(values, dtype=torch.float64) for name, values in numbers.items()} | {"ends": ends}
+        return {name: torch.tensor(values, dtype=torch.float64) for name, values in numbers.items()}
 
-    def _constants(self, like: Tensor) -> dict[str, Tensor]:
-        return {name: values.to(like) for name, values in self._float64.items()}
+    def _constants(self, like: Tensor, ndim: int) -> dict[str, Tensor]:
+        """Numbers as columns of as many axes."""
+        return {name: values.to(like).view(-1, *[1] * (ndim - 1)) for name, values in self._float64.items()}
 
     # -- trajectories -------------------------------------------------------------------------------------------------
 
@@ -236,39 +250,48 @@ class Pendulum:
         z0 = z0.to(torch.float64)
         if not torch.isfinite(z0).all():
             raise ValueError("z0 holds a number that is not finite")
-        z = z0.reshape(-1, 12)
-        states = [z]
+        z = z0.reshape(-1, 12).mT.contiguous()
+        states, energy = [z], self._energy(z)
         for interval in times.diff().tolist():
             steps = math.ceil(interval / STEP * (1 - 1e-12))  # 0.2 s is 8 steps of 0.025 s, not 9
             for _ in range(steps):
-                z = self._step(z, interval / steps)
+                z, energy = self._step(z, energy, interval / steps)
             states.append(z)
-        return torch.stack(states, dim=1).view(*z0.shape[:-1], len(states), 12)
+        return torch.stack(states).permute(2, 0, 1).reshape(*z0.shape[:-1], len(states), 12)
 
-    def _step(self, z: Float[Tensor, "n 12"], h: float, halvings: int = 0) -> Float[Tensor, "n 12"]:
-        """States after ``h`` seconds, in one step or, where that spoils the energy, in halves."""
-        c = self._constants(z)
-        x, p = symplectic_step(self.force, c["masses"], z[..., :6], z[..., 6:], h)
-        before, after = self.energy(z), torch.cat([x, p], dim=-1)
-        size = before.abs() + _kinetic(p, c) + (c["load"] * x).abs().sum(-1)  # of the terms that cancel in H
-        poor = ~((self.energy(after) - before).abs() <= ENERGY_TOLERANCE * size)  # nan is poor, too
+    def _step(
+        self, z: Float[Tensor, "12 n"], energy: Float[Tensor, " n"], h: float, halvings: int = 0
+    ) -> tuple[Float[Tensor, "12 n"], Float[Tensor, " n"]]:
+        """States and energies after ``h`` seconds, in one step or, where that spoils the energy, in halves."""
+        c = self._constants(z, 2)
+        x, p = symplectic_step(partial(self._force, constants=c), c["masses"], z[:6], z[6:], h)
+        after = torch.cat([x, p])
+        size = energy.abs() + _kinetic(p, c) + (c["load"] * x).abs().sum(0)  # of the terms that cancel in H
+        new = self._energy(after)
+        poor = ~((new - energy).abs() <= ENERGY_TOLERANCE * size)  # nan is poor, too
         if poor.any():
             if halvings == HALVINGS:
                 raise ValueError(
-                    f"{int(poor.sum())} of {len(z)} trajectories of {self} don't keep their energy, with steps of {h:.1e} s: "
+                    f"{int(poor.sum())} of {len(poor)} trajectories of {self} don't keep their energy, with steps of {h:.1e} s: "
                     "start them where no spring shrinks to a point"
                 )
-            after[poor] = self._step(self._step(z[poor], h / 2, halvings + 1), h / 2, halvings + 1)
-        return after
+            middle = self._step(z[:, poor], energy[poor], h / 2, halvings + 1)
+            after[:, poor], new[poor] = self._step(*middle, h / 2, halvings + 1)
+        return after, new
 
 
-def _springs(x: Float[Tensor, "*batch 6"], constants: dict[str, Tensor]) -> Float[Tensor, "*batch 2 3"]:
+def _springs(x: Float[Tensor, "6 *batch"]) -> Float[Tensor, "6 *batch"]:
     """Each spring's vector, from its upper end to its lower."""
-    return (x @ constants["ends"]).unflatten(-1, (2, 3))
+    return torch.cat([x[:3], x[3:] - x[:3]])
 
 
-def _kinetic(p: Float[Tensor, "*batch 6"], constants: dict[str, Tensor]) -> Float[Tensor, "*batch"]:
-    return (p.square() / (2 * constants["masses"])).sum(-1)
+def _squares(springs: Float[Tensor, "6 *batch"]) -> Float[Tensor, "2 *batch"]:
+    """Squares of the springs' lengths."""
+    return springs.square().view(2, 3, *springs.shape[1:]).sum(1)
+
+
+def _kinetic(p: Float[Tensor, "6 *batch"], constants: dict[str, Tensor]) -> Float[Tensor, "*batch"]:
+    return (p.square() / (2 * constants["masses"])).sum(0)
 
 
 FORMAT_VERSION = 1
