@@ -283,8 +283,7 @@ def activation_of(activation: Any, key: str = "activation") -> Activation:
 class Gating:
     r"""``y = v * (sigmoid(gate of v) + c sigmoid(v))`` with ``x = (gates, v)``, the samples last.
 
-    The parameter ``c``, where there is one, is the relaxed swish per channel. One sigmoid serves gates, swish and the relaxed
-    term. With the samples last, gates are repeated and their gradients summed as whole rows.
+    The parameter ``c``, where there is one, is the relaxed swish per channel. With the samples last, whole rows are gated.
 
     Args:
         pointwise: how many leading coordinates of ``v`` gate themselves.
@@ -300,19 +299,16 @@ class Gating:
 
     def __call__(self, activation: Activation, x: Float[Tensor, "*stack gated samples"],
                  c: Float[Tensor, "*stack n"] | None = None) -> Float[Tensor, "*stack n samples"]:  # fmt: skip
-        v, s = x[..., self.gates :, :], x.sigmoid()
-        h = self._repeated(s)
-        if activation is SWISH:
-            return v * (h if c is None else h + c.unsqueeze(-1) * s[..., self.gates :, :])
-        y = torch.cat([activation(v[..., : self.pointwise, :]), (v * h)[..., self.pointwise :, :]], -2)
-        return y if c is None else y + c.unsqueeze(-1) * activation(v)
-
-    def _repeated(self, s: Float[Tensor, "*stack gated samples"]) -> Float[Tensor, "*stack n samples"]:
-        """The gate of each coordinate, by structure: its gradient is a sum, where that of a gather is atomic additions."""
-        each = [*(copies for _, copies in self.shapes), self.pointwise]
-        *gates, pointwise = s[..., : self.gates + self.pointwise, :].split_with_sizes(each, -2)
-        repeated = (gate for gate, (components, _) in zip(gates, self.shapes, strict=True) for _ in range(components))
-        return torch.cat([pointwise, *repeated], -2)
+        sizes = [self.pointwise, *(components * copies for components, copies in self.shapes)]
+        gates, v = x.split_with_sizes([self.gates, sum(sizes)], -2)
+        free = None if c is None else activation(v)
+        pointwise, *parts = v.split_with_sizes(sizes, -2)
+        result = [activation(pointwise) if free is None else free.narrow(-2, 0, self.pointwise)]
+        shares = gates.sigmoid().split_with_sizes([copies for _, copies in self.shapes], -2)
+        for part, share, shape in zip(parts, shares, self.shapes, strict=True):
+            result.append((part.unflatten(-2, shape) * share.unsqueeze(-3)).flatten(-3, -2))
+        y = torch.cat(result, -2)
+        return y if c is None or free is None else torch.addcmul(y, c.unsqueeze(-1), free)
 
 
 class GatePathway(Pathway):

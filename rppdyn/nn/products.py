@@ -73,6 +73,9 @@ class ChannelProducts(SamplesLastLayer):
 
     products: Tensor
     products_exact: Tensor
+    rows: Tensor
+    weights: Tensor
+    sources: Tensor
     order: Tensor | None
     inverse: Tensor | None
 
@@ -103,6 +106,9 @@ class ChannelProducts(SamplesLastLayer):
         contiguous = bool((place == torch.arange(rep.dim)).all())
         self.register_constant("order", None if contiguous else order)
         self.register_constant("inverse", None if contiguous else order[: self.rep.dim].argsort())
+        for name in ("rows", "weights", "sources"):
+            self.register_buffer(name, None, persistent=False)
+        self._place()
         terms = [t.rank * channels for t in targets]
         std = torch.cat(
             [torch.full((t.copies * n,), INITIAL_PRODUCT_SCALE * n**-0.5) for t, n in zip(targets, terms, strict=True)]
@@ -131,6 +137,23 @@ class ChannelProducts(SamplesLastLayer):
                     return False
         return super().takes_constants(others)
 
+    def _place(self) -> None:
+        """Find which weight, times which entry of the maps, stands where in :meth:`matrix`."""
+        pairs, device, row, first = self.operand_dim**2, self.products.device, 0, 0
+        places = []
+        for t in self.targets:
+            P = self._constants["products_exact"][row : row + t.dim * t.rank].view(t.dim, t.rank, pairs)
+            d, r, pair = P.nonzero().T.unsqueeze(-1)
+            copy = torch.arange(t.copies)
+            rows, weights = t.start + d * t.copies + copy, first + copy * t.rank + r
+            sources = ((row + d * t.rank + r) * pairs + pair).expand_as(rows)
+            places.append(torch.stack([rows * pairs + pair, weights, sources]).flatten(1))
+            row, first = row + t.dim * t.rank, first + t.copies * t.rank
+        rows, weights, sources = torch.cat(places, 1).unsqueeze(-1)
+        channel = torch.arange(self.channels)
+        self.rows, self.weights = ((x * self.channels + channel).flatten().to(device) for x in (rows, weights))
+        self.sources = sources.expand(-1, self.channels).flatten().to(device)
+
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
         saved, name = self.saved_basis(state_dict, prefix), f"{prefix}equivariant.weight"
         own = self._constants["products_exact"]
@@ -144,37 +167,35 @@ class ChannelProducts(SamplesLastLayer):
             state_dict[name] = torch.cat(parts, -1).to(weights)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def assemble(self) -> Float[Tensor, "*members n"]:
-        """The weights."""
-        return self.equivariant.weight
+    def assemble(self) -> Float[Tensor, "*members m products"]:
+        return self.matrix(self.equivariant.weight)
+
+    def matrix(self, weight: Float[Tensor, "*members w"]) -> Float[Tensor, "*members m products"]:
+        """The matrix from products of operands, all pairs of all channels, to the output: weights times equivariant maps.
+
+        It is of the size of the layer's linear one. Products of pairs and maps, of which there are more than copies of a part
+        where that is large, are never made.
+        """
+        values = self.products.flatten().index_select(0, self.sources)
+        entries = weight.index_select(-1, self.weights) * values
+        members, shape = entries.shape[:-1], (self.rep.dim, self.operand_dim**2 * self.channels)
+        return entries.new_zeros(*members, math.prod(shape)).index_add(-1, self.rows, entries).view(*members, *shape)
 
     def samples_last(
-        self, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack w"]
+        self, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack m products"]
     ) -> Float[Tensor, "*stack m samples"]:
         if self.order is not None:
             x = x.index_select(-2, self.order)
         y = self.multiply(x, weights)
         return y if self.inverse is None else y.index_select(-2, self.inverse)
 
-    def multiply(self, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack w"]) -> Tensor:
-        """``y = z + w t`` with ``x = (z, u_c, v_c)`` and ``t = P (u_c x v_c)`` for each channel c, of parts in their order.
-
-        Weights are, for each target, a matrix from its products of all channels to its copies.
-        """
+    def multiply(self, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack m products"]) -> Tensor:
+        """``y = z + M (u_c x v_c)`` with ``x = (z, u_c, v_c)`` and the pairs of all channels below each other."""
         *stack, _, samples = x.shape
-        pairs = x[..., self.rep.dim :, :].reshape(*stack, self.operand_dim, 2, self.channels, samples)
-        outer = pairs[..., :, None, 0, :, :] * pairs[..., None, :, 1, :, :]
-        terms = self.products @ outer.reshape(*stack, self.operand_dim**2, self.channels * samples)
-        terms = terms.view(*stack, len(self.products) * self.channels, samples)
-        parts, end, row, first = [], 0, 0, 0
-        for t in self.targets:
-            count = t.rank * self.channels
-            product = terms[..., row : row + t.dim * count, :].reshape(*stack, t.dim, count, samples)
-            w = weights[..., first : first + t.copies * count].reshape(*weights.shape[:-1], 1, t.copies, count)
-            added = (w @ product).flatten(-3, -2)
-            parts += [x[..., end : t.start, :], x[..., t.start : t.start + t.dim * t.copies, :] + added]
-            end, row, first = t.start + t.dim * t.copies, row + t.dim * count, first + t.copies * count
-        return torch.cat([*parts, x[..., end : self.rep.dim, :]], -2)
+        z, operands = x.split_with_sizes([self.rep.dim, self.rep_in.dim - self.rep.dim], -2)
+        u, v = operands.reshape(*stack, self.operand_dim, 2, self.channels, samples).unbind(-3)
+        outer = (u.unsqueeze(-3) * v.unsqueeze(-4)).flatten(-4, -2)
+        return (torch.addmm if weights.ndim == 2 else torch.baddbmm)(z, weights, outer)
 
     def extra_repr(self) -> str:
         into = ", ".join(f"{t.rank} into {t.copies} of dimension {t.dim}" for t in self.targets)

@@ -183,7 +183,9 @@ class Pendulum:
         potential = (c["stiffness"] / 2 * stretch.square()).sum(0) - (c["load"] * x).sum(0)
         return _kinetic(p, c) + potential
 
-    def _force(self, x: Float[Tensor, "6 *batch"], constants: dict[str, Tensor] | None = None) -> Float[Tensor, "6 *batch"]:
+    def _force(
+        self, x: Float[Tensor, "6 *batch"], constants: dict[str, Tensor] | None = None
+    ) -> Float[Tensor, "6 *batch"]:
         c = self._constants(x, x.ndim) if constants is None else constants
         springs = _springs(x)
         squares = _squares(springs) + c["least"]
