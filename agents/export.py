@@ -31,7 +31,7 @@ from rppdyn.agents.networks import mode_action, require_vectors
 from rppdyn.agents.policy import RPPPolicy, SymmetricPolicy
 from rppdyn.agents.ppo import RPPActorCriticPolicy
 from rppdyn.envs import SymmetrySpec, make_env
-from rppdyn.nn import merge
+from rppdyn.nn import freeze
 
 if TYPE_CHECKING:
     from stable_baselines3.common.type_aliases import GymEnv
@@ -47,8 +47,8 @@ INPUT, OUTPUT, HIDDEN = "observation", "action", "hidden_state"
 class DeployedPolicy(nn.Module):
     r"""Raw observations ``(batch, n)`` to deterministic actions ``(batch, m)`` in the environment's units.
 
-    Normaliser, network, squash and scale in one module. The pathways of a relaxed network are merged into one matrix per layer
-    (:func:`rppdyn.nn.merge`), so that it costs what an MLP of its width costs. It is a copy: later training doesn't move it.
+    Normaliser, network, squash and scale in one module. The network is frozen (:func:`rppdyn.nn.freeze`): its pathways are one
+    matrix per layer, its gates and products a few operations. It is a copy: later training doesn't move it.
 
     Args:
         policy: the policy of `RPPSAC` or of PPO with `RPPActorCriticPolicy`, or any of stable-baselines3's whose observations
@@ -87,9 +87,9 @@ class DeployedPolicy(nn.Module):
 def _act(policy: BasePolicy) -> nn.Module:
     if isinstance(policy, RPPPolicy):
         features, net = policy.features_extractor, policy.actor.net
-        return nn.Sequential(copy.deepcopy(features), merge(net), _Mode(policy.actor.blocks))
+        return nn.Sequential(copy.deepcopy(features), freeze(net), _Mode(policy.actor.blocks))
     if isinstance(policy, RPPActorCriticPolicy):
-        return nn.Sequential(copy.deepcopy(policy.features_extractor), merge(policy.action_net))
+        return nn.Sequential(copy.deepcopy(policy.features_extractor), freeze(policy.action_net))
     return _Mean(copy.deepcopy(policy))
 
 

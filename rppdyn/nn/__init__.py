@@ -13,7 +13,8 @@ from rppdyn.nn.hidden import (
     tensor_hidden,
 )
 from rppdyn.nn.linear import RelaxedLinear
-from rppdyn.nn.networks import EMLP, MLP, RPPEMLP, Chained, merge
+from rppdyn.nn.merging import freeze, merge
+from rppdyn.nn.networks import EMLP, MLP, RPPEMLP, Chained
 from rppdyn.nn.normalisation import BatchNorm
 from rppdyn.nn.normaliser import InvariantNormaliser
 from rppdyn.nn.pathways import EquivariantPathway, FreePathway, LinearPathway, Pathway, named_pathways
@@ -22,6 +23,6 @@ from rppdyn.nn.products import ChannelProducts
 __all__ = [
     "ACTIVATIONS", "Activation", "BatchNorm", "Bilinear", "ChannelProducts", "Chained", "EMLP",
     "EquivariantPathway", "FreePathway", "Gate", "InvariantNormaliser", "LinearPathway", "MLP",
-    "Pathway", "Pointwise", "RPPEMLP", "RelaxedLinear", "Ensemble", "gated", "hidden_representation", "merge",
+    "Pathway", "Pointwise", "RPPEMLP", "RelaxedLinear", "Ensemble", "freeze", "gated", "hidden_representation", "merge",
     "named_pathways", "regular_hidden", "tensor_hidden",
 ]  # fmt: skip

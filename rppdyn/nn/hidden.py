@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from operator import add
+from operator import add, mul
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ from rppdyn.nn.coefficients import layout_number
 from rppdyn.nn.linear import FREE_SCALE, SamplesLastLayer, bind, check_size
 from rppdyn.nn.pathways import Kronecker, Pathway, of_gradients, prior_unit, written
 from rppdyn.reps import Rep, RepType, Scalar, T, V, regular
+from rppdyn.reps.builtin import LiftedRep
 from rppdyn.reps.rep import is_int
 
 Architecture = Literal["auto", "regular", "tensor"]
@@ -117,6 +118,66 @@ def component_major(rep: Rep) -> Rep:
         return rep
     scalar = Scalar(rep.G)
     return reduce(add, [n * r if r.dim == 1 or n == 1 else r * (n * scalar) for r, n in rep.terms])
+
+
+@dataclass(frozen=True)
+class Points:
+    """A hidden layer of a product of groups: features of some factors at each of the points that the others permute.
+
+    Attributes:
+        rep: a representation that permutes its coordinates, the points.
+        inner: features at one point, a representation of the product of the other factors.
+    """
+
+    rep: Rep
+    inner: Rep
+
+    @property
+    def hidden(self) -> Rep:
+        """The representation of the layer, points outermost."""
+        return self.rep * self.inner.lift(self.rep.G)
+
+
+@lru_cache(maxsize=256)
+def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
+    """A hidden layer of points for an input and an output of a product of groups; None where points would not do.
+
+    Factors that permute act on the points: ``S(n)`` and others of permutation matrices by these, which makes the layer one of
+    Deep Sets (Zaheer et al. 2017); other finite groups of order up to 64 by their regular representation. Activations and
+    products at each point commute with them. Without other factors the layer is a representation, with a point-wise activation.
+    All irreducible types of input and output must be among the layer's.
+    """
+    G, both = rep_in.G, rep_in + rep_out
+    points, others = [], []
+    for place, factor in enumerate(G.factors):
+        own = V(factor) if factor.is_permutation else None if factor.order is None else regular(factor)
+        if own is None or own.is_trivial:
+            others.append(factor)
+        else:
+            points.append(own.lift(G, factor=place))
+    if len(G.factors) < 2 or not points:
+        return None
+    permuted = reduce(mul, points)
+    room, rest = divmod(width, permuted.dim)
+    layer: Points | Rep
+    if not others:
+        layer = component_major(room * permuted + rest * Scalar(G))
+    else:
+        H = reduce(mul, others)
+        parts = [[f for f in part.factors if not f.is_permutation] for part, _ in both.blocks()]
+        theirs = [f.of for part in parts for f in part if isinstance(f, LiftedRep) and f.of.G == H]
+        rank = max(1, *map(len, parts))
+        missing = missing_types(reduce(add, theirs), rank) if theirs else ()
+        inner = component_major(products_hidden(room, H, rank, missing)) if room else Scalar(H)
+        if not tensor_rank(inner):
+            return None
+        layer = Points(permuted, inner)
+    hidden = layer.hidden if isinstance(layer, Points) else layer
+    try:
+        types = isotypic([both, hidden]).types
+    except ValueError:  # of matrices that are not self-adjoint, whose types are not known
+        return None
+    return None if any(n and not m for n, m in (kind.multiplicities for kind in types)) else layer
 
 
 def regular_hidden(width: int, group: Group) -> Rep:
@@ -301,14 +362,57 @@ class Gating:
                  c: Float[Tensor, "*stack n"] | None = None) -> Float[Tensor, "*stack n samples"]:  # fmt: skip
         sizes = [self.pointwise, *(components * copies for components, copies in self.shapes)]
         gates, v = x.split_with_sizes([self.gates, sum(sizes)], -2)
-        free = None if c is None else activation(v)
         pointwise, *parts = v.split_with_sizes(sizes, -2)
-        result = [activation(pointwise) if free is None else free.narrow(-2, 0, self.pointwise)]
         shares = gates.sigmoid().split_with_sizes([copies for _, copies in self.shapes], -2)
-        for part, share, shape in zip(parts, shares, self.shapes, strict=True):
-            result.append((part.unflatten(-2, shape) * share.unsqueeze(-3)).flatten(-3, -2))
+        is_swish = activation is SWISH
+        added: Sequence[Tensor | None] = [None] * len(sizes)  # to the shares, by the relaxed swish
+        if is_swish and c is not None:
+            added = (c.unsqueeze(-1) * v.sigmoid()).split_with_sizes(sizes, -2)
+        first = pointwise.sigmoid() if is_swish else None
+        result = [activation(pointwise) if first is None else pointwise * _plus(first, added[0])]
+        for part, share, more, shape in zip(parts, shares, added[1:], self.shapes, strict=True):
+            share = _plus(share.unsqueeze(-3), None if more is None else more.unflatten(-2, shape))
+            result.append((part.unflatten(-2, shape) * share).flatten(-3, -2))
         y = torch.cat(result, -2)
-        return y if c is None or free is None else torch.addcmul(y, c.unsqueeze(-1), free)
+        return y if is_swish or c is None else y + c.unsqueeze(-1) * activation(v)
+
+
+def _plus(share: Tensor, more: Tensor | None) -> Tensor:
+    return share if more is None else share + more
+
+
+class AtPoints(SamplesLastLayer):
+    """A layer of features, the same at each of several points: ``rep_in * points -> rep * points``.
+
+    Points lie beside the samples, so that the layer takes no notice of them.
+
+    Args:
+        points: a representation that permutes them.
+        outermost: let points come first in the output, as in features between blocks, where copies are neighbours.
+    """
+
+    def __init__(self, layer: SamplesLastLayer, points: Rep, outermost: bool = False):
+        super().__init__()
+        self.layer, self.points, self.outermost = layer, points.dim, outermost
+        rep_in, rep = (r.lift(points.G) for r in (layer.rep_in, layer.rep))
+        self.rep_in, self.rep = rep_in * points, points * rep if outermost else rep * points
+
+    def assemble(self) -> Any:
+        return self.layer.assemble()
+
+    def samples_last(self, x: Float[Tensor, "*stack in samples"], weights: Any) -> Float[Tensor, "*stack out samples"]:
+        samples = x.shape[-1]
+        y = x.unflatten(-2, (self.layer.rep_in.dim, self.points)).flatten(-2)
+        y = self.layer.samples_last(y, weights).unflatten(-1, (self.points, samples))
+        return (y.transpose(-3, -2) if self.outermost else y).flatten(-3, -2)
+
+    def forward(self, x: Float[Tensor, "*batch in"], weights: Any = None) -> Float[Tensor, "*batch out"]:
+        check_size(x, self.rep_in)
+        y = self.layer(x.unflatten(-1, (self.layer.rep_in.dim, self.points)).mT, weights)
+        return (y if self.outermost else y.mT).flatten(-2)
+
+    def extra_repr(self) -> str:
+        return f"{self.points} points"
 
 
 class GatePathway(Pathway):

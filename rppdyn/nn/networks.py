@@ -1,15 +1,15 @@
-"""Multilayer perceptrons of relaxed layers: EMLP, RPP-EMLP and MLP are one class with different pathways. And `merge`.
+"""Multilayer perceptrons of relaxed layers: EMLP, RPP-EMLP and MLP are one class with different pathways.
 
 A strict network is checked for bottlenecks: between representations without a common part nothing passes.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast, get_args, overload
 
@@ -24,13 +24,16 @@ from rppdyn.nn.coefficients import ExactBuffers, check_layouts, layout_number
 from rppdyn.nn.hidden import (
     Activation,
     Architecture,
+    AtPoints,
     Gate,
+    Points,
     Pointwise,
     activation_of,
     gated,
     hidden_representation,
     is_pointwise,
     missing_types,
+    points_hidden,
     product_channels,
     products_hidden,
     tensor_rank,
@@ -99,36 +102,40 @@ class HiddenBlock(nn.Module):
     """Linear into ``gated(rep_out)``, then the bilinear layer (identity and contractions) where there is one, then the gate."""
 
     linear: RelaxedLinear  # in whose place `merge` puts an nn.Linear
-    bilinear: Bilinear | ChannelProducts | None
-    gate: Gate | Pointwise
+    bilinear: Bilinear | ChannelProducts | AtPoints | None
+    gate: Gate | Pointwise | AtPoints
 
-    def __init__(self, rep_in: Rep, rep_out: Rep, *, groups: Sequence[Group], variances: Sequence[int | float],
+    def __init__(self, rep_in: Rep, rep_out: Rep | Points, *, groups: Sequence[Group], variances: Sequence[int | float],
                  bilinear: Form | None, bilinear_maps: int | None, gain: int | float, free_scale: int | float,
                  activation: Activation, generator: torch.Generator | None):  # fmt: skip
         super().__init__()
+        points, rep_out = (rep_out.rep, rep_out.inner) if isinstance(rep_out, Points) else (None, rep_out)
+        at_points = (lambda layer, **_: layer) if points is None else partial(AtPoints, points=points)
         pointwise = all(is_pointwise(part) for part, _ in rep_out.blocks())
         channels = product_channels(rep_out) if bilinear_maps is None else bilinear_maps
+        rows = with_operands(rep_out, channels) if bilinear == "channelwise" else gated(rep_out)
         self.linear = RelaxedLinear(
-            rep_in, with_operands(rep_out, channels) if bilinear == "channelwise" else gated(rep_out),
+            rep_in, rows if points is None else rows.lift(points.G) * points,
             groups=groups, variances=variances, gain=gain, free_scale=free_scale, generator=generator,
         )  # fmt: skip
         self.bilinear = None
         options: dict[str, Any] = dict(variance=next(filter(None, variances[:-1]), 0), generator=generator)
         if bilinear == "channelwise":
-            self.bilinear = ChannelProducts(rep_out, channels=channels, **options)
+            self.bilinear = at_points(ChannelProducts(rep_out, channels=channels, **options))
         elif bilinear == "published":
             self.bilinear = Bilinear(gated(rep_out), maps=bilinear_maps, **options)
         if pointwise:
             self.gate = Pointwise(rep_out, activation)
         else:
-            self.gate = Gate(
+            gate = Gate(
                 rep_out, free_variance=variances[-1], free_scale=free_scale, activation=activation, generator=generator
             )
+            self.gate = at_points(gate, outermost=True)
 
     def assemble(self) -> tuple:
         """Weights of the linear layer, the bilinear one and the gate; None for what there is not."""
         bilinear = None if self.bilinear is None else self.bilinear.assemble()
-        gate = self.gate.assemble() if isinstance(self.gate, Gate) else None
+        gate = None if isinstance(self.gate, Pointwise) else self.gate.assemble()
         return _assemble(self.linear), bilinear, gate
 
     def forward(self, x: Float[Tensor, "*batch in"], weights: tuple | None = None) -> Float[Tensor, "*batch out"]:
@@ -151,7 +158,8 @@ class HiddenBlock(nn.Module):
         linear, bilinear, gate = weights
         y = _affine(x, *linear)
         y = y if self.bilinear is None else in_float32(self.bilinear.samples_last, y, bilinear)
-        return in_float32(self.gate.samples_last, y, gate) if isinstance(self.gate, Gate) else self.gate.activation(y)
+        gates = self.gate
+        return gates.activation(y) if isinstance(gates, Pointwise) else in_float32(gates.samples_last, y, gate)
 
 
 def _assemble(layer: RelaxedLinear | nn.Linear) -> AffineMap:
@@ -192,7 +200,9 @@ class RPPEMLP(Network, ExactBuffers):
     ``equivariant_variance=0`` a plain MLP where activations are point-wise, and a gated dense network otherwise.
 
     Hidden layers of finite groups of order up to 64 default to copies of the regular representation with a point-wise
-    activation; all others to tensors with gates and bilinear layers, where the activation is of scalars alone.
+    activation; those of products of groups, of which some permute, to features of the others at each point
+    (:class:`~rppdyn.nn.hidden.Points`); all others to tensors with gates and bilinear layers, where the activation is of
+    scalars alone.
 
     Those of infinite groups are scalars and vectors (tensors up to the rank of input and output, and their other types) with
     :class:`~rppdyn.nn.ChannelProducts`, at about twice an MLP's cost; a width is then the rows of a linear layer, gates and
@@ -267,17 +277,22 @@ class RPPEMLP(Network, ExactBuffers):
         variances = (equivariant_variance, free_variance) if variances is None else tuple(variances)
         has_symmetry = any(variances[:-1])
         self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
-        layers, highest = _per_layer(hidden, num_layers), max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out))
+        layers: list[Hidden | Points] = [*_per_layer(hidden, num_layers)]
+        highest = max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out))
         share: tuple[Any, ...] = (architecture,)
         is_default = bilinear == "auto"
+        if architecture == "auto" and has_symmetry and bilinear in ("auto", "channelwise"):
+            layers = [self._points(h) for h in layers]
         if bilinear == "auto":
-            bilinear = "channelwise" if has_symmetry and len(group.lie_algebra) else None
+            has_vectors = len(group.lie_algebra) or any(isinstance(h, Points) for h in layers)
+            bilinear = "channelwise" if has_symmetry and has_vectors else None
         if bilinear == "channelwise" and (widths := [h for h in layers if is_int(h)]):
             share = architecture, highest, missing_types(self.rep_in + self.rep_out, highest)
             if is_default and not all(tensor_rank(products_hidden(h, group, *share[1:])) for h in widths):
                 # no room for a vector, and for one of each of the other types, beside gates and operands
                 bilinear, share = None, (architecture,)
-        self.hidden = [self._hidden(h, *share) for h in layers]
+        shapes = [h if isinstance(h, Points) else self._hidden(h, *share) for h in layers]
+        self.hidden = [shape.hidden if isinstance(shape, Points) else shape for shape in shapes]
         if has_symmetry:
             for inner, outer in pairwise([self.rep_in, *self.hidden, self.rep_out]):
                 (inner >> outer).require_countable()
@@ -300,11 +315,11 @@ class RPPEMLP(Network, ExactBuffers):
         in_hidden: dict[str, Any] = shared | dict(activation=self.activation)
         self.blocks = ModuleList()
         rep = self.rep_in
-        for i, rep_hidden in enumerate(self.hidden):
-            form = _form(bilinear, rep, rep_hidden) if has_symmetry else None
+        for i, (rep_hidden, shape) in enumerate(zip(self.hidden, shapes, strict=True)):
+            form = _form(bilinear, rep, shape) if has_symmetry else None
             gain = self.activation.gain if i else 1.0
             self.blocks.append(
-                HiddenBlock(rep, rep_hidden, bilinear=form, bilinear_maps=bilinear_maps, gain=gain, **in_hidden)
+                HiddenBlock(rep, shape, bilinear=form, bilinear_maps=bilinear_maps, gain=gain, **in_hidden)
             )
             rep = rep_hidden
         self.head = RelaxedLinear(
@@ -330,6 +345,13 @@ class RPPEMLP(Network, ExactBuffers):
 
     def _hidden(self, hidden: Hidden, *share: Any) -> Rep:
         return hidden_representation(hidden, self.group, *share)
+
+    def _points(self, hidden: Hidden | Points) -> Hidden | Points:
+        """A layer of points in the place of a width, where they do and the regular representation is none or does not fit."""
+        order = self.group.order
+        if not is_int(hidden) or hidden < 1 or (order is not None and order <= hidden):
+            return hidden
+        return points_hidden(int(hidden), self.rep_in, self.rep_out) or hidden
 
     def assemble(self) -> Weights:
         """The weights of all layers, assembled: a list of nested tuples of tensors, for :meth:`apply`.
@@ -450,8 +472,9 @@ class Chained(Network):
         return self._run(x)
 
 
-def _form(bilinear: bool | Form | None, rep_in: Rep, rep_hidden: Rep) -> Form | None:
+def _form(bilinear: bool | Form | None, rep_in: Rep, rep_hidden: Rep | Points) -> Form | None:
     """The bilinear layer of a block; channel-wise ones where there are vectors to multiply, and products that end in it."""
+    rep_hidden = rep_hidden.inner if isinstance(rep_hidden, Points) else rep_hidden
     if bilinear == "channelwise":
         vectors = _mixes(rep_hidden) or _mixes(rep_in)
         return "channelwise" if vectors and any(basis.rank for basis in product_maps(rep_hidden)) else None
@@ -546,6 +569,8 @@ def check_bottlenecks(net: RPPEMLP) -> None:
                     f"{layer.rep_out} of {widest.rep_in.G}. Give hidden layers parts that input and output share, such as "
                     "those of an integer width, or the layers a free pathway (RPPEMLP)"
                 )
+        elif isinstance(layer, AtPoints) and layer.outermost:
+            depends = depends.view(-1, layer.points)[-layer.layer.rep.dim :].T.flatten()
         elif isinstance(layer, Gate):
             depends = depends[-layer.rep.dim :]
         elif not isinstance(layer, Pointwise | BatchNorm):  # a bilinear layer of any kind
@@ -571,44 +596,3 @@ def _through(pathway: EquivariantPathway, depends: Bool[Tensor, " in"]) -> Bool[
     rows = rows[values != 0].cpu()
     rows = rows[depends[rows % size_in]]
     return torch.zeros(size_out, dtype=torch.bool).index_fill_(0, rows // size_in, True)
-
-
-MERGEABLE_LAYERS = (RelaxedLinear, Gate, Bilinear, ChannelProducts)
-"""Layers with pathways that become an ``nn.Linear`` or remain."""
-
-
-def merge(net: nn.Module) -> nn.Module:
-    """A copy that computes the same function, each relaxed layer one ``nn.Linear``; gates and bilinear layers remain.
-
-    The result costs what an MLP of its width costs. The pathways of its linear layers are gone, and their priors with
-    them; those of gates and bilinear layers remain.
-
-    Raises:
-        ValueError: naming a layer with pathways of another kind, such as those of images.
-    """
-    for name, *_ in named_pathways(net):
-        if not isinstance(layer := net.get_submodule(name), MERGEABLE_LAYERS):
-            raise ValueError(
-                f"{name or 'the module'} is a {type(layer).__name__}, which no nn.Linear can take the place of: "
-                "merge networks of RelaxedLinear alone"
-            )
-    if isinstance(net, RelaxedLinear):
-        return _merged(net)
-    merged = copy.deepcopy(net)
-    linears: dict[nn.Module, nn.Linear] = {}  # a layer that is in two places stays one
-    for parent in list(merged.modules()):
-        for name, child in parent._modules.items():  # named_children() leaves out what has been there before
-            if isinstance(child, RelaxedLinear):
-                if child not in linears:
-                    linears[child] = _merged(child)
-                setattr(parent, name, linears[child])
-    return merged
-
-
-def _merged(layer: RelaxedLinear) -> nn.Linear:
-    with torch.no_grad():
-        weight, bias = layer.assemble()
-        linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta", dtype=weight.dtype)
-        linear.weight = nn.Parameter(weight.detach().clone())
-        linear.bias = nn.Parameter(weight.new_zeros(len(weight)) if bias is None else bias.detach().clone())
-    return linear.train(layer.training)

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.nn.ensemble import Ensemble
+from rppdyn.nn.hidden import AtPoints
 from rppdyn.nn.networks import RPPEMLP, Weights
 from rppdyn.nn.pathways import AffineMap, Kronecker, Pathway, named_pathways
 from rppdyn.priors.likelihood import Likelihood
@@ -387,7 +388,8 @@ def _leaves(net: RPPEMLP, weights: Weights) -> dict[str, AffineMap]:
     """The assembled weights of the layers that have pathways with curvature."""
     assembled = {"head": weights[-1]}
     for i, (linear, _, gate) in enumerate(weights[:-1]):
-        assembled |= {f"blocks.{i}.linear": linear, f"blocks.{i}.gate": (gate, None)}
+        at_points = ".layer" if isinstance(net.blocks[i].gate, AtPoints) else ""
+        assembled |= {f"blocks.{i}.linear": linear, f"blocks.{i}.gate{at_points}": (gate, None)}
     return {name: pair for name, pair in assembled.items() if _curved(net.get_submodule(name))}
 
 

@@ -176,7 +176,7 @@ class Pendulum:
 
     # Inside, coordinates are the first axis and trajectories the last, so that each operation runs over whole rows.
 
-    def _energy(self, z: Float[Tensor, "12 *batch"]) -> Float[Tensor, "*batch"]:
+    def _energy(self, z: Float[Tensor, "rows ..."]) -> Float[Tensor, "..."]:
         x, p = z.split(6)
         c = self._constants(z, z.ndim)
         stretch = _squares(_springs(x)).sqrt() - c["lengths"]
@@ -184,8 +184,8 @@ class Pendulum:
         return _kinetic(p, c) + potential
 
     def _force(
-        self, x: Float[Tensor, "6 *batch"], constants: dict[str, Tensor] | None = None
-    ) -> Float[Tensor, "6 *batch"]:
+        self, x: Float[Tensor, "rows ..."], constants: dict[str, Tensor] | None = None
+    ) -> Float[Tensor, "rows ..."]:
         c = self._constants(x, x.ndim) if constants is None else constants
         springs = _springs(x)
         squares = _squares(springs) + c["least"]
@@ -274,25 +274,25 @@ class Pendulum:
         if poor.any():
             if halvings == HALVINGS:
                 raise ValueError(
-                    f"{int(poor.sum())} of {len(poor)} trajectories of {self} don't keep their energy, with steps of {h:.1e} s: "
-                    "start them where no spring shrinks to a point"
+                    f"{int(poor.sum())} of {len(poor)} trajectories of {self} don't keep their energy, with steps of {h:.1e} "
+                    "s: start them where no spring shrinks to a point"
                 )
             middle = self._step(z[:, poor], energy[poor], h / 2, halvings + 1)
             after[:, poor], new[poor] = self._step(*middle, h / 2, halvings + 1)
         return after, new
 
 
-def _springs(x: Float[Tensor, "6 *batch"]) -> Float[Tensor, "6 *batch"]:
+def _springs(x: Float[Tensor, "rows ..."]) -> Float[Tensor, "rows ..."]:
     """Each spring's vector, from its upper end to its lower."""
     return torch.cat([x[:3], x[3:] - x[:3]])
 
 
-def _squares(springs: Float[Tensor, "6 *batch"]) -> Float[Tensor, "2 *batch"]:
+def _squares(springs: Float[Tensor, "rows ..."]) -> Float[Tensor, "springs ..."]:
     """Squares of the springs' lengths."""
     return springs.square().view(2, 3, *springs.shape[1:]).sum(1)
 
 
-def _kinetic(p: Float[Tensor, "6 *batch"], constants: dict[str, Tensor]) -> Float[Tensor, "*batch"]:
+def _kinetic(p: Float[Tensor, "rows ..."], constants: dict[str, Tensor]) -> Float[Tensor, "..."]:
     return (p.square() / (2 * constants["masses"])).sum(0)
 
 

@@ -1,17 +1,22 @@
-"""What can not be merged; that merging keeps the function is tested with the networks."""
+"""What can not be merged, and frozen networks; that merging keeps the function is tested with the networks."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 import torch
 from refusals import refused
 from registry import generator
 from torch import nn
 
-from rppdyn.groups import SO
+from rppdyn.equivariance import equivariance_error
+from rppdyn.groups import SO, S, Z
 from rppdyn.images import ImageModel, LayerSpec, RelaxedImageLayer
-from rppdyn.nn import RPPEMLP, Bilinear, Gate, RelaxedLinear, gated, merge
-from rppdyn.reps import T, V
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Bilinear, Gate, RelaxedLinear, freeze, gated, merge
+from rppdyn.reps import Scalar, T, V
 
 
 def test_layers_of_images_are_refused_by_name():
@@ -46,3 +51,82 @@ def test_a_layer_in_two_places_remains_one():
     merged = merge(net)
     assert type(merged.a) is nn.Linear and merged.b is merged.a
     torch.testing.assert_close(merged(x), net(x))
+
+
+def networks():
+    """Networks of all kinds of blocks: point-wise, gated, with products, at points; layouts and activations."""
+    swarm = SO(3) * S(3)
+    members = V(S(3)).lift(swarm) * V(SO(3)).lift(swarm)
+    mixed = (3 * Scalar + 2 * V + Scalar)(SO(3))
+    yield "regular", RPPEMLP, V, V, Z(4), dict(hidden=16)
+    yield "products", EMLP, 2 * V + Scalar, V, SO(3), dict(hidden=48)
+    yield "relaxed products", RPPEMLP, 2 * V + Scalar, V, SO(3), dict(hidden=48)
+    yield "products, copy by copy", RPPEMLP, 2 * V + Scalar, V, SO(3), dict(hidden=mixed, bilinear="channelwise")
+    yield "gates", RPPEMLP, 2 * V, V, SO(3), dict(hidden=24, bilinear=False)
+    yield "published", RPPEMLP, 2 * V, V, SO(3), dict(hidden=24, bilinear="published")
+    yield "tanh", RPPEMLP, 2 * V, V, SO(3), dict(hidden=48, activation="tanh")
+    yield "points", EMLP, members, members, swarm, dict(hidden=96)
+    yield "relaxed points", RPPEMLP, members, members, swarm, dict(hidden=96)
+    yield "normalised", EMLP, V, V, SO(2), dict(hidden=40, normalisation="batch")
+    yield "no hidden layer", EMLP, V, V, SO(3), dict(num_layers=0)
+
+
+NETWORKS = {name: rest for name, *rest in networks()}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_frozen_network_is_the_network_and_as_equivariant(name):
+    cls, rep_in, rep_out, G, options = NETWORKS[name]
+    build = lambda cls: cls(rep_in, rep_out, G, **{"num_layers": 2} | options, generator=generator())  # noqa: E731
+    net = build(cls)
+    frozen = freeze(net)
+    x = torch.randn(2, 3, net.rep_in.dim, generator=generator(1))
+    torch.testing.assert_close(frozen(x), net(x), rtol=1e-5, atol=1e-6)
+    assert frozen(x[0, 0]).shape == (net.rep_out.dim,) and frozen(x[:0]).shape == (0, 3, net.rep_out.dim)
+    assert not any(p.requires_grad for p in frozen.parameters())
+    error = lambda f: equivariance_error(f, net.rep_in, net.rep_out, x[0], n_samples=3).mean  # noqa: E731
+    if cls is EMLP:
+        assert error(frozen) < 1e-5 and error(freeze(net.double()).float()) < 1e-5
+    plain = MLP(net.rep_in, net.rep_out, G, hidden=16, num_layers=2, generator=generator())
+    assert error(freeze(plain)) > 0.1  # the control
+
+
+def test_networks_inside_a_module_are_frozen_where_they_are():
+    net = RPPEMLP(V, V, SO(3), hidden=24, num_layers=1, generator=generator())
+    module, x = nn.ModuleDict({"a": nn.Sequential(net, nn.Tanh())}), torch.randn(5, 3, generator=generator(1))
+    frozen = freeze(module)
+    assert not any(isinstance(m, RPPEMLP) for m in frozen.modules())
+    torch.testing.assert_close(frozen["a"](x), module["a"](x))
+
+
+RUN_ALONE = """
+import sys
+import numpy as np
+import onnxruntime
+sys.modules["rppdyn"] = sys.modules["torch"] = None  # neither can be imported
+options = onnxruntime.SessionOptions()
+session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+data = np.load(sys.argv[2])
+for x, y in ((data["x"], data["y"]), (data["gx"], data["gy"])):
+    (out,) = session.run(None, {"observation": x})
+    assert np.abs(out - y).max() < 1e-5 * np.abs(y).max(), np.abs(out - y).max()
+"""
+
+
+@pytest.mark.parametrize("name", ["products", "points"])
+def test_an_exported_network_runs_without_this_package_and_is_equivariant(name, tmp_path):
+    pytest.importorskip("onnxruntime")
+    from rppdyn.agents.export import write_onnx
+
+    cls, rep_in, rep_out, G, options = NETWORKS[name]
+    net = cls(rep_in, rep_out, G, num_layers=2, **options, generator=generator())
+    x = torch.randn(7, net.rep_in.dim, generator=generator(1))
+    g = G.samples(1, generator(2))[0]
+    with torch.no_grad():
+        gx, y = x @ net.rep_in.rho(g).float().mT, net(x)
+        gy = y @ net.rep_out.rho(g).float().mT
+    assert (gy - y).norm() > 0.1 * y.norm()  # else nothing is asked
+    write_onnx(freeze(net), tmp_path / "net.onnx", net.rep_in.dim, torch.float32)
+    np.savez(tmp_path / "data.npz", x=x, y=y, gx=gx, gy=gy)
+    command = [sys.executable, "-c", RUN_ALONE, str(tmp_path / "net.onnx"), str(tmp_path / "data.npz")]
+    subprocess.run(command, check=True, cwd=tmp_path)
