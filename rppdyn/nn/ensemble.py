@@ -176,7 +176,7 @@ class Ensemble(Network):
             vectors: parameters in the place of :attr:`flat`, of networks that own theirs.
             running: with them, statistics in the place of :attr:`running`.
         """
-        is_own = not torch.compiler.is_compiling() and vectors is self.flat
+        is_own = not (self.own or torch.compiler.is_compiling()) and vectors is self.flat
         if vectors is None or (is_own and (running is None or running is self.running)):
             return self.net.assemble() if self.own or self.as_one else [net.assemble() for net in self.nets]
         if self.as_one:
