@@ -106,8 +106,6 @@ class ChannelProducts(SamplesLastLayer):
         contiguous = bool((place == torch.arange(rep.dim)).all())
         self.register_constant("order", None if contiguous else order)
         self.register_constant("inverse", None if contiguous else order[: self.rep.dim].argsort())
-        for name in ("rows", "weights", "sources"):
-            self.register_buffer(name, None, persistent=False)
         self._place()
         terms = [t.rank * channels for t in targets]
         std = torch.cat(
@@ -139,7 +137,7 @@ class ChannelProducts(SamplesLastLayer):
 
     def _place(self) -> None:
         """Find which weight, times which entry of the maps, stands where in :meth:`matrix`."""
-        pairs, device, row, first = self.operand_dim**2, self.products.device, 0, 0
+        pairs, row, first = self.operand_dim**2, 0, 0
         places = []
         for t in self.targets:
             P = self._constants["products_exact"][row : row + t.dim * t.rank].view(t.dim, t.rank, pairs)
@@ -151,8 +149,9 @@ class ChannelProducts(SamplesLastLayer):
             row, first = row + t.dim * t.rank, first + t.copies * t.rank
         rows, weights, sources = torch.cat(places, 1).unsqueeze(-1)
         channel = torch.arange(self.channels)
-        self.rows, self.weights = ((x * self.channels + channel).flatten().to(device) for x in (rows, weights))
-        self.sources = sources.expand(-1, self.channels).flatten().to(device)
+        self.register_constant("rows", (rows * self.channels + channel).flatten())
+        self.register_constant("weights", (weights * self.channels + channel).flatten())
+        self.register_constant("sources", sources.expand(-1, self.channels).flatten())
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
         saved, name = self.saved_basis(state_dict, prefix), f"{prefix}equivariant.weight"
