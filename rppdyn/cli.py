@@ -212,7 +212,7 @@ def _dispatch(words: list[str]) -> int:
     if words and not words[0].startswith("-"):
         name = words[0]
         if name not in VERBS:
-            from rppdyn.jobs.config.base import did_you_mean
+            from rppdyn.settings import did_you_mean
 
             raise UsageError(f"unknown verb {name!r}{did_you_mean(name, VERBS)}; choose one of {', '.join(VERBS)}")
         verb = VERBS[name]

@@ -10,14 +10,14 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 from statistics import fmean
 from types import ModuleType
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from rppdyn.errors import (
     UserCodeError,
@@ -53,28 +53,30 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def add_fields(self, schema: type) -> None:
-        """Take the words and flags that fields of a dataclass are; a number's default stands behind its help."""
-        kinds = get_type_hints(schema)
-        for item in fields(schema):
-            words = dict(item.metadata)
-            if not words:
+        """Take the words and flags that the fields of a class of settings are; a number's default stands behind its help."""
+        from rppdyn.settings import fields_of
+
+        for name, item in fields_of(schema).items():
+            if not isinstance(item.json_schema_extra, dict):
                 continue
+            words: dict[str, Any] = {"help": item.description, **item.json_schema_extra}
             if "flag" not in words:
-                self.add_argument(item.name, **words)
+                self.add_argument(name, **words)
                 continue
-            flag = words.pop("flag") or f"--{item.name.replace('_', '-')}"
-            if kinds[item.name] is bool:
-                words["action"] = "store_false" if item.default else "store_true"
+            flag = words.pop("flag") or f"--{name.replace('_', '-')}"
+            kinds = [item.annotation, *get_args(item.annotation)]
+            if item.annotation is bool:
+                words["action"] = "store_true"
                 del words["metavar"]
-            elif item.default is MISSING:
+            elif item.is_required():
                 words["required"] = True
             else:
                 words["default"] = item.default
-            if int in (kinds[item.name], *get_args(kinds[item.name])):
-                words["type"] = int
-            if kinds[item.name] is int:
+            if choices := [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]:
+                words["metavar"] = words["metavar"] or f"{{{','.join(choices)}}}"
+            if item.annotation in (int, float):
                 words["help"] += f" ({item.default})"
-            self.add_argument(flag, dest=item.name, **words)
+            self.add_argument(flag, dest=name, **words)
 
     def parse_intermixed_args(self, args=None, namespace=None):
         """As argparse does it; empty words stand for nothing that a verb asks for, and are refused."""
@@ -161,8 +163,8 @@ class Training:
         """The job with the configuration that overrides are for."""
         if not self.others:
             return self
-        from rppdyn.jobs.config.base import ConfigError, did_you_mean
         from rppdyn.jobs.config.schemas import choices
+        from rppdyn.settings import ConfigError, did_you_mean
 
         tasks = {task: name for name in (self.name, *self.others) for task in choices("task", name)}
         values = [word.removeprefix("task=").strip("'\"") for word in words if word.startswith("task=")]

@@ -11,7 +11,8 @@ import random
 from collections.abc import Iterator
 
 from rppdyn.cli import VERBS
-from rppdyn.jobs.config.schemas import SCHEMAS, groups, is_section, kinds_of, known_keys
+from rppdyn.jobs.config.schemas import SCHEMAS, groups
+from rppdyn.settings import keys_of
 from rppdyn.verbs import Parser
 
 FIT_NAMES = {schema.verb: name for name, schema in SCHEMAS.items()}
@@ -93,21 +94,17 @@ def _too_many(rng: random.Random, verb: str) -> list[str]:
 
 
 def _unknown_key(rng: random.Random, verb: str) -> list[str]:
-    key = _misspelt(rng, rng.choice(known_keys(SCHEMAS[FIT_NAMES[verb]])))
+    key = _misspelt(rng, rng.choice(list(keys_of(SCHEMAS[FIT_NAMES[verb]]))))
     return [verb, f"{rng.choice(['', '+', '++'])}{key}={rng.choice(['1', 'x', *NO_NUMBERS])}"]
 
 
 def _numeric_keys(verb: str) -> list[str]:
-    def found(schema: type, prefix: str) -> list[str]:
-        keys: list[str] = []
-        for name, kind in kinds_of(schema).items():
-            if is_section(kind):
-                keys += found(kind, f"{prefix}{name}.")
-            elif kind in (int, float, bool):
-                keys.append(prefix + name)
-        return keys
-
-    return found(SCHEMAS[FIT_NAMES[verb]], "")
+    keys = keys_of(SCHEMAS[FIT_NAMES[verb]])
+    return [
+        key
+        for key, item in keys.items()
+        if item.annotation in (int, float, bool) and not key.startswith(("agent.ppo", "agent.crossq"))
+    ]
 
 
 def _bad_value(rng: random.Random, verb: str) -> list[str]:
@@ -133,7 +130,7 @@ def _grammar(rng: random.Random, verb: str) -> list[str]:
 
 
 def _prefix(rng: random.Random, verb: str) -> list[str]:
-    known = rng.choice(known_keys(SCHEMAS[FIT_NAMES[verb]]))
+    known = rng.choice(list(keys_of(SCHEMAS[FIT_NAMES[verb]])))
     return [
         verb,
         rng.choice([f"~{known}", f"+{known}.deeper=1", f"++{known}.deeper=1", f"~{known}=absent", f"+~{known}"]),

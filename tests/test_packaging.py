@@ -25,6 +25,7 @@ LINKS = ("agents", "configs", "envs")
 FLOORS = {
     "_version": 0,
     "errors": 0,
+    "settings": 1,
     "configs": 0,
     "groups": 1,
     "reps": 1,

@@ -16,7 +16,6 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -278,8 +277,7 @@ def operators_of(settings: OperatorSettings, size: Size, generator: torch.Genera
         case "shifts":
             return FixedOperators(kernel_shifts(size, 2 * settings.reach + 1))
         case _:
-            kind = cast(Interpolation, settings.interpolation)  # which the settings have checked
-            bases = [affine_base(size, name, settings.step, kind) for name in settings.bases]
+            bases = [affine_base(size, name, settings.step, settings.interpolation) for name in settings.bases]
             return PowerOperators(torch.stack(bases), settings.reach, dilation=settings.dilation)
 
 

@@ -6,92 +6,67 @@ argument is refused at once: constructors are named, and imported when a layer i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from rppdyn.settings import ConfigError, Count, Integer, Natural, Nonnegative, Number, Positive, setting, settings
 
 if TYPE_CHECKING:
     import torch
 
     from rppdyn.images.pathways import ImagePathway
 
-FORMS = ("low_rank", "dense", "powers", "shifts")
 
-
-@dataclass
+@settings
 class OperatorSettings:
-    """Matrices on pixels of an operator pathway; see `rppdyn.images.operators`.
+    """Matrices on pixels of an operator pathway; see `rppdyn.images.operators`."""
 
-    Raises:
-        ValueError: a form, a base or an interpolation that there is not, or a number out of its range.
-    """
-
-    form: str = "low_rank"  # or dense (both learned), powers of bases, shifts of a convolution
-    count: int = 9  # learned matrices, of which the first is the identity
-    rank: int = 8  # of learned matrices of low rank
-    trained: bool = True  # false: matrices stay as they were drawn
-    drawn: int = 0  # seed of matrices that are not trained
-    bases: list[str] = field(default_factory=lambda: ["rotation"])  # generators, whose exponentials are powered
-    step: float = 1.0  # how far a base moves the middle of an edge, in pixels
-    interpolation: str = "shannon_whittaker"  # of images between pixels; or bilinear, flow
-    reach: int = 2  # K: powers from -K to K; of shifts, a kernel of 2 K + 1 pixels
-    dilation: int = 1  # powers are multiples of it
-    closure: float = 0.0  # factor of the penalty on commutators that leave the span of learned matrices
-    orthogonality: float = 0.0  # factor of the penalty on what their Killing form has off the diagonal
-
-    def __post_init__(self) -> None:
-        name = "model.operators"
-        for key, value, known in (
-            ("form", self.form, FORMS),
-            ("interpolation", self.interpolation, ("shannon_whittaker", "bilinear", "flow")),
-        ):
-            if value not in known:
-                raise ValueError(f"{name}.{key}={value}: choose one of {', '.join(known)}")
-        for key, count, least in ("count", self.count, 2), ("rank", self.rank, 1), ("dilation", self.dilation, 1):
-            if not least <= count <= 10_000:
-                raise ValueError(f"{name}.{key}={count}: give a number from {least} to 10000")
-        if not 0 <= self.reach <= 100:
-            raise ValueError(f"{name}.reach={self.reach}: give a number from 0 to 100")
-        for key, factor in ("closure", self.closure), ("orthogonality", self.orthogonality):
-            if not 0 <= factor < math.inf:
-                raise ValueError(f"{name}.{key}={factor}: give a finite number, 0 for no penalty")
-        if not math.isfinite(self.step) or self.step == 0:
-            raise ValueError(f"{name}.step={self.step}: give a finite number that is not 0")
-        if not self.bases:
-            raise ValueError(f"{name}.bases is empty: give one generator or more, for example rotation")
-        if repeated := [base for base in self.bases if self.bases.count(base) > 1]:
-            raise ValueError(f"{name}.bases={self.bases}: {repeated[0]} stands twice; powers of one base are dependent")
-
-
-@dataclass
-class FilterSettings:
-    """Anchors and group elements of Lie-group filters; see `rppdyn.images.lie_convolution`.
-
-    Raises:
-        ValueError: a number out of its range.
-    """
-
-    elements: int = 8  # of SE(2) or of scalings, to stand for all
-    redraw: bool = (
-        False  # draw elements anew for each training step, alike in all layers; evaluation has the usual ones
+    form: Literal["low_rank", "dense", "powers", "shifts"] = setting(
+        "low_rank", "or dense (both learned), powers of bases, shifts of a convolution"
     )
-    share: float = 1.0  # anchors for each pixel of a filter
-    learned: bool = False  # whether anchors move
-    omega: float = 1.0  # how much a relaxed pathway relaxes before its variance is learned; 0 is nothing
-    penalty: float = 0.0  # above 0 omega is learned with the weights, and this times its square is added to the loss
+    count: Integer = setting(9, "learned matrices, of which the first is the identity", ge=2, le=10_000)
+    rank: Count = setting(8, "of learned matrices of low rank", le=10_000)
+    trained: bool = setting(True, "false: matrices stay as they were drawn")
+    drawn: Integer = setting(0, "seed of matrices that are not trained")
+    bases: list[str] = setting(["rotation"], "generators, whose exponentials are powered", min_length=1)
+    step: Number = setting(1.0, "how far a base moves the middle of an edge, in pixels")
+    interpolation: Literal["shannon_whittaker", "bilinear", "flow"] = setting(
+        "shannon_whittaker", "of images between pixels; or bilinear, flow"
+    )
+    reach: Natural = setting(2, "K: powers from -K to K; of shifts, a kernel of 2 K + 1 pixels", le=100)
+    dilation: Count = setting(1, "powers are multiples of it", le=10_000)
+    closure: Nonnegative = setting(0.0, "factor of the penalty on commutators that leave the span of learned matrices")
+    orthogonality: Nonnegative = setting(0.0, "factor of the penalty on what their Killing form has off the diagonal")
 
     def __post_init__(self) -> None:
-        for name, value, low, high in (
-            ("elements", self.elements, 2, 64),
-            ("omega", self.omega, 0, 4),
-            ("penalty", self.penalty, 0, 1e6),
-        ):
-            if not low <= value <= high:
-                raise ValueError(f"filters.{name}={value}: give a number from {low} to {high}")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"filters.share={self.share}: give a number above 0, at most 1")
+        if self.step == 0:
+            raise ConfigError("model.operators.step=0: give a finite number that is not 0")
+        if repeated := [base for base in self.bases if self.bases.count(base) > 1]:
+            raise ConfigError(
+                f"model.operators.bases={self.bases}: {repeated[0]} stands twice; powers of one base are dependent"
+            )
+
+
+@settings
+class FilterSettings:
+    """Anchors and group elements of Lie-group filters; see `rppdyn.images.lie_convolution`."""
+
+    elements: Integer = setting(8, "of SE(2) or of scalings, to stand for all", ge=2, le=64)
+    redraw: bool = setting(
+        False, "draw elements anew for each training step, alike in all layers; evaluation has the usual ones"
+    )
+    share: Positive = setting(1.0, "anchors for each pixel of a filter", le=1)
+    learned: bool = setting(False, "whether anchors move")
+    omega: Nonnegative = setting(
+        1.0, "how much a relaxed pathway relaxes before its variance is learned; 0 is nothing", le=4
+    )
+    penalty: Nonnegative = setting(
+        0.0,
+        "above 0 omega is learned with the weights, and this times its square is added to the loss",
+        le=1e6,
+    )
 
 
 def elements(settings: FilterSettings | None) -> int:

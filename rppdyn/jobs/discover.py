@@ -227,7 +227,7 @@ def _of_transition(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
 def _of_agent(config: DiscoverConfig) -> DiscoverResult:
     """Discover symmetries of an agent's mean action, at states of its own episodes."""
     own = EquivarianceConfig(
-        config.what, states_from=config.states_from, states=config.states, episodes=config.episodes,
+        what=config.what, states_from=config.states_from, states=config.states, episodes=config.episodes,
         seed=config.seed, trust=config.trust,
     )  # fmt: skip
     if config.states_from in ("normal", "test"):

@@ -167,7 +167,7 @@ class ImageFit(StackFit):
         assert task.data is not None
         if task.split_seed is not None and self._own:
             return self._own[0][1]
-        part = task.split if isinstance(task.split, str) else None
+        part, shares = (task.split, []) if isinstance(task.split, str) else (None, task.split)
         labels = task.labels if task.targets is None else task.targets
         numbers = task.targets is not None
         own = self._own[0][0] if self._own else read_images(task.data, task.images, labels, numbers=numbers, part=part)
@@ -179,7 +179,7 @@ class ImageFit(StackFit):
         split_seed = seed if task.split_seed is None else task.split_seed
         try:
             split = (
-                shared_out(len(own.x), task.split, split_seed, None if own.classes is None else own.y)
+                shared_out(len(own.x), shares, split_seed, None if own.classes is None else own.y)
                 if own.parts is None
                 else named_parts(own.parts, f"split={part}" if part else "its folders")
             )

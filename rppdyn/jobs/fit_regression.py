@@ -168,7 +168,7 @@ class Regression(StackFit):
         """The user's rows, and each member's parts of them."""
         config, task = self.config, self.config.task
         assert task.data is not None
-        part = task.split if isinstance(task.split, str) else None
+        part, shares = (task.split, []) if isinstance(task.split, str) else (None, task.split)
         rows = read_rows(task.data, task.inputs or ["x"], task.outputs or ["y"], part)
         if task.digest not in (None, rows.digest):
             raise ConfigError(
@@ -179,7 +179,7 @@ class Regression(StackFit):
         seeds = config.all_seeds if task.split_seed is None else [task.split_seed]
         try:
             splits = [
-                shared_out(len(rows.x), task.split, seed)
+                shared_out(len(rows.x), shares, seed)
                 if rows.parts is None
                 else named_parts(rows.parts, f"split={part}")
                 for seed in seeds

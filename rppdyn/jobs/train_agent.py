@@ -40,6 +40,7 @@ from rppdyn.runs import Progress, RunFolder, RunFolderError, Session, StopReques
 from rppdyn.runs.files import write_json
 from rppdyn.runs.session import ProgressBar
 from rppdyn.runs.workers import Stopped, WorkerError, asked_to_stop
+from rppdyn.settings import keys_of_sections
 
 logger = logging.getLogger(__name__)
 
@@ -495,7 +496,8 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
             stepped = stack.enter_context(closing(WorkerEnv(partial(build_env, config), count)))
         elif count > 1:
             stepped = stack.enter_context(closing(DummyVecEnv([partial(build_env, config)] * count)))
-        agent = build_agent(config, stepped, spec)
+        with keys_of_sections(model=config.model, agent=config.agent):
+            agent = build_agent(config, stepped, spec)
         if count > 1 and agent.env is not None:  # from far apart, so that no two seeds have one in common
             agent.env.seed(int(np.random.SeedSequence(config.seed).generate_state(1)[0]))
         agent.fresh_episodes = bool(fresh)
@@ -555,7 +557,7 @@ def _prior(model: ModelConfig, agent: Agent) -> str:
     shares = {who: prior_share(networks[who]) for who in (("actor", "critic") if model.kind == "rpp" else ("actor",))}
     how = "learned" if model.free_variance == LEARNED else f"free variance {model.free:.3g}"
     if model.groups is not None and model.free_variance != LEARNED:
-        how = f"variances {', '.join(f'{v:g}' for v in model.variances)} of {' > '.join(model.groups)} > 1"
+        how = f"variances {', '.join(f'{v:g}' for v in model.variances or [])} of {' > '.join(model.groups)} > 1"
     how += " (certified)" if model.free_variance == CERTIFIED else ""
     if not any(shares.values()):
         return f"{how}: strict, without a free pathway"

@@ -22,18 +22,13 @@ BAD = {
     "no such module": (["train-agent", "env=my_robot:Robot-v0"], ["'my_robot'", "run in the folder"]),
     "no such environment in a module": (["train-agent", "env=gymnasium:Robot-v0"], ["Robot-v0", "rppdyn certify"]),
     "unknown symmetry": (["train-agent", "env.symmetry=yaw"], ["no symmetry 'yaw'", "left-right"]),
-    "unknown variant": (["train-agent", "env.variant=paper"], ["env.variant=paper", "derived or published"]),
     "mirrored transitions of another reward": (
         ["train-agent", "env=Swimmer-v5", "env.symmetry=planar rotation", "agent.augment=true", "model.hidden=4"],
         ["Swimmer-v5", "augment=True", "'planar rotation'", "reward"],
     ),
-    "negative mirror loss": (["train-agent", "agent.mirror_loss=-1"], ["agent.mirror_loss=-1", "zero"]),
     "environment without a model to certify": (["certify", "CartPole-v1"], ["CartPole-v1", "no symmetry spec"]),
     "model file that is none": (["certify", "nowhere.xml"], ["'nowhere.xml'", "MJCF or URDF"]),
     "symmetry that a robot lacks": (["certify", "Walker2d-v5", "--symmetry", "yaw"], ["'yaw'", "known: leg swap"]),
-    "unknown solver": (["certify", "Walker2d-v5", "--solver", "fast"], ["'fast'", "tight"]),
-    "too few states": (["certify", "Walker2d-v5", "--states", "3"], ["--states 3", "at least 20"]),
-    "picture of no kind": (["certify", "Walker2d-v5", "--figure", "c.txt"], ["--figure c.txt", ".png"]),
     "environment of another kind": (["train-agent", "env=CartPole-v1"], ["CartPole-v1", "no symmetry spec"]),
     "refused option of the environment": (
         ["train-agent", "env.kwargs.nonsense=1"],
@@ -45,10 +40,6 @@ BAD = {
     "option that divides by zero": (["train-agent", "env.kwargs.frame_skip=0"], ["frame_skip=0", "division"]),
     "option refused at a reset": (["train-agent", "env.kwargs.reset_noise_scale=-1"], ["reset_noise_scale=-1"]),
     "unknown actuator": (["train-agent", "env.actuator_scale.wing=2"], ["'wing'", "slider"]),
-    "negative actuator": (
-        ["train-agent", "env.actuator_scale.slider=-1"],
-        ["env.actuator_scale.slider=-1", "zero or positive"],
-    ),
     "unknown model": (["train-agent", "model=rp"], ["model=rp", "did you mean 'rpp'", "emlp"]),
     "unknown key": (
         ["train-agent", "agent.learning_rat=1"],
@@ -56,23 +47,11 @@ BAD = {
     ),
     "unknown added key": (["train-agent", "+agent.nonsense=1"], ["'agent.nonsense'", "--help"]),
     "key of a group without it": (["train-agent", "learning_rate=1"], ["'learning_rate'", "'agent.learning_rate'"]),
-    "removed key": (["train-agent", "~seed"], ["'seed'", "leave out"]),
+    "removed key": (["train-agent", "~seed"], ["~seed", "leave it out"]),
     "word without value": (["train-agent", "Walker2d-v5"], ["'Walker2d-v5'", "key=value"]),
-    "wrong type": (["train-agent", "agent.learning_rate=fast"], ["agent.learning_rate=fast", "number"]),
-    "fraction of a step": (["train-agent", "total_steps=1.5"], ["total_steps=1.5", "integer"]),
-    "null": (["train-agent", "seed=null"], ["seed=null", "null"]),
-    "negative learning rate": (
-        ["train-agent", "agent.learning_rate=-1e-3"],
-        ["agent.learning_rate=-0.001", "positive"],
-    ),
-    "infinite learning rate": (["train-agent", "agent.learning_rate=inf"], ["agent.learning_rate=inf", "positive"]),
-    "no steps": (["train-agent", "total_steps=0"], ["total_steps=0", "at least 1"]),
-    "negative seed": (["train-agent", "seed=-1"], ["seed=-1", "0"]),
-    "tau above one": (["train-agent", "agent.tau=1.5"], ["agent.tau=1.5", "(0, 1]"]),
-    "three betas": (["train-agent", "agent.betas=[0.5,0.9,0.99]"], ["agent.betas", "two numbers"]),
     "variance of the only pathway": (
         ["train-agent", "model=mlp", "model.equivariant_variance=0"],
-        ["model.equivariant_variance=0", "no pathway of the actor", "positive"],
+        ["model.equivariant_variance=0", "no pathway", "positive"],
     ),
     "an agent that is no more": (["train-agent", "env=InvertedPendulum-v5", "agent=mbpo"], ["mbpo", "ppo, sac"]),
     "a setting of an agent that is no more": (
@@ -89,14 +68,6 @@ BAD = {
         ["not enough memory", "give smaller ones"],
     ),
     "layers beyond memory": (["fit-image", "model.width=3000000000"], ["not enough memory", "give smaller ones"]),
-    "more threads than any machine has": (["fit-image", "threads=999999"], ["threads=999999", "from 1 to 1024"]),
-    "device beyond all numbers": (["fit-image", "device=cuda:99999999999999999999"], ["device=cuda:9", "cuda:N"]),
-    "integer beyond all": (["fit-image", "model.width=99999999999999999999"], ["model.width=9", "integer"]),
-    "learning rate beyond float32": (
-        ["fit-image", "optimiser.learning_rate=1e300"],
-        ["learning_rate=1e+300", "at most"],
-    ),
-    "seeds beyond all": (["fit-image", "seeds=100000000"], ["seeds=100000000", "from 1 to 1000"]),
     "steps beyond all": (
         ["fit-dynamics", "task.time_step=1e-300"],
         ["task.time_step=1e-300", "task.horizon / 1000000"],
@@ -107,7 +78,7 @@ BAD = {
     ),
     "steps of test rollouts beyond memory": (
         ["fit-dynamics", "rollout.test_step=1e-9"],
-        ["rollout.test_step=1e-09", "task.horizon / 100000, 0.0003"],
+        ["rollout.test_step=1e-09", "0.0003, task.horizon / 100000"],
     ),
     "horizon between time steps": (
         ["fit-dynamics", "task.horizon=1.1"],
@@ -121,10 +92,6 @@ BAD = {
         ["fit-dynamics", "task.file=."],
         ["task.file=.", "Is a directory"],
     ),
-    "rate of variances beyond exponentials": (
-        ["fit-image", "marginal_likelihood.learning_rate=1e30"],
-        ["marginal_likelihood.learning_rate=1e+30", "at most 10"],
-    ),
     "window that nobody watches": (
         ["train-agent", "env=InvertedPendulum-v5", "env.kwargs.render_mode=human"],
         ["env.kwargs.render_mode=human", "--video"],
@@ -133,14 +100,11 @@ BAD = {
         ["train-agent", "env=InvertedPendulum-v5", "env.kwargs.frame_skip=2.5"],
         ["frame_skip=2.5 must be an integer", "at least 1"],
     ),
-    "warm-up longer than training": (["fit-image", "optimiser.warm_up=1000"], ["optimiser.warm_up=1000", "epochs="]),
-    "neither true nor false": (
-        ["fit-image", "marginal_likelihood.noise=maybe"],
-        ["marginal_likelihood.noise=maybe", "true or false"],
+    "warm-up longer than training": (
+        ["fit-image", "optimiser.warm_up=1000"],
+        ["optimiser.epochs=100", "at least 1000, optimiser.warm_up"],
     ),
     "folder of what is embedded": (["fit-image", "task.folder=/nowhere"], ["task.folder='/nowhere'", "leave it out"]),
-    "shift beyond all": (["fit-image", "task.shift=9223372036854775807"], ["task.shift=9", "pixels"]),
-    "variance beyond float32": (["fit-image", "model.pathways.f_fc=1e-40"], ["model.pathways.f_fc=1e-40", "1e-38"]),
     "images that are too small for the layers": (
         ["fit-image", "task=breast_cancer"],
         ["model.architecture=small_max", "give model.architecture=three_layers"],
@@ -155,7 +119,7 @@ BAD = {
     ),
     "variances of the critics": (
         ["train-agent", "model.critic_equivariant_variance=0", "model.critic_free_variance=0"],
-        ["model.critic_equivariant_variance=0 and model.critic_free_variance=0", "critics"],
+        ["critic_equivariant_variance=0 and critic_free_variance=0", "no pathway"],
     ),
     "complex group": (
         [
@@ -173,11 +137,6 @@ BAD = {
         ],
         ["--group U(2)", "complex", "Python"],
     ),
-    "negative variance": (["train-agent", "model.free_variance=-1"], ["model.free_variance=-1", "variance"]),
-    "variance that is neither number nor word": (
-        ["train-agent", "model.free_variance=cretified"],
-        ["model.free_variance=cretified", "did you mean 'certified'", "or learned"],
-    ),
     "scale of a pathway that is alone": (
         ["train-agent", "model=emlp", "model.free_scale=prior"],
         ["model.free_scale=prior with model=emlp", "one pathway", "model=rpp"],
@@ -186,35 +145,23 @@ BAD = {
         ["train-agent", "model.free_variance=learned", "model.widen=100"],
         ["model.widen=100 with model.free_variance=learned", "leave one of the two out"],
     ),
-    "scale of no size": (["train-agent", "model.free_scale=-1"], ["model.free_scale=-1", "or prior"]),
-    "scale by another word": (["train-agent", "model.free_scale=usual"], ["model.free_scale=usual", "or prior"]),
     "certified variance of a plain network": (
         ["train-agent", "model=mlp", "model.free_variance=certified"],
-        ["model.free_variance=certified with model=mlp", "believes no symmetry", "model=rpp"],
+        ["model.free_variance=certified with model=mlp", "one pathway", "model=rpp"],
     ),
     "certified variance of a strict network": (
         ["train-agent", "model=emlp", "model.free_variance=certified"],
-        ["model.free_variance=certified with model=emlp", "believes the symmetry", "model=rpp"],
+        ["model.free_variance=certified with model=emlp", "one pathway", "model=rpp"],
     ),
     "learned variances of plain critics": (
         ["train-agent", "model=rpp_policy_only", "model.free_variance=learned"],
-        ["model.free_variance=learned", "learned by the critics", "model=rpp"],
-    ),
-    "certified variance without a simulator": (
-        ["fit-regression", "model.free_variance=certified"],
-        ["model.free_variance=certified", "no simulator", "learned"],
+        ["model.free_variance=learned", "critics have one pathway", "model=rpp"],
     ),
     "learned free variance of a chain": (
         ["fit-regression", 'model.groups=["O(3)"]', "model.variances=[1,1]", "model.free_variance=learned"],
-        ["model.free_variance=learned with model.groups", "objective=marginal_likelihood"],
-    ),
-    "certified variance beside no pathway": (
-        ["train-agent", "model.equivariant_variance=0", "model.free_variance=certified"],
-        ["model.equivariant_variance=0", "no pathway to share with"],
+        ["model.free_variance=learned with model.groups", "leave out one"],
     ),
     "run folder below a file": (["fit-dynamics", "run_dir=/dev/null/run"], ["/dev/null is a file", "run_dir=FOLDER"]),
-    "horizon of nothing": (["fit-dynamics", "task.horizon=0"], ["task.horizon=0", "positive"]),
-    "task that would be a path": (["fit-dynamics", "task.name=../../x"], ["task.name=../../x", "pendulum"]),
     "seeds past the last": (["fit-regression", "seed=2147483647", "seeds=2"], ["seeds=2", "at most 1"]),
     "no pathway": (["train-agent", "model.free_variance=0", "model.equivariant_variance=0"], ["no pathway"]),
     "variances that would not be learned": (
@@ -225,12 +172,9 @@ BAD = {
         ["train-agent", "model.parametrisation=dense"],
         ["'model.parametrisation'", "train-agent"],
     ),
-    "unknown architecture": (["train-agent", "model.architecture=tensors"], ["model.architecture=tensors", "'tensor'"]),
     "bilinear of no tensors": (["train-agent", "model=mlp", "model.bilinear=true"], ["bilinear=True", "equivariant"]),
-    "unknown device": (["train-agent", "device=tpu"], ["device=tpu", "cpu"]),
     "device that is not there": (["fit-regression", "device=cuda:9"], ["device=cuda:9", "this machine offers"]),
     "device that no seed gets past": (["train-agent", "seeds=3", "device=cuda:9"], ["device=cuda:9", "device=cpu"]),
-    "unknown precision": (["train-agent", "agent.matmul_precision=fast"], ["agent.matmul_precision=fast", "medium"]),
     "several values": (["train-agent", "seed=0,1"], ["seed=0,1", "--multirun"]),
     "several values of their number": (["train-agent", "seeds=0,1,2"], ["seeds=3", "seed=0,1,2", "--multirun"]),
     "bad value in a sweep": (["train-agent", "--multirun", "seed=0,-1"], ["seed=-1"]),
@@ -266,7 +210,6 @@ BAD = {
     "figure without a place": (["figure", "."], ["--out", "figure --help"]),
     "figure of no run": (["figure", "absent", "--out", "a.png"], ["absent", "no run"]),
     "figure of another format": (["figure", ".", "--out", "a.gif"], ["--out a.gif", ".png"]),
-    "no episodes": (["evaluate-agent", ".", "--episodes", "0"], ["--episodes 0", "at least 1"]),
     "sweep of nothing": (["train-agent", "-m", "seed=range(0,0)"], ["seed=range(0,0)", "the sweep is empty"]),
     "key that Hydra has not": (["fit-image", "+hydra.nokey=1"], ["'hydra.nokey'"]),
     "the same in a sweep": (["fit-image", "-m", "seed=0,1", "+hydra.nokey=1"], ["'hydra.nokey'"]),
@@ -296,21 +239,16 @@ BAD = {
         ["bound", "task=inertia", "model=emlp", "subspace.dimension=100000", "task.train=50"],
         ["subspace.dimension=100000", "parameters", "give a number from 0 to"],
     ),
-    "unbounded loss": (["bound", "subspace.loss=mse"], ["subspace.loss=mse", "bounded", "relative_error"]),
     "loss of classes for a regression": (
         ["bound", "subspace.loss=zero_one"],
         ["subspace.loss=zero_one", "leave it out"],
     ),
-    "quantiser with one level": (["bound", "subspace.levels=1"], ["subspace.levels=1", "at least 2"]),
-    "the same in a list": (["bound", "subspace.levels=[3,1]"], ["subspace.levels=1", "two levels or more"]),
-    "dimension of no number": (["bound", "subspace.dimension=many"], ["subspace.dimension=many", "integer"]),
     "data-dependent and transferred prior": (
         ["bound", "subspace.prior_share=0.5", "subspace.prior_run=x"],
         ["subspace.prior_run=x", "leave out one of the two"],
     ),
     "bound with learned variances": (["bound", "objective=marginal_likelihood"], ["objective=marginal_likelihood"]),
     "bound of a task that is none": (["bound", "task=inertai"], ["task=inertai", "did you mean 'inertia'"]),
-    "certainty of nothing": (["bound", "subspace.delta=1"], ["subspace.delta=1", "probability"]),
 }
 
 
@@ -328,7 +266,7 @@ def test_one_line_and_exit_status_2(monkeypatch, tmp_path, capfd, case):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("case", ["no such verb", "unknown environment", "negative learning rate"])
+@pytest.mark.parametrize("case", ["no such verb", "unknown environment", "no pathway"])
 def test_the_same_in_a_process_of_its_own(rppdyn, tmp_path, case):
     words, expected = BAD[case]
     status, out, err = rppdyn(*words, cwd=tmp_path)

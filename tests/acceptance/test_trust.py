@@ -246,7 +246,7 @@ def test_what_is_typed_or_imported_is_not_asked_about(planted, capfd):
     assert main(["certify", f"evil:{STOCK}", "--states", "20"]) == 0, capfd.readouterr().err
     assert planted.marker.exists()
     planted.name(f"evil:{STOCK}")
-    assert evaluate_agent.run(EvaluateAgentConfig("dl", episodes=1)).lengths  # imported above
+    assert evaluate_agent.run(EvaluateAgentConfig(run="dl", episodes=1)).lengths  # imported above
 
 
 def test_a_function_is_typed(planted):

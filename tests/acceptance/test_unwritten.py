@@ -73,5 +73,5 @@ def test_another_file_stands_in_the_way(run, capsys):
 def test_in_python_the_error_has_the_result(run):
     (run / "evaluation.json").mkdir()
     with pytest.raises(UnwrittenError, match=r"evaluation\.json can't be written") as error:
-        evaluate_agent.run(EvaluateAgentConfig("dl", episodes=1))
+        evaluate_agent.run(EvaluateAgentConfig(run="dl", episodes=1))
     assert error.value.result.lengths

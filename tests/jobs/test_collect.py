@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -168,7 +169,7 @@ def test_the_run_and_global_random_states_are_left_alone(trained):
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path):
     config = compose.composed("train_agent", [*WORDS, f"run_dir={tmp_path / 'run'}"])
-    RunFolder.create(tmp_path / "run", compose.OmegaConf.to_container(compose.OmegaConf.structured(config)))
+    RunFolder.create(tmp_path / "run", asdict(config))
     for play in (None, "exploring"):
         with refused("has no policy yet", "--resume"):
             collect.run(CollectConfig(source=str(tmp_path / "run"), play=play))

@@ -37,7 +37,7 @@ def code(tmp_path, monkeypatch):
 
 
 def config(what, **options):
-    return DiscoverConfig(what, **dict(family="SO(3)", rep_in="V", rep_out="V", states_from="normal") | options)
+    return DiscoverConfig(what=what, **dict(family="SO(3)", rep_in="V", rep_out="V", states_from="normal") | options)
 
 
 def test_a_function(code, capsys):
@@ -73,7 +73,7 @@ def test_a_fit(code):
     ]
     words += ["optimiser.epochs=1", "rollout.trajectories=1", "compile=false", "run_dir=hnn", "threads=1"]
     assert main(["fit-dynamics", *words]) == 0
-    result = discover.run(DiscoverConfig("hnn", states=50))
+    result = discover.run(DiscoverConfig(what="hnn", states=50))
     (found,) = result.found
     assert result.family == "GL(3)" and len(found.spectrum) == 9 and (code / "hnn" / "discover.json").exists()
     assert found.verdict == "exact" and len(found.generators) == 1
@@ -102,8 +102,8 @@ def test_a_transition_model(swimming, code, capsys):
     err = capsys.readouterr().err
     assert "no entries are vectors" in err and "--blocks" in err
     with pytest.raises(ConfigError, match="there is no 'torso' among the entries"):
-        discover.run(DiscoverConfig("model", blocks="torso"))
-    found = discover.run(DiscoverConfig("model", blocks="slider1 velocity+slider2 velocity", states=50)).found
+        discover.run(DiscoverConfig(what="model", blocks="torso"))
+    found = discover.run(DiscoverConfig(what="model", blocks="slider1 velocity+slider2 velocity", states=50)).found
     assert [len(one.spectrum) for one in found] == [4]
 
 
@@ -115,7 +115,7 @@ AGENT = ["model=emlp", "model.hidden=8", "agent.learning_starts=20", "agent.batc
 def test_an_agent_with_vectors(code):
     """A strict policy of the pendulum turns with its state about the vertical axis, in its own episodes."""
     assert main(["train-agent", "env=rppdyn/WindyPendulum-v0", "env.symmetry='SO(2)'", *AGENT]) == 0
-    result = discover.run(DiscoverConfig("agent", episodes=1, states=100))
+    result = discover.run(DiscoverConfig(what="agent", episodes=1, states=100))
     (found,) = result.found
     assert result.representations == "x_1, x_2, p_1, p_2, tau" and found.spectrum[0] < 1e-12
     axis = torch.tensor(found.generators[0])
@@ -128,7 +128,7 @@ def test_an_agent_with_vectors(code):
 def test_an_agent_of_a_robot(code):
     assert main(["train-agent", "env=Swimmer-v5", *AGENT]) == 0
     found = discover.run(
-        DiscoverConfig("agent", episodes=1, states=100, blocks="slider1 velocity+slider2 velocity")
+        DiscoverConfig(what="agent", episodes=1, states=100, blocks="slider1 velocity+slider2 velocity")
     ).found
     assert [len(one.spectrum) for one in found] == [4]
     for options, words in [
@@ -137,7 +137,7 @@ def test_an_agent_of_a_robot(code):
         (dict(family="SO(3)", rep_in="V", rep_out="V"), "--rep-in T1: acts on 3 numbers, and there are 8"),
     ]:
         with pytest.raises(ConfigError, match=words):
-            discover.run(DiscoverConfig("agent", episodes=1, **options))
+            discover.run(DiscoverConfig(what="agent", episodes=1, **options))
 
 
 @pytest.mark.parametrize("what", ["Swimmer-v5", "mine/Robot-v0", "rppdyn/Swimmer-v5/random-seed0-v0", "mine:Robot-v0"])
@@ -159,8 +159,8 @@ def test_bad_input(code):
     with pytest.raises(ValueError, match="f is constant on these states, so everything is a symmetry of it"):
         discover.run(config("found_in:constant"))
     with pytest.raises(ConfigError, match="--blocks x: of a run alone"):
-        DiscoverConfig("found_in:tilted", blocks="x")
+        DiscoverConfig(what="found_in:tilted", blocks="x")
     with pytest.raises(ConfigError, match="give one of them"):
-        DiscoverConfig("runs/some", blocks="x", family="SO(3)")
+        DiscoverConfig(what="runs/some", blocks="x", family="SO(3)")
     with pytest.raises(ConfigError, match="--family is missing"):
-        DiscoverConfig("found_in:tilted")
+        DiscoverConfig(what="found_in:tilted")

@@ -58,7 +58,7 @@ def module(name, code):
 
 
 def measured(what, **options):
-    config = EquivarianceConfig(str(what), trust=True, **{**SMALL, **options})
+    config = EquivarianceConfig(what=str(what), trust=True, **{**SMALL, **options})
     result = equivariance.run(config)
     written = json.loads(Path(result.json).read_text())
     assert written["functions"].keys() == result.functions.keys()
@@ -315,7 +315,7 @@ def test_code_is_not_run_without_trust(saved):
     Path("program.pt2").touch()
     for what in (str(saved / "td3.zip"), "program.pt2"):
         with pytest.raises(ConfigError, match="--trust") as error:
-            EquivarianceConfig(what)
+            EquivarianceConfig(what=what)
         assert "\n" not in str(error.value)
 
 

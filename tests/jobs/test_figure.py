@@ -59,7 +59,7 @@ def test_agents_are_drawn_as_learning_curves_with_their_numbers_beside(tmp_path)
         for kind in ("rpp", "mlp")
         for seed in (0, 1)
     ]
-    config = FigureConfig(runs, out=str(tmp_path / "agents.png"), json=str(tmp_path / "agents.json"))
+    config = FigureConfig(runs=runs, out=str(tmp_path / "agents.png"), json=str(tmp_path / "agents.json"))
     assert matplotlib.image.imread(figure.run(config)).std() > 0.02
     kept = json.loads((tmp_path / "agents.json").read_text())
     assert [(run["run"], run["config"]["seed"]) for run in kept] == [("rpp0", 0), ("rpp1", 1), ("mlp0", 0), ("mlp1", 1)]
@@ -266,14 +266,14 @@ def test_bad_input_is_one_line_and_nothing_is_made(tmp_path, monkeypatch, capfd)
         assert all(part in err for part in parts), err
     assert sorted(tmp_path.iterdir()) == before
     with pytest.raises(RunFolderError, match="no run at absent"):
-        figure.run(FigureConfig(["absent"], out="out.png"))
+        figure.run(FigureConfig(runs=["absent"], out="out.png"))
     bound = RunFolder.create(tmp_path / "bound", asdict(compose.composed("bound_regression", ["task.train=100"])))
     bound.metrics.append(0, {"bound/value": [1.0]})
     with pytest.raises(ConfigError, match="run of bound: it has its own figure"):
-        figure.run(FigureConfig([str(bound.path)], out="out.png"))
+        figure.run(FigureConfig(runs=[str(bound.path)], out="out.png"))
 
 
 @pytest.mark.parametrize("numbers", ["", "numbers", "run/metrics.jsonl", "f.png"])
 def test_numbers_are_written_to_json_and_nothing_else(numbers):
     with pytest.raises(ValueError, match=rf"--json {numbers}: must end in .json"):
-        FigureConfig(["run"], out="f.png", json=numbers)
+        FigureConfig(runs=["run"], out="f.png", json=numbers)

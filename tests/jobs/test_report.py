@@ -87,7 +87,7 @@ MEASURED = {
 
 
 def written(runs, tmp_path, **options):
-    return report.run(ReportConfig(list(runs), out=str(tmp_path / "report.html"), **options)).read_text("utf-8")
+    return report.run(ReportConfig(runs=list(runs), out=str(tmp_path / "report.html"), **options)).read_text("utf-8")
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def test_several_environments_are_apart(tmp_path, monkeypatch):
 def test_a_run_without_metrics_yet_is_left_out(tmp_path, runs, caplog):
     empty = make_run(tmp_path / "empty", returns=())
     pages = [
-        report.run(ReportConfig(given, out=str(tmp_path / "page.html"))).read_text() for given in (runs, [empty, *runs])
+        report.run(ReportConfig(runs=given, out=str(tmp_path / "page.html"))).read_text() for given in (runs, [empty, *runs])
     ]
     assert pages[0] == pages[1]
     assert "empty has no metrics yet, and is left out" in caplog.text
@@ -303,10 +303,10 @@ def test_bad_input_is_one_line(tmp_path, runs):
         ([listed], "holds no JSON object"),
     ):
         with pytest.raises(ValueError, match=expected) as error:
-            report.run(ReportConfig(given, out=str(tmp_path / "out.html")))
+            report.run(ReportConfig(runs=given, out=str(tmp_path / "out.html")))
         assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match=r"--out report.pdf: must end in .html"):
-        ReportConfig(runs, out="report.pdf")
+        ReportConfig(runs=runs, out="report.pdf")
     assert not (tmp_path / "out.html").exists()
 
 
@@ -341,7 +341,7 @@ def test_the_browser_would_notice(runs, tmp_path):
 
 @needs_browser
 def test_a_screenshot_shows_the_curves(runs, tmp_path):
-    path = report.run(ReportConfig(list(runs), out=str(tmp_path / "report.html")))
+    path = report.run(ReportConfig(runs=list(runs), out=str(tmp_path / "report.html")))
     shot = tmp_path / "shot.png"
     browse(path, tmp_path / "profile", "--window-size=1280,2400", f"--screenshot={shot}")
     picture = matplotlib.image.imread(shot)[..., :3]

@@ -89,7 +89,7 @@ def text(runs, tmp_path_factory):
 
 
 def written(runs, tmp_path):
-    return report.run(ReportConfig(list(map(str, runs)), out=str(tmp_path / "report.html"))).read_text("utf-8")
+    return report.run(ReportConfig(runs=list(map(str, runs)), out=str(tmp_path / "report.html"))).read_text("utf-8")
 
 
 def shown(values):

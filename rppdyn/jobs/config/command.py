@@ -1,40 +1,89 @@
-"""Dataclasses of the verbs that take flags, which check them and import neither torch nor a simulator."""
+"""Settings of the verbs that take flags, which import neither torch nor a simulator."""
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from rppdyn.jobs.config.agent import EVALUATION_SEED, VARIANTS, EnvConfig
-from rppdyn.jobs.config.base import (
-    ConfigError,
-    different_files,
-    each_once,
-    figure,
-    file,
-    flags,
-    refuse,
-    require,
-    trusted,
-)
+from pydantic import AfterValidator, Field
+
+from rppdyn.jobs.config.agent import EVALUATION_SEED, EnvConfig, Variant
+from rppdyn.jobs.config.base import refuse
+from rppdyn.settings import ConfigError, Count, Integer, Natural, Positive, setting, settings
 
 
-def option(default: Any, text: str, metavar: str | None = None, name: str | None = None, **words: Any) -> Any:
+def option(default: Any, text: str, metavar: str | None = None, name: str | None = None, **limits: Any) -> Any:
     """A field that is a flag of the command line.
 
     Args:
         text: a line of help, behind which a number has its default.
         name: name of the flag; None: the field's.
-        words: more for argparse.
     """
-    return field(default=default, metadata={"flag": name, "help": text, "metavar": metavar, **words})
+    return setting(default, text, json_schema_extra={"flag": name, "metavar": metavar}, **limits)
 
 
 def word(text: str, metavar: str, **words: Any) -> Any:
-    """A field that is a word of the command line without a flag."""
-    return field(metadata={"help": text, "metavar": metavar, **words})
+    """A field that is a word of the command line without a flag; with more words for argparse."""
+    return setting(..., text, json_schema_extra={"metavar": metavar, **words})
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def _writable(path: str) -> str:
+    """Refuse a file that can't be written, before the work: a folder, one in a folder that is not there, a protected one."""
+    target = Path(path)
+    if target.is_dir():
+        raise ValueError("is a folder; give a file")
+    if not target.parent.is_dir():
+        raise ValueError(f"there is no folder {target.parent}; make it first, or give another place")
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise ValueError("can't be written there; give another place")
+    return path
+
+
+def _ends_in(*suffixes: str) -> AfterValidator:
+    def check(path: str) -> str:
+        if Path(path).suffix not in suffixes:
+            raise ValueError(f"must end in {', '.join(suffixes)}")
+        return path
+
+    return AfterValidator(check)
+
+
+Output = Annotated[str, AfterValidator(_writable)]
+Picture = Annotated[Output, _ends_in(".png", ".svg", ".pdf")]
+
+
+def _each_once(runs: list[str]) -> list[str]:
+    """Refuse a run that is named twice, as what it has would be counted twice."""
+    paths = [Path(run).resolve() for run in runs]
+    for run, path in zip(runs, paths, strict=True):
+        if paths.count(path) > 1:
+            raise ConfigError(f"{run} is given twice: name each run once")
+    return runs
+
+
+Runs = Annotated[list[str], AfterValidator(_each_once)]
+
+
+def different_files(config: Any, *names: str) -> None:
+    """Refuse one file in two places of a verb."""
+    first, second = ((name, getattr(config, name)) for name in names)
+    if first[1] is not None and second[1] is not None and Path(first[1]).resolve() == Path(second[1]).resolve():
+        raise ConfigError(f"--{first[0]} {first[1]} and --{second[0]} {second[1]} are one file; give two")
+
+
+def trusted(what: str, kind: str, trust: bool) -> None:
+    """Refuse what runs code when it is loaded, unless the user trusts it, and files that are not there."""
+    if not Path(what).is_file():
+        raise ConfigError(f"{what}: there is no such file; give the path of a {kind}")
+    if not trust:
+        raise ConfigError(
+            f"{what} is a {kind}, and loading it runs the code it holds: add --trust if you know where it is from"
+        )
 
 
 TRUST = "let the file run code, its own or of modules it names: you know where it is from"
@@ -56,7 +105,7 @@ def _env_of_files() -> Any:
     return option(None, "of stable-baselines3 files: the environment that they play in", "ENV")
 
 
-@dataclass
+@settings
 class EvaluateAgentConfig:
     """`rppdyn evaluate-agent`."""
 
@@ -65,16 +114,14 @@ class EvaluateAgentConfig:
         "pretrained:NAME, an agent that comes with rppdyn (pretrained:Walker2d-v5)",
         "RUN",
     )
-    episodes: int = option(10, "how many")
-    seed: int = _seed_of_episodes()
-    video: str | None = option(None, "film the first episode: a .gif or .mp4", "FILE")
+    episodes: Count = option(10, "how many")
+    seed: Natural = _seed_of_episodes()
+    video: Output | None = option(None, "film the first episode: a .gif or .mp4", "FILE")
     env: str | None = option(None, "of a file: the environment that it plays in", "ENV")  # None: that of its symmetry
     trust: bool = _trust()
     vecnormalize: str | None = _vecnormalize()
 
     def __post_init__(self) -> None:
-        flags(self, episodes=1, seed=0)
-        file("--video", self.video)
         policy_file(self, self.run)
 
     @property
@@ -83,28 +130,23 @@ class EvaluateAgentConfig:
         return kind_of_policy(self.run)
 
 
-@dataclass
+@settings
 class ExportConfig:
     """`rppdyn export`."""
 
     what: str = word("the folder of a run of train-agent, a stable-baselines3 .zip, or pretrained:NAME", "WHAT")
-    onnx: str | None = option(None, "write an ONNX model, .onnx", "FILE")
-    torch: str | None = option(None, "write a program of torch.export, .pt2", "FILE")
+    onnx: Annotated[Output, _ends_in(".onnx")] | None = option(None, "write an ONNX model, .onnx", "FILE")
+    torch: Annotated[Output, _ends_in(".pt2")] | None = option(None, "write a program of torch.export, .pt2", "FILE")
     # None: that of its symmetry
     env: str | None = option(None, "of a .zip: the environment that the files are checked in", "ENV")
-    states: int = option(1000, "how many they are checked on")
-    seed: int = _seed_of_episodes()
+    states: Count = option(1000, "how many they are checked on")
+    seed: Natural = _seed_of_episodes()
     trust: bool = _trust()
     vecnormalize: str | None = _vecnormalize()
 
     def __post_init__(self) -> None:
-        flags(self, states=1, seed=0)
         if self.onnx is None and self.torch is None:
             raise ConfigError("--onnx FILE or --torch FILE is missing: say which file is to be written")
-        for name, path, suffix in (("--onnx", self.onnx, ".onnx"), ("--torch", self.torch, ".pt2")):
-            file(name, path)
-            if path is not None and Path(path).suffix != suffix:
-                raise ConfigError(f"{name} {path}: must end in {suffix}")
         policy_file(self, self.what)
         if self.kind not in ("run", PRETRAINED, POLICIES[".zip"]):
             raise ConfigError(f"{self.what} is a {self.kind}, exported already: give a run or a stable-baselines3 .zip")
@@ -159,7 +201,7 @@ def policy_file(config: EvaluateAgentConfig | ExportConfig, path: str) -> None:
 SUBJECTS = {".zip": "stable-baselines3 file", ".pt2": "torch.export program"}
 
 
-@dataclass
+@settings
 class EquivarianceConfig:
     """`rppdyn equivariance`."""
 
@@ -182,9 +224,9 @@ class EquivarianceConfig:
         "SOURCE",
         "--from",
     )
-    states: int = option(2000, "how many, evenly spaced in what there is")
-    episodes: int = option(10, "how many episodes they are taken from")
-    seed: int = _seed_of_episodes()
+    states: Count = option(2000, "how many, evenly spaced in what there is")
+    episodes: Count = option(10, "how many episodes they are taken from")
+    seed: Natural = _seed_of_episodes()
     image: str | None = option(
         None,
         "images for module:function, a model of images or a function that makes one: .npy or .npz (n, channels, "
@@ -198,14 +240,11 @@ class EquivarianceConfig:
     whole: str | None = option(None, "modules of it that are taken as one layer each", "NAMES")
     trust: bool = _trust()
     vecnormalize: str | None = _vecnormalize()
-    json: str | None = option(None, "where the result goes (RUN/equivariance.json)", "FILE")
-    figure: str | None = option(None, "where it is drawn: png, svg, pdf (RUN/figures/equivariance.png)", "FILE")
+    json: Output | None = option(None, "where the result goes (RUN/equivariance.json)", "FILE")
+    figure: Picture | None = option(None, "where it is drawn: png, svg, pdf (RUN/figures/equivariance.png)", "FILE")
 
     def __post_init__(self) -> None:
-        flags(self, states=1, episodes=1, seed=0)
-        file("--json", self.json)
-        figure("--figure", self.figure)
-        different_files(json=self.json, figure=self.figure)
+        different_files(self, "json", "figure")
         if self.kind != SUBJECTS[".zip"]:
             refuse({"--vecnormalize": self.vecnormalize}, f"{self.what} is no stable-baselines3 file; leave it out")
         if self.image is not None:
@@ -257,7 +296,7 @@ class EquivarianceConfig:
         return self.group, self.rep_in, self.rep_out  # type: ignore[return-value]
 
 
-@dataclass
+@settings
 class DiscoverConfig:
     """`rppdyn discover`."""
 
@@ -284,15 +323,13 @@ class DiscoverConfig:
         "STATES",
         "--from",
     )
-    episodes: int = option(5, "of an agent, that states are from")
-    states: int = option(500, "how many at most")
-    seed: int = option(0, "of normal states")
-    json: str | None = option(None, "where the result is written (RUN/discover.json)", "FILE")
+    episodes: Count = option(5, "of an agent, that states are from")
+    states: Count = option(500, "how many at most")
+    seed: Natural = option(0, "of normal states")
+    json: Output | None = option(None, "where the result is written (RUN/discover.json)", "FILE")
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
-        flags(self, states=1, episodes=1, seed=0)
-        file("--json", self.json)
         given = {"--rep-in": self.rep_in, "--rep-out": self.rep_out}
         if self.kind == "run":
             if re.search(r"-v\d+$", self.what) and not Path(self.what).exists():
@@ -323,52 +360,40 @@ class DiscoverConfig:
         return self.family, (self.rep_in, self.rep_out)
 
 
-@dataclass
+@settings
 class PredictConfig:
     """`rppdyn predict`."""
 
     run: str = word("a finished run", "RUN")
-    data: str = option("", "an NPZ file with the arrays that the model takes, or data as the fit took them", "FILE")
-    out: str = option("", "where the array `prediction` is written (.npz)", "FILE")
-    members: str = option("mean", "mean over seeds (the default), or all", "WHICH")
+    data: str = option(..., "an NPZ file with the arrays that the model takes, or data as the fit took them", "FILE")
+    out: Annotated[Output, _ends_in(".npz")] = option(..., "where the array `prediction` is written (.npz)", "FILE")
+    members: Literal["mean", "all"] = option("mean", "mean over seeds (the default), or all", "WHICH")
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
-        if not self.data or not self.out:
-            raise ConfigError("--data FILE and --out FILE are needed: what is predicted from, and where it is written")
-        file("--out", self.out)
-        if Path(self.out).suffix != ".npz":
-            raise ConfigError(f"--out {self.out}: must end in .npz")
-        require("--members", self.members, self.members in ("mean", "all"), "mean or all")
-        different_files(data=self.data, out=self.out)
+        different_files(self, "data", "out")
 
 
-PLAYS = ("exploring", "deterministic")
-
-
-@dataclass
+@settings
 class CollectConfig:
     """`rppdyn collect`."""
 
     env: EnvConfig | None = None  # None: that of the run
     source: str | None = None  # a run's folder or a stable-baselines3 zip; None: random actions
-    play: str | None = option(
-        None,
-        "episodes of the policy, in place of a run's replay buffer; a .zip explores unless told otherwise",
-        choices=PLAYS,
+    play: Literal["exploring", "deterministic"] | None = option(
+        None, "episodes of the policy, in place of a run's replay buffer; a .zip explores unless told otherwise"
     )
-    steps: int | None = option(None, "how many at least, in whole episodes (50000, or all that a replay buffer holds)")
-    seed: int = option(0, "of resets and actions, or of which episodes are drawn")
+    steps: Count | None = option(
+        None, "how many at least, in whole episodes (50000, or all that a replay buffer holds)"
+    )
+    seed: Natural = option(0, "of resets and actions, or of which episodes are drawn")
     name: str | None = option(None, "the dataset's Minari id (rppdyn/ENV/SOURCE-v0)", "ID")
     trust: bool = _trust()
     vecnormalize: str | None = _vecnormalize()
 
     def __post_init__(self) -> None:
-        flags(self, steps=1, seed=0)
         if self.env is None and self.kind != "run":
             raise ConfigError("env= is missing: name the environment, for example env=Swimmer-v5")
-        if self.play is not None:
-            require("play", self.play, self.play in PLAYS, " or ".join(PLAYS))
         if self.kind == "random" and self.play is not None:
             raise ConfigError(f"--play {self.play} with --random: there is no policy to play; leave out one of the two")
         if self.kind != "file":
@@ -398,96 +423,85 @@ def agent_files(config: ReportConfig | FigureConfig) -> None:
         refuse({"--env": config.env}, "a run has an environment of its own; leave it out")
 
 
-@dataclass
+@settings
 class ReportConfig:
     """`rppdyn report`."""
 
-    runs: list[str] = word(  # noqa: RUF009
+    runs: Runs = word(
         "run folders, those that differ in the seed alone go together; stable-baselines3 .zip files, which play episodes",
         "RUN",
         nargs="+",
     )
-    out: str = option("report.html", "the page (report.html)", "FILE")
+    out: Annotated[Output, _ends_in(".html", ".htm")] = option("report.html", "the page (report.html)", "FILE")
     env: str | None = _env_of_files()
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
-        each_once(self.runs)
         agent_files(self)
-        if Path(self.out).suffix not in (".html", ".htm"):
-            raise ConfigError(f"--out {self.out}: must end in .html")
-        file("--out", self.out)
 
 
-@dataclass
+@settings
 class FigureConfig:
     """`rppdyn figure`."""
 
-    runs: list[str] = word(  # noqa: RUF009
+    runs: Runs = word(
         "run folders, of agents or of fits; agents that differ in the seed alone are one curve; or .zip of "
         "stable-baselines3",
         "RUN",
         nargs="+",
     )
-    out: str = option(MISSING, "the picture: png, svg, pdf", "FILE")
-    json: str | None = option(None, "also write the runs' configurations, results and metrics to FILE", "FILE")
+    out: Picture = option(..., "the picture: png, svg, pdf", "FILE")
+    json: Annotated[Output, _ends_in(".json")] | None = option(
+        None, "also write the runs' configurations, results and metrics to FILE", "FILE"
+    )
     env: str | None = _env_of_files()
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
-        each_once(self.runs)
         agent_files(self)
-        figure("--out", self.out)
-        if self.json is not None and Path(self.json).suffix != ".json":
-            raise ConfigError(f"--json {self.json}: must end in .json")
-        file("--json", self.json)
 
 
-@dataclass
+@settings
 class AuditConfig:
     """`rppdyn audit`."""
 
-    what: str = word("module:function, which maps observations (n, dim) to their images", "WHAT")
-    model: str = option(MISSING, "the robot: an .xml or .urdf file, or an environment", "FILE")
-    observation: str = option(MISSING, "a YAML file that lists the terms", "TERMS")
-    actions: str | None = option(None, "module:function for actions, where WHAT maps observations only", "WHAT")
+    what: Annotated[str, Field(pattern=":")] = word(
+        "module:function, which maps observations (n, dim) to their images", "WHAT"
+    )
+    model: str = option(..., "the robot: an .xml or .urdf file, or an environment", "FILE")
+    observation: str = option(..., "a YAML file that lists the terms", "TERMS")
+    actions: Annotated[str, Field(pattern=":")] | None = option(
+        None, "module:function for actions, where WHAT maps observations only", "WHAT"
+    )
     symmetry: str | None = option(None, "which one, for example left-right (the file's own); several: a+b", "NAME")
-    states: int = option(40, "how many are mirrored, stepped and compared")
-    seed: int = option(0, "of these states")
-    json: str | None = option(None, "also write what was found to FILE", "FILE")
-
-    def __post_init__(self) -> None:
-        for name, value in (("WHAT", self.what), ("--actions", self.actions)):
-            require(name, value, value is None or ":" in value, "a function, as module:function")
-        flags(self, states=1, seed=0)
-        file("--json", self.json)
+    states: Count = option(40, "how many are mirrored, stepped and compared")
+    seed: Natural = option(0, "of these states")
+    json: Output | None = option(None, "also write what was found to FILE", "FILE")
 
 
-@dataclass
+@settings
 class CertifyConfig:
     """`rppdyn certify`."""
 
     what: str = word("an environment's identifier, for example Walker2d-v5, or an .xml or .urdf file", "WHAT")
     symmetry: str | None = option(None, "which one, for example D4 (the default one); several: a+b", "NAME")
-    variant: str = option("derived", "published: as the papers have it", choices=VARIANTS)
+    variant: Variant = option("derived", "published: as the papers have it")
     spec: str | None = option(
         None, "a file of a symmetry of yours, or of the terms that the environment observes", "FILE"
     )
-    states: int = option(400, "how many are mirrored, stepped and compared")
-    seed: int = option(0, "of the states and actions that are compared")
-    solver: str = option("stock", "tight: solve contact forces to rounding", choices=("stock", "tight"))
-    control_scale: float = option(
-        1.0, "share of the range that random controls are drawn from, for a robot that falls over"
+    states: Integer = option(400, "how many are mirrored, stepped and compared", ge=20)
+    seed: Natural = option(0, "of the states and actions that are compared")
+    solver: Literal["stock", "tight"] = option("stock", "tight: solve contact forces to rounding")
+    control_scale: Positive = option(
+        1.0, "share of the range that random controls are drawn from, for a robot that falls over", le=1
     )
-    json: str | None = option(None, "also write the certificate to FILE", "FILE")
-    figure: str | None = option(None, "also draw it (png, svg or pdf)", "FILE")
+    json: Output | None = option(None, "also write the certificate to FILE", "FILE")
+    figure: Picture | None = option(None, "also draw it (png, svg or pdf)", "FILE")
     rank: bool = option(False, "also repair what deviates in the model, one by one, and rank it by its effect")
     log: str | None = option(None, "name the part that is at fault in these transitions instead", "DATASET", "--from")
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
-        flags(self, states=20, seed=0)
-        require("--control-scale", self.control_scale, 0 < self.control_scale <= 1, "above 0 and at most 1")
         other = {"--figure": self.figure, "--rank": self.rank, "--symmetry": self.symmetry, "--spec": self.spec}
         if self.log is not None and (given := [name for name, value in other.items() if value]):
             raise ConfigError(
@@ -497,9 +511,7 @@ class CertifyConfig:
             raise ConfigError(f"--variant {self.variant} and --spec {self.spec} are two symmetries: leave out one")
         if self.spec is not None and self.is_model_file:
             raise ConfigError(f"--spec {self.spec}: {self.what} is a model without an observation; give an environment")
-        file("--json", self.json)
-        figure("--figure", self.figure)
-        different_files(json=self.json, figure=self.figure)
+        different_files(self, "json", "figure")
 
     @property
     def is_model_file(self) -> bool:

@@ -6,7 +6,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,40 +23,29 @@ from omegaconf import DictConfig, OmegaConf
 
 from rppdyn.errors import search_modules
 from rppdyn.jobs.config.agent import OTHERS, SAC_ONLY, EnvConfig
-from rppdyn.jobs.config.base import ConfigError, RunConfig, did_you_mean
-from rppdyn.jobs.config.schemas import (
-    CONFIGS,
-    SCHEMAS,
-    choices,
-    groups,
-    help_of,
-    is_section,
-    kinds_of,
-    known_keys,
-    name_of,
-    one_line,
-    open_keys,
-    unknown_key,
-)
+from rppdyn.jobs.config.base import RunConfig
+from rppdyn.jobs.config.schemas import CONFIGS, SCHEMAS, choices, groups, name_of, one_line
 from rppdyn.runs import RunFolder, RunFolderError, differences
 from rppdyn.runs.files import plain
 from rppdyn.runs.ownership import is_own
 from rppdyn.runs.session import missing_package
+from rppdyn.settings import ConfigError, defaults, did_you_mean, keys_of, read, unknown_key, written
 
 ENVIRONMENT_PACKAGES = {"gymnasium_robotics": "gymnasium-robotics", "shimmy": "'shimmy[dm-control]'"}
 """Modules that environments are named by, and what installs them."""
 
-OPEN_LAUNCHER_KEYS = ("hydra.launcher.ray.init", "hydra.launcher.ray.remote")  # dictionaries of Ray's own arguments
+OPEN_KEYS = ("hydra.launcher.ray.init.", "hydra.launcher.ray.remote.", "hydra.sweeper.params.", "hydra.job.env_set.")
+"""Dictionaries of Hydra's configuration that take names of the user's own."""
 
 
 def composed(name: str, overrides: Sequence[str]) -> Any:
-    """The configuration `name` with overrides, as its dataclass; ranges have been checked.
+    """The configuration `name` with overrides, checked.
 
     Raises:
         ConfigError: one line that names the key or the choice, the value and the remedy.
     """
     with _hydra(name, overrides) as prepared:
-        for override in map(_parsed, prepared):
+        for override in map(_parsed, map(_quoted, overrides)):
             if override.is_sweep_override():
                 word = str(override.input_line)
                 remedy = "add --multirun to run each, or write [a,b] for a list"
@@ -72,10 +61,12 @@ def show(name: str, overrides: Sequence[str], kind: str) -> None:
     Raises:
         ConfigError: it can't be used.
     """
-    composed(name, overrides)
+    config = composed(name, overrides)
+    if kind == "job":
+        print(OmegaConf.to_yaml(OmegaConf.create(plain(asdict(config)))))
+        return
     with _hydra(name, overrides) as prepared:
-        hydra = _instance()
-        hydra.show_cfg(name, prepared, kind, package=None)
+        _instance().show_cfg(name, prepared, kind, package=None)
 
 
 def environment(words: Sequence[str]) -> EnvConfig | None:
@@ -101,7 +92,7 @@ def composed_sweep(name: str, overrides: Sequence[str]) -> list[Any]:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     with _hydra(name, overrides) as prepared, one_line(name):
-        _composed_node(name, [word for word in prepared if _is_hydra(word)])  # a launcher that isn't there
+        hydra_compose(name, [word for word in prepared if _is_hydra(word)])  # a launcher that isn't there
         task = [_parsed(word) for word in prepared if not _is_hydra(word)]
         for override in task:  # a later remark of Hydra's would come after the first jobs
             if override.is_sweep_override() and not override.is_discrete_sweep():
@@ -146,8 +137,8 @@ def composed_search(name: str, overrides: Sequence[str]) -> Any:
             )
         for override in varied:
             key = override.get_key_element().lstrip("+~")
-            if key not in known_keys(SCHEMAS[name]) and key not in groups(name) and not key.startswith("hydra"):
-                raise ConfigError(unknown_key(key, name))
+            if key not in keys_of(SCHEMAS[name]) and key not in groups(name) and not key.startswith("hydra"):
+                raise ConfigError(unknown_key(key, SCHEMAS[name]))
         return _compose(name, [word for word, each in zip(prepared, parsed, strict=True) if each not in varied])
 
 
@@ -173,12 +164,10 @@ def search(name: str, overrides: Sequence[str], task: Callable[[DictConfig], flo
     }
 
 
-def as_config(name: str, node: DictConfig) -> Any:
-    """The dataclass of a composed configuration; refuses keys that the dataclass lacks, checks ranges."""
-    schema = SCHEMAS[name]
+def as_config(name: str, node: Any) -> Any:
+    """The settings of a composed configuration."""
     with one_line(name):
-        _check_keys(node, schema, name)
-        return OmegaConf.to_object(node)
+        return read(SCHEMAS[name], OmegaConf.to_container(node, resolve=True))
 
 
 def from_run(name: str, folder: RunFolder, overrides: Sequence[str] = (), *, trust: bool = False) -> Any:
@@ -211,7 +200,7 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
         ConfigError: an override is malformed, names a key that the configuration lacks, or has an impossible value.
     """
     with one_line(name):
-        base = OmegaConf.merge(OmegaConf.structured(SCHEMAS[name]), stored)
+        node = OmegaConf.create(stored)
         for override in map(_parsed, map(_quoted, overrides)):
             key = override.get_key_element().lstrip("+~")
             if override.is_sweep_override():
@@ -220,16 +209,8 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
                 raise ConfigError(
                     f"{override.input_line}: a resumed run keeps its {key}; leave it out, or begin another run"
                 )
-            if override.is_delete():
-                raise ConfigError(
-                    f"{override.input_line}: a resumed run keeps its keys; leave it out, or begin another run"
-                )
-            is_open = any(key.startswith(f"{mapping}.") for mapping in open_keys(SCHEMAS[name]))
-            if not (is_open or key in known_keys(SCHEMAS[name])):
-                raise ConfigError(unknown_key(key, name))
-            OmegaConf.update(base, key, override.value(), merge=False, force_add=is_open)
-        assert isinstance(base, DictConfig)
-        return as_config(name, base)
+            OmegaConf.update(node, key, override.value(), merge=False, force_add=True)
+        return as_config(name, node)
 
 
 def name_of_run(folder: RunFolder) -> str:
@@ -239,7 +220,7 @@ def name_of_run(folder: RunFolder) -> str:
         RunFolderError: the file can't be read.
     """
     stored = OmegaConf.create(folder.config())
-    found = {name: [key for key in known_keys(schema) if _holds(stored, key)] for name, schema in SCHEMAS.items()}
+    found = {name: [key for key in keys_of(schema) if _holds(stored, key)] for name, schema in SCHEMAS.items()}
     return max(found, key=lambda name: len(found[name]))
 
 
@@ -251,7 +232,6 @@ def _holds(node: DictConfig, key: str) -> bool:
 
 def describe(name: str) -> str:
     """The choices of each group, and every key with its default, for a help text."""
-    schema = SCHEMAS[name]
     with _hydra(name, []):
         node = hydra_compose(config_name=name)
     lines = ["choices:"]
@@ -259,28 +239,20 @@ def describe(name: str) -> str:
         lines.append(f"  {group}={' | '.join(choices(group, name))}")
     of_choices = " (a choice brings its own)" if groups(name) else ""
     lines += ["", f"keys and defaults{of_choices}:"]
-    for key, text in help_of(schema).items():
-        value = OmegaConf.select(node, key)
+    for key, item in keys_of(SCHEMAS[name]).items():
+        value = OmegaConf.select(node, key, default="")
+        value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
         is_optional = key.startswith(tuple(f"agent.{other}." for other in OTHERS))
-        default = "" if is_optional and value is None else _written(value)
-        lines.append(f"  {key}={default}\n      {text}")
+        lines.append(f"  {key}={'' if is_optional else written(value)}\n      {item.description}")
     return "\n".join(lines)
 
 
 def _compose(name: str, overrides: Sequence[str]) -> Any:
     with one_line(name):
-        node = _composed_node(name, overrides)
+        node = hydra_compose(config_name=name, overrides=list(overrides))
+        if any(map(_is_hydra, overrides)):  # which are refused here as well
+            hydra_compose(name, list(overrides), return_hydra_config=True)
     return as_config(name, node)
-
-
-def _composed_node(name: str, overrides: Sequence[str]) -> DictConfig:
-    node = hydra_compose(config_name=name, overrides=list(overrides))
-    if any(map(_is_hydra, overrides)):
-        _check_keys(node, SCHEMAS[name], name)
-        chosen = [word for word in overrides if word.lstrip("+~").startswith("hydra/")]  # which bring keys of their own
-        own, asked = (hydra_compose(name, words, return_hydra_config=True).hydra for words in (chosen, list(overrides)))
-        _check_hydra_keys(asked, own)
-    return node
 
 
 def _instance() -> Hydra:
@@ -292,7 +264,7 @@ def _instance() -> Hydra:
 @contextmanager
 def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
     """Hydra initialised on the packaged configurations; yields the overrides, made ready."""
-    ConfigStore.instance().store(name=f"{name}_schema", node=SCHEMAS[name])
+    ConfigStore.instance().store(name=f"{name}_schema", node=defaults(SCHEMAS[name]))
     overrides = [_quoted(override) for override in overrides]
     for override in overrides:
         _parsed(override)
@@ -303,7 +275,7 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
             override, key, next((word for word in reversed(overrides) if word.startswith("agent=")), "agent=sac")
         )
     with initialize_config_module(CONFIGS[name], version_base="1.3", job_name=name.replace("_", "-")):
-        yield [_prepared(SCHEMAS[name], override) for override in overrides]
+        yield [_prepared(name, override) for override in overrides]
 
 
 def _check_agent(override: str, key: str, chosen: str) -> None:
@@ -335,25 +307,24 @@ def _quoted(override: str) -> str:
 
 def _parsed(override: str) -> Override:
     try:
-        return OverridesParser.create().parse_override(override)
+        parsed = OverridesParser.create().parse_override(override)
     except HydraException as error:
         raise ConfigError(
             f"{override!r} is no override: write key=value, and quotes around a value with special characters"
         ) from error
+    if parsed.is_delete():
+        raise ConfigError(f"{override}: a configuration keeps its keys; leave it out")
+    return parsed
 
 
-def _prepared(schema: type, override: str) -> str:
-    """An override as Hydra wants it: environments without a file get a node, open dictionaries a `++`."""
-    key, equals, value = override.partition("=")
-    if equals and key == "+experiment":  # the group has a default (none), which Hydra would have overridden without +
-        return override.removeprefix("+")
-    if equals and key == "env":
+def _prepared(name: str, override: str) -> str:
+    """An override as Hydra wants it: environments without a file get a node, and keys, which the settings check, a `++`."""
+    word = override.lstrip("+")
+    key, _, value = word.partition("=")
+    if key == "env":
         _offer_environments(value)
-    elif equals and any(
-        key == name or key.startswith(f"{name}.") for name in (*open_keys(schema), *OPEN_LAUNCHER_KEYS)
-    ):
-        return f"++{override}"
-    return override
+    is_open = word.startswith(OPEN_KEYS) or not (_is_hydra(word) or key in groups(name))
+    return f"++{word}" if is_open else word
 
 
 def _offer_environments(value: str) -> None:
@@ -436,49 +407,6 @@ def _registered(env_id: str) -> bool:
 
 def _is_hydra(override: str) -> bool:
     return override.lstrip("+~").startswith(("hydra.", "hydra/"))
-
-
-def _check_keys(node: DictConfig, schema: type, configuration: str, prefix: str = "") -> None:
-    """Refuse what Hydra lets through: keys added with `+` that the dataclass lacks, keys removed with `~`."""
-    kinds = kinds_of(schema)
-    for key in map(str, node):
-        if key not in kinds:
-            raise ConfigError(unknown_key(f"{prefix}{key}", configuration))
-    for name, kind in kinds.items():
-        if name not in node:
-            raise ConfigError(
-                f"key {prefix + name!r} is missing: leave out the override that starts with ~; a file that was damaged needs "
-                "another copy"
-            )
-        if is_section(kind):
-            _check_keys(node[name], kind, configuration, f"{prefix}{name}.")
-
-
-def _check_hydra_keys(node: DictConfig, own: Any, prefix: str = "hydra") -> None:
-    """Refuse keys added to Hydra's configuration that it has no use for: neither in its schema nor in what it has anyway."""
-    known = OmegaConf.get_type(node)
-    if not (isinstance(known, type) and is_dataclass(known)):
-        return  # a dictionary of the user's own
-    defaults: Any = own if isinstance(own, DictConfig) else {}
-    names = [item.name for item in fields(known)]
-    for key in map(str, node):
-        if key not in names and key not in defaults:
-            raise ConfigError(
-                f"unknown key '{prefix}.{key}'{did_you_mean(key, names)}; Hydra's documentation lists its own"
-            )
-        child = None if OmegaConf.is_missing(node, key) else node.get(key)
-        if isinstance(child, DictConfig):
-            has_default = key in defaults and not OmegaConf.is_missing(defaults, key)
-            _check_hydra_keys(child, defaults.get(key) if has_default else None, f"{prefix}.{key}")
-
-
-def _written(value: Any) -> str:
-    """A value as an override would write it."""
-    if value is None:
-        return "null"
-    if OmegaConf.is_config(value):
-        return str(OmegaConf.to_container(value)).replace(" ", "")
-    return str(value)
 
 
 # -- keys of the user's own data, which need no section ----------------------------------------------------------------

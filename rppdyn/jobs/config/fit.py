@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from omegaconf import MISSING
+from pydantic import Field
 
-from rppdyn.jobs.config.agent import ARCHITECTURES
+from rppdyn.jobs.config.agent import Architecture
 from rppdyn.jobs.config.base import (
     AUTO,
     LEARNED,
     LEARNED_FROM,
-    ConfigError,
+    Activation,
+    Bilinear,
+    Chain,
+    Columns,
     RunConfig,
-    activation,
+    Shares,
     at_least,
-    bilinear,
-    chain,
-    column_names,
+    check_model,
     file_stem,
-    free_variance,
     free_variance_number,
-    number,
-    one_of,
-    positive,
-    require,
-    shares,
-    variance,
     without,
 )
+from rppdyn.settings import (
+    ConfigError,
+    Count,
+    Natural,
+    Number,
+    Positive,
+    Text,
+    Variance,
+    setting,
+    settings,
+    settle,
+)
 
-NETWORKS = ("rpp", "emlp", "mlp")
-SYSTEMS = ("hamiltonian", "ode")
-PENDULUMS = ("pendulum", "windy_pendulum")
-SCHEDULES = ("cosine", "constant")
-DTYPES = ("float32", "float64")
-CURVATURES = ("joint", "kronecker")
-OBJECTIVES = ("map", "marginal_likelihood")
-FISHER = ("exact", "sampled")
-ROLLOUT_METHODS = ("dopri5", "rk4")
+Layer = Count | Text
 OWN = "own"
 """The task of the user's own data."""
 MOST_SEEDS = 1000
@@ -52,48 +49,48 @@ MOST_TEST_STEPS = 100_000
 """Limit of rk4's steps to the horizon, each of whose states is held in memory."""
 
 
-@dataclass
+@settings
 class NetworkConfig:
     """The network: which pathways, how wide, how much each is believed."""
 
-    kind: str = MISSING  # rpp (both pathways), emlp (strict), mlp (no symmetry); written by model=
-    hidden: Any = (
-        384  # channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer
+    kind: Literal["rpp", "emlp", "mlp"] = setting(
+        ..., "rpp (both pathways), emlp (strict), mlp (no symmetry); written by model="
     )
-    num_layers: int = 3  # as many as hidden lists, where it is a list
-    equivariant_variance: float = 1e5  # prior variance of the equivariant pathway; 0 removes it
-    free_variance: Any = (
-        1.0  # prior variance of the free pathway; or learned: objective=marginal_likelihood, from narrow variances
+    hidden: Layer | Annotated[list[Layer], Field(min_length=1)] = setting(
+        384, 'channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer'
     )
-    architecture: str = "auto"  # hidden representation: of the group's regular one, of tensors, or what fits the group
-    activation: str | None = None  # swish, relu, tanh, ..., as rppdyn.nn.ACTIVATIONS has them; null: swish
-    bilinear: Any = "auto"  # channelwise for infinite groups; published (true), channelwise, false; null: published
-    bilinear_maps: int | None = None  # copies of a tensor that multiply others; null: as many as it has dimensions
-    groups: Any = (
-        None  # of model rpp, a chain in the place of the task's group, which it begins with: ["O(3)","O2eR3()"]
+    num_layers: Count = setting(3, "as many as hidden lists, where it is a list")
+    equivariant_variance: Variance = setting(1e5, "prior variance of the equivariant pathway; 0 removes it")
+    free_variance: Literal["learned"] | Variance = setting(
+        1.0,
+        "prior variance of the free pathway; or learned: objective=marginal_likelihood, from narrow variances",
     )
-    variances: Any = (
-        None  # with groups, in the place of both variances: one for each group, and the free pathway's last
+    architecture: Architecture = setting(
+        "auto", "hidden representation: of the group's regular one, of tensors, or what fits the group"
+    )
+    activation: Activation | None = setting(
+        None, "swish, relu, tanh, ..., as rppdyn.nn.ACTIVATIONS has them; null: swish"
+    )
+    bilinear: Bilinear = setting(
+        "auto", "channelwise for infinite groups; published (true), channelwise, false; null: published"
+    )
+    bilinear_maps: Count | None = setting(
+        None, "copies of a tensor that multiply others; null: as many as it has dimensions"
+    )
+    groups: Chain = setting(
+        None,
+        'of model rpp, a chain in the place of the task\'s group, which it begins with: ["O(3)","O2eR3()"]',
+    )
+    variances: list[Variance] | None = setting(
+        None, "with groups, in the place of both variances: one for each group, and the free pathway's last"
     )
 
-    words: ClassVar[tuple[str, ...]] = (LEARNED,)  # that free_variance may be
+    refused_with_groups: ClassVar[tuple[str, ...]] = (LEARNED,)  # words for free_variance
 
     def __post_init__(self) -> None:
-        one_of("model.kind", self.kind, NETWORKS)
-        one_of("model.architecture", self.architecture, ARCHITECTURES)
-        activation("model.activation", self.activation)
-        bilinear("model.bilinear", self.bilinear)
-        if self.bilinear_maps is not None:
-            at_least("model.bilinear_maps", self.bilinear_maps, 1)
-        self._check_hidden()
-        variance("model.equivariant_variance", self.equivariant_variance)
-        self.free_variance = free_variance(
-            "model.free_variance", self.free_variance, self.kind, self.words, self.equivariant_variance
-        )
-        used = {"rpp": ("equivariant", "free"), "emlp": ("equivariant",), "mlp": ("free",)}[self.kind]
-        if not any(getattr(self, f"{name}_variance") for name in used):
-            raise ConfigError(f"model.{used[0]}_variance=0: no pathway is left of model {self.kind}; make it positive")
-        chain(self.groups, self.variances, self.kind, self.free_variance, words=())
+        check_model(self)
+        if isinstance(self.hidden, list):
+            settle(self, num_layers=len(self.hidden))
 
     @property
     def free(self) -> float:
@@ -102,223 +99,168 @@ class NetworkConfig:
 
     def learn(self) -> None:
         """Put the variances where learning begins in the place of the word."""
-        self.equivariant_variance = min(self.equivariant_variance, LEARNED_FROM[0])
-        self.free_variance = LEARNED_FROM[1]
-
-    def _check_hidden(self) -> None:
-        layers = self.hidden if isinstance(self.hidden, list) else [self.hidden]
-        for layer in layers:  # text is read when there is a group
-            if not isinstance(layer, int | str) or isinstance(layer, bool):
-                raise ConfigError(
-                    f"model.hidden={self.hidden}: give a number of channels, a representation such as "
-                    '"64*T(0)+21*T(1)", or a list of these'
-                )
-            if isinstance(layer, int):
-                at_least("model.hidden", layer, 1)
-        if isinstance(self.hidden, list):
-            require("model.hidden", self.hidden, len(layers) > 0, "at least one layer")
-            self.num_layers = len(layers)
-        else:
-            at_least("model.num_layers", self.num_layers, 1)
+        settle(
+            self,
+            equivariant_variance=min(self.equivariant_variance, LEARNED_FROM[0]),
+            free_variance=LEARNED_FROM[1],
+        )
 
 
-@dataclass
+@settings
 class DynamicsModelConfig(NetworkConfig):
     """A vector field: the gradient of a network's Hamiltonian, or a network itself."""
 
-    hidden: Any = 128
-    system: str = MISSING  # hamiltonian, whose field is a gradient, or ode; written by model=
+    hidden: Layer | Annotated[list[Layer], Field(min_length=1)] = setting(
+        128, 'channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer'
+    )
+    system: Literal["hamiltonian", "ode"] = setting(
+        ..., "hamiltonian, whose field is a gradient, or ode; written by model="
+    )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("model.system", self.system, SYSTEMS)
 
-
-@dataclass
+@settings
 class OptimiserConfig:
     """Adam on the maximum a posteriori objective."""
 
-    learning_rate: float = 3e-3  # of Adam, at its highest
-    schedule: str = "cosine"  # of the learning rate: to zero at the end; or constant, as published
-    warm_up: int = 0  # epochs in which the learning rate rises from zero to that of its schedule
-    epochs: int = MISSING  # passes over the training data
-    batch_size: int = 500  # data in a step
-    # of the Gaussian likelihood, in units of the targets' variance, of a pendulum in those of the task; the smaller, the less
-    # the priors weigh
-    noise_variance: float = 1e-4
+    learning_rate: Positive = setting(3e-3, "of Adam, at its highest")
+    schedule: Literal["cosine", "constant"] = setting(
+        "cosine", "of the learning rate: to zero at the end; or constant, as published"
+    )
+    warm_up: Natural = setting(0, "epochs in which the learning rate rises from zero to that of its schedule")
+    epochs: Count = setting(..., "passes over the training data")
+    batch_size: Count = setting(500, "data in a step")
+    noise_variance: Positive = setting(
+        1e-4,
+        "of the Gaussian likelihood, in units of the targets' variance, of a pendulum in those of the task; the smaller, the "
+        "less the priors weigh",
+    )
 
     def __post_init__(self) -> None:
-        positive("optimiser.learning_rate", self.learning_rate)
-        one_of("optimiser.schedule", self.schedule, SCHEDULES)
-        at_least("optimiser.epochs", self.epochs, 1)
-        require(
-            "optimiser.warm_up",
-            self.warm_up,
-            0 <= self.warm_up <= self.epochs,
-            f"a number of epochs, from 0 to optimiser.epochs={self.epochs}",
-        )
-        at_least("optimiser.batch_size", self.batch_size, 1)
-        positive("optimiser.noise_variance", self.noise_variance)
+        at_least("optimiser.epochs", self.epochs, self.warm_up, "optimiser.warm_up")
 
 
-@dataclass
+@settings
 class MarginalLikelihoodConfig:
     """How prior variances are learned, where objective=marginal_likelihood: a few steps of Adam every few epochs."""
 
-    burn_in: int = 10  # epochs before the first
-    every: int = 5  # epochs
-    steps: int = 20  # of Adam on the logarithms of the variances
-    learning_rate: float = 0.1  # of Adam on the logarithms of the variances
-    data: int = 500  # of each member's, for the curvature
-    curvature: str = "joint"  # of all pathways together, exact; or kronecker, for more data than a matrix has rows
-    fisher: str = "sampled"  # random targets for each datum; or exact, one backward pass for each output
-    draws: int = 2  # random targets for each datum, where curvature is joint
-    noise: bool = True  # the variance of the likelihood is learned, too
-    shrink: bool = False  # weights of free pathways fall with their variance
-
-    def __post_init__(self) -> None:
-        for name in ("every", "steps", "data", "draws"):
-            at_least(f"marginal_likelihood.{name}", getattr(self, name), 1)
-        at_least("marginal_likelihood.burn_in", self.burn_in, 0)
-        # variances are exponentials of what it steps in
-        positive("marginal_likelihood.learning_rate", self.learning_rate, 10)
-        one_of("marginal_likelihood.curvature", self.curvature, CURVATURES)
-        one_of("marginal_likelihood.fisher", self.fisher, FISHER)
+    burn_in: Natural = setting(10, "epochs before the first")
+    every: Count = setting(5, "epochs")
+    steps: Count = setting(20, "of Adam on the logarithms of the variances")
+    # variances are exponentials of what it steps in
+    learning_rate: Positive = setting(0.1, "of Adam on the logarithms of the variances", le=10)
+    data: Count = setting(500, "of each member's, for the curvature")
+    curvature: Literal["joint", "kronecker"] = setting(
+        "joint", "of all pathways together, exact; or kronecker, for more data than a matrix has rows"
+    )
+    fisher: Literal["exact", "sampled"] = setting(
+        "sampled", "random targets for each datum; or exact, one backward pass for each output"
+    )
+    draws: Count = setting(2, "random targets for each datum, where curvature is joint")
+    noise: bool = setting(True, "the variance of the likelihood is learned, too")
+    shrink: bool = setting(False, "weights of free pathways fall with their variance")
 
 
-@dataclass
+@settings
 class RegressionTaskConfig:
     """A regression task, the symmetry that networks are given, and how much data there is."""
 
-    name: str = MISSING  # written by task=
-    group: str | None = None  # for example "SL(3)"; null: the task's own
-    strength: float | None = None  # of what breaks the symmetry of the modified inertias; null: 0.3, as published
-    train: int = 1000  # training data of each seed
-    validation: int = 1000  # data to choose by
-    test: int = 1000  # data to measure with
-    augment: bool = False  # training data are moved by random elements of the group, anew in each epoch
-    data: str | None = None  # of task=own: a CSV, NPZ or HDF5 file, or a folder of such
-    inputs: Any = None  # of the user's data, names of columns or arrays, in order; null: x
-    outputs: Any = None  # those of what is predicted; null: y
-    rep: str | None = None  # of the inputs; null: as many vectors of the group as fit
-    rep_out: str | None = None  # of the outputs; null: likewise, or invariants where there are fewer
-    split: Any = field(
-        default_factory=lambda: [0.7, 0.15, 0.15]
-    )  # shares of train, validation, test; or a column of these
-    split_seed: int | None = 0  # by which data are shared out to the three; null: each seed has a split of its own
-    digest: str | None = None  # of the data; written by the run
-    generators: Any = None  # of a group that was discovered; written by the run
+    name: str = setting(..., "written by task=")
+    group: str | None = setting(None, 'for example "SL(3)"; null: the task\'s own')
+    strength: Number | None = setting(
+        None, "of what breaks the symmetry of the modified inertias; null: 0.3, as published"
+    )
+    train: Count = setting(1000, "training data of each seed")
+    validation: Count = setting(1000, "data to choose by")
+    test: Count = setting(1000, "data to measure with")
+    augment: bool = setting(False, "training data are moved by random elements of the group, anew in each epoch")
+    data: str | None = setting(None, "of task=own: a CSV, NPZ or HDF5 file, or a folder of such")
+    inputs: Columns = setting(None, "of the user's data, names of columns or arrays, in order; null: x")
+    outputs: Columns = setting(None, "those of what is predicted; null: y")
+    rep: str | None = setting(None, "of the inputs; null: as many vectors of the group as fit")
+    rep_out: str | None = setting(None, "of the outputs; null: likewise, or invariants where there are fewer")
+    split: Text | Shares = setting([0.7, 0.15, 0.15], "shares of train, validation, test; or a column of these")
+    split_seed: Natural | None = setting(
+        0, "by which data are shared out to the three; null: each seed has a split of its own"
+    )
+    digest: str | None = setting(None, "of the data; written by the run")
+    generators: Any = setting(None, "of a group that was discovered; written by the run")
 
     def __post_init__(self) -> None:
-        for name in ("train", "validation", "test"):
-            at_least(f"task.{name}", getattr(self, name), 1)
         if (self.name == OWN) != (self.data is not None):
             raise ConfigError(
                 f"task={self.name} with data={self.data}: name your file, data=FILE, with task=own or no task="
             )
-        self.inputs, self.outputs = (column_names(f"task.{key}", getattr(self, key)) for key in ("inputs", "outputs"))
-        shares("task.split", self.split)
-        if self.split_seed is not None:
-            at_least("task.split_seed", self.split_seed, 0)
         for key in ("rep", "rep_out"):
             if (text := getattr(self, key)) is not None and self.group is None:
                 raise ConfigError(f"{key}={text} without group=: name the group that it is a representation of")
         if self.augment and self.data is not None and self.group in (None, AUTO):
             raise ConfigError(f"task.augment=true with group={self.group}: name the group whose elements move the data")
-        if self.strength is not None:
-            number("task.strength", self.strength, "a number, or null for the published one")
 
 
-@dataclass
+@settings
 class PendulumTaskConfig:
     """The double spring pendulum, the symmetry that networks are given, and how much of it is seen."""
 
-    name: str = MISSING  # written by task=
-    group: str = "O2eR3()"  # symmetry that networks are given, such as O2eR3() or SO(3)
-    k2: float = 1.0  # of the second spring; 2 is what the published code computes
-    wind: float = (
-        0.0  # eps, the wind's strength; with equal masses it tilts the axis of the symmetry and breaks nothing
+    name: Literal["pendulum", "windy_pendulum"] = setting(..., "written by task=")
+    group: str = setting("O2eR3()", "symmetry that networks are given, such as O2eR3() or SO(3)")
+    k2: Positive = setting(1.0, "of the second spring; 2 is what the published code computes")
+    wind: Number = setting(
+        0.0, "eps, the wind's strength; with equal masses it tilts the axis of the symmetry and breaks nothing"
     )
-    masses: list[float] = field(default_factory=lambda: [1.0, 1.0])  # kg; unequal ones in wind leave no axis
-    train: int = 500  # training chunks of each seed
-    validation: int = 500  # chunks to choose by
-    test: int = 500  # chunks to measure with
-    time_step: float = 0.2  # seconds between two states
-    horizon: float = 30.0  # of the test rollouts
-    chunk: int = 5  # time steps of a training trajectory
-    file: str | None = None  # a stored dataset with these parameters; null: made once and kept in the cache
+    masses: list[Positive] = setting([1.0, 1.0], "kg; unequal ones in wind leave no axis", min_length=2, max_length=2)
+    train: Count = setting(500, "training chunks of each seed")
+    validation: Count = setting(500, "chunks to choose by")
+    test: Count = setting(500, "chunks to measure with")
+    time_step: Positive = setting(0.2, "seconds between two states")
+    horizon: Positive = setting(30.0, "of the test rollouts")
+    chunk: Count = setting(5, "time steps of a training trajectory")
+    file: str | None = setting(None, "a stored dataset with these parameters; null: made once and kept in the cache")
 
     def __post_init__(self) -> None:
-        one_of("task.name", self.name, PENDULUMS)
-        positive("task.k2", self.k2)
-        require("task.wind", self.wind, math.isfinite(self.wind), "a number")
-        proper = len(self.masses) == 2 and all(0 < mass < math.inf for mass in self.masses)
-        require("task.masses", self.masses, proper, "two numbers above 0, such as [1,2]")
-        for name in ("train", "validation", "test", "chunk"):
-            at_least(f"task.{name}", getattr(self, name), 1)
-        positive("task.time_step", self.time_step)
-        positive("task.horizon", self.horizon)
-        few = self.horizon / self.time_step <= MOST_STEPS
-        require(
-            "task.time_step",
-            self.time_step,
-            few,
-            f"at least task.horizon / {MOST_STEPS}, {self.horizon / MOST_STEPS:g}",
-        )
-        require(
-            "task.horizon",
-            self.horizon,
-            abs(round(self.horizon / self.time_step) * self.time_step / self.horizon - 1) <= 1e-9,
-            f"a multiple of task.time_step={self.time_step:g}",
-        )
-        longest = self.chunk * self.time_step
-        enough = self.horizon >= longest * (1 - 1e-9)  # 3 * 0.2 is more than 0.6
-        require("task.horizon", self.horizon, enough, f"at least task.chunk steps, {longest:g}")
+        at_least("task.time_step", self.time_step, self.horizon / MOST_STEPS, f"task.horizon / {MOST_STEPS}")
+        if abs(round(self.horizon / self.time_step) * self.time_step / self.horizon - 1) > 1e-9:
+            raise ConfigError(f"task.horizon={self.horizon:g}: must be a multiple of task.time_step={self.time_step:g}")
+        least = self.chunk * self.time_step * (1 - 1e-9)  # 3 * 0.2 is more than 0.6
+        at_least("task.horizon", self.horizon, least, "task.chunk steps")
 
 
-@dataclass
+@settings
 class FitEvaluationConfig:
     """Measurements while fitting."""
 
-    every: int = 10  # epochs
-    states: int = 200  # test inputs for the equivariance errors
-
-    def __post_init__(self) -> None:
-        at_least("evaluation.every", self.every, 1)
-        at_least("evaluation.states", self.states, 1)
+    every: Count = setting(10, "epochs")
+    states: Count = setting(200, "test inputs for the equivariance errors")
 
 
-@dataclass
+@settings
 class RolloutConfig:
     """How vector fields are solved: with fixed steps while training, with an accurate method afterwards."""
 
-    step: float | None = None  # longest step of rk4 while training; null: one per time step
-    method: str = "rk4"  # of the test rollouts; or dopri5, and rk4 where it finds no steps
-    test_step: float = 0.05  # of rk4: about 1e-5 of the state after 30 s
-    tolerance: float = 1e-6  # of dopri5, relative and absolute
-    trajectories: int = 100  # how many test trajectories are rolled out to the horizon
-
-    def __post_init__(self) -> None:
-        if self.step is not None:
-            positive("rollout.step", self.step)
-        one_of("rollout.method", self.method, ROLLOUT_METHODS)
-        positive("rollout.tolerance", self.tolerance)
-        positive("rollout.test_step", self.test_step)
-        at_least("rollout.trajectories", self.trajectories, 1)
+    step: Positive | None = setting(None, "longest step of rk4 while training; null: one per time step")
+    method: Literal["dopri5", "rk4"] = setting(
+        "rk4", "of the test rollouts; or dopri5, and rk4 where it finds no steps"
+    )
+    test_step: Positive = setting(0.05, "of rk4: about 1e-5 of the state after 30 s")
+    tolerance: Positive = setting(1e-6, "of dopri5, relative and absolute")
+    trajectories: Count = setting(100, "how many test trajectories are rolled out to the horizon")
 
 
-@dataclass
+@settings
 class FitConfig(RunConfig):
     """Settings that fits have in common: members trained together, each from a seed of its own."""
 
-    optimiser: OptimiserConfig = MISSING
-    evaluation: FitEvaluationConfig = field(default_factory=FitEvaluationConfig)
-    checkpoint_every: int = 20  # epochs between two checkpoints
-    objective: str = "map"  # with the variances that are given; or marginal_likelihood, which learns them
-    marginal_likelihood: MarginalLikelihoodConfig = field(default_factory=MarginalLikelihoodConfig)
-    seeds: int = 1  # members: seed, seed + 1, ..., trained together in this process
-    dtype: str = "float32"  # of the networks, float32 or float64
-    report: bool | None = None  # report.html in the run folder, of this run; null: where data are the user's own
+    optimiser: OptimiserConfig
+    evaluation: FitEvaluationConfig = FitEvaluationConfig()
+    checkpoint_every: Count = setting(20, "epochs between two checkpoints")
+    objective: Literal["map", "marginal_likelihood"] = setting(
+        "map", "with the variances that are given; or marginal_likelihood, which learns them"
+    )
+    marginal_likelihood: MarginalLikelihoodConfig = MarginalLikelihoodConfig()
+    seeds: Count = setting(1, "members: seed, seed + 1, ..., trained together in this process", le=MOST_SEEDS)
+    dtype: Literal["float32", "float64"] = setting("float32", "of the networks, float32 or float64")
+    report: bool | None = setting(
+        None, "report.html in the run folder, of this run; null: where data are the user's own"
+    )
 
     verb = "fit"
     resumable: ClassVar[tuple[str, ...]] = (*RunConfig.resumable, "report")
@@ -326,24 +268,19 @@ class FitConfig(RunConfig):
     written: ClassVar[tuple[str, ...]] = ()
 
     if TYPE_CHECKING:  # each fit has its own, behind these
-        task: Any = MISSING
-        model: Any = MISSING
+        task: Any
+        model: Any
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if getattr(self.model, "free_variance", None) == LEARNED:  # another way to say it
-            self.objective = "marginal_likelihood"
+            settle(self, objective="marginal_likelihood")
             self.model.learn()
-        require("seeds", self.seeds, 1 <= self.seeds <= MOST_SEEDS, f"from 1 to {MOST_SEEDS}; more by another seed=")
-        enough = self.seed + self.seeds <= 2**31
-        require("seeds", self.seeds, enough, f"at most {2**31 - self.seed}: the last seed is 2^31 - 1")
-        one_of("dtype", self.dtype, DTYPES)
-        one_of("objective", self.objective, OBJECTIVES)
-        burn_in, epochs = self.marginal_likelihood.burn_in, self.optimiser.epochs
-        if self.objective == "marginal_likelihood" and burn_in >= epochs:
-            raise ConfigError(
-                f"marginal_likelihood.burn_in={burn_in} with optimiser.epochs={epochs}: no variance would be learned; give "
-                "fewer epochs before the first update"
+        if self.seed + self.seeds > 2**31:
+            raise ConfigError(f"seeds={self.seeds}: must be at most {2**31 - self.seed}: the last seed is 2^31 - 1")
+        if self.objective == "marginal_likelihood":
+            burn_in = self.marginal_likelihood.burn_in
+            at_least(
+                "optimiser.epochs", self.optimiser.epochs, burn_in + 1, f"after marginal_likelihood.burn_in={burn_in}"
             )
 
     @property
@@ -389,12 +326,12 @@ class FitConfig(RunConfig):
         return self.model.kind
 
 
-@dataclass
+@settings
 class FitRegressionConfig(FitConfig):
     """`rppdyn fit-regression`."""
 
-    task: RegressionTaskConfig = MISSING
-    model: NetworkConfig = MISSING
+    task: RegressionTaskConfig
+    model: NetworkConfig
 
     verb = "fit-regression"
     written = ("task.train", "task.validation", "task.test", "task.digest", "task.generators")
@@ -414,14 +351,14 @@ class FitRegressionConfig(FitConfig):
         return *parents, self.model.kind, seeds  # what is found later changes no folder
 
 
-@dataclass
+@settings
 class FitDynamicsConfig(FitConfig):
     """`rppdyn fit-dynamics`."""
 
-    task: PendulumTaskConfig = MISSING
-    model: DynamicsModelConfig = MISSING
-    rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    compile: bool | None = None  # train by torch.compile; null: on a CPU, in long fits, where it works
+    task: PendulumTaskConfig
+    model: DynamicsModelConfig
+    rollout: RolloutConfig = RolloutConfig()
+    compile: bool | None = setting(None, "train by torch.compile; null: on a CPU, in long fits, where it works")
 
     verb = "fit-dynamics"
 
@@ -429,18 +366,9 @@ class FitDynamicsConfig(FitConfig):
         super().__post_init__()
         if self.rollout.step is not None:
             least = self.task.time_step / MOST_STEPS_BETWEEN
-            require(
-                "rollout.step",
-                self.rollout.step,
-                self.rollout.step >= least,
-                f"at least {least:g}, or null for one per step",
-            )
-        require(
-            "rollout.test_step",
-            self.rollout.test_step,
-            self.task.horizon / self.rollout.test_step <= MOST_TEST_STEPS,
-            f"at least task.horizon / {MOST_TEST_STEPS}, {self.task.horizon / MOST_TEST_STEPS:g}",
-        )
+            at_least("rollout.step", self.rollout.step, least, f"task.time_step / {MOST_STEPS_BETWEEN}, or null")
+        least = self.task.horizon / MOST_TEST_STEPS
+        at_least("rollout.test_step", self.rollout.test_step, least, f"task.horizon / {MOST_TEST_STEPS}")
         if self.task.file is not None and self.seeds > 1:
             raise ConfigError(
                 f"task.file={self.task.file} with seeds={self.seeds}: a file holds the data of one seed; fit one, or leave the "

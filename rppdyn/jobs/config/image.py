@@ -2,53 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, make_dataclass
-from typing import Any
-
-from omegaconf import MISSING
+from dataclasses import asdict
+from typing import Any, Literal
 
 from rppdyn.images.registry import REGISTRY
-from rppdyn.jobs.config.base import (
-    ConfigError,
-    at_least,
-    one_of,
-    positive,
-    require,
-    shares,
-    variance,
-)
+from rppdyn.jobs.config.base import Shares
 from rppdyn.jobs.config.fit import OWN, FitConfig
+from rppdyn.settings import ConfigError, Count, Natural, Positive, Text, Variance, setting, settings
 
 PLACED = ("canvas", "shift", "folder")
 AUGMENTS = ("augment_shift", "augment_flip", "augment_turn")
-ARCHITECTURES = ("small", "small_max", "one_layer", "three_layers", "power_blocks", "nine_layers", "ten_layers")
+MOST_PIXELS = 100_000
 
 
-@dataclass
+@settings
 class ImageTaskConfig:
     """Images, where they stand, and how many there are to train on and to choose by; see `rppdyn.tasks.image_data`."""
 
-    name: str = MISSING  # written by task=
-    source: str = "digits"  # digits, or a data set of torchvision in folder
-    arrangement: str = "upright"  # where images stand and what is asked: upright, quadrant, ...
-    train: int = 1200  # images to train on
-    validation: int = 237  # images to choose by
-    canvas: int | None = None  # pixels; null: the arrangement's own
-    shift: int | None = None  # largest, in pixels; null: the arrangement's own
-    resize: int | None = None  # side of images before they are placed, in pixels; null: as they are
-    folder: str | None = None  # where torchvision has put its datasets
-    augment_shift: int = 0  # training images are moved by up to so many pixels, anew for each batch
-    augment_flip: bool = False  # ... and mirrored left to right, or not
-    augment_turn: bool = False  # ... and turned by a multiple of 90 degrees
-    data: str | None = None  # of task=own: an NPZ or HDF5 file, or a folder with a folder of pictures for each class
-    images: str | None = None  # the array; null: images or x
-    labels: str | None = None  # that of classes, whole numbers or words; null: labels or y
-    targets: str | None = None  # in its place that of numbers to predict
-    split: Any = field(
-        default_factory=lambda: [0.7, 0.15, 0.15]
-    )  # training, validation, test; or an array with these words
-    split_seed: int | None = 0  # null: each seed has a split of its own
-    digest: str | None = None  # of the data; written by the run
+    name: str = setting(..., "written by task=")
+    source: str = setting("digits", "digits, or a data set of torchvision in folder")
+    arrangement: str = setting("upright", "where images stand and what is asked: upright, quadrant, ...")
+    train: Count = setting(1200, "images to train on")
+    validation: Natural = setting(237, "images to choose by")
+    canvas: Natural | None = setting(None, "pixels; null: the arrangement's own", le=MOST_PIXELS)
+    shift: Natural | None = setting(None, "largest, in pixels; null: the arrangement's own", le=MOST_PIXELS)
+    resize: Count | None = setting(
+        None, "side of images before they are placed, in pixels; null: as they are", le=10_000
+    )
+    folder: str | None = setting(None, "where torchvision has put its datasets")
+    augment_shift: Natural = setting(
+        0, "training images are moved by up to so many pixels, anew for each batch", le=MOST_PIXELS
+    )
+    augment_flip: bool = setting(False, "... and mirrored left to right, or not")
+    augment_turn: bool = setting(False, "... and turned by a multiple of 90 degrees")
+    data: str | None = setting(
+        None, "of task=own: an NPZ or HDF5 file, or a folder with a folder of pictures for each class"
+    )
+    images: str | None = setting(None, "the array; null: images or x")
+    labels: str | None = setting(None, "that of classes, whole numbers or words; null: labels or y")
+    targets: str | None = setting(None, "in its place that of numbers to predict")
+    split: Text | Shares = setting([0.7, 0.15, 0.15], "training, validation, test; or an array with these words")
+    split_seed: Natural | None = setting(0, "null: each seed has a split of its own")
+    digest: str | None = setting(None, "of the data; written by the run")
 
     def __post_init__(self) -> None:
         if (self.name == OWN) != (self.data is not None):
@@ -59,16 +54,6 @@ class ImageTaskConfig:
             raise ConfigError(f"task.{given[0]} with data={self.data}: images stay as they are; leave it out")
         if self.labels is not None and self.targets is not None:
             raise ConfigError(f"labels={self.labels} with targets={self.targets}: give classes or numbers, not both")
-        shares("task.split", self.split)
-        if self.split_seed is not None:
-            at_least("task.split_seed", self.split_seed, 0)
-        at_least("task.train", self.train, 1)
-        at_least("task.validation", self.validation, 0)
-        for name in ("canvas", "shift", "augment_shift"):
-            if (pixels := getattr(self, name)) is not None:
-                require(f"task.{name}", pixels, 0 <= pixels <= 100_000, "a number of pixels, from 0 to 100000")
-        if self.resize is not None:
-            require("task.resize", self.resize, 1 <= self.resize <= 10_000, "a number of pixels, from 1 to 10000")
 
     @property
     def augments(self) -> list[str]:
@@ -76,20 +61,21 @@ class ImageTaskConfig:
         return [f"task.{name}" for name in AUGMENTS if getattr(self, name)]
 
 
-def _variance(name: str) -> Any:
-    return field(default=0.0, metadata={"help": f"prior variance of the pathway {name}; 0 leaves it out"})
+def _settings_of(name: str, keys: dict[str, tuple[Any, Any]]) -> Any:
+    """Make a class of settings from the type and the field of each key."""
+    types = {"__annotations__": {key: kind for key, (kind, _) in keys.items()}}
+    return settings(type(name, (), types | {key: item for key, (_, item) in keys.items()}))
 
 
-_Variances: Any = make_dataclass("_Variances", [(name, float, _variance(name)) for name in REGISTRY])
+_Variances: Any = _settings_of(
+    "_Variances",
+    {name: (Variance, setting(0.0, f"prior variance of the pathway {name}; 0 leaves it out")) for name in REGISTRY},
+)
 
 
-@dataclass
+@settings
 class ImagePathwaysConfig(_Variances):
     """Prior variances of the pathways of every layer; 0 leaves a pathway out. See `rppdyn.images.RelaxedImageLayer`."""
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            variance(f"model.pathways.{name}", value)
 
     @property
     def present(self) -> dict[str, float]:
@@ -97,32 +83,28 @@ class ImagePathwaysConfig(_Variances):
         return {name: value for name, value in asdict(self).items() if value}
 
 
-_SECTIONS = {kind.settings[0]: kind.settings[1] for kind in REGISTRY.values() if kind.settings is not None}
-_Settings: Any = make_dataclass(
-    "_Settings", [(name, schema, field(default_factory=schema)) for name, schema in _SECTIONS.items()], kw_only=True
+_Settings: Any = _settings_of(
+    "_Settings",
+    {kind.settings[0]: (kind.settings[1], kind.settings[1]()) for kind in REGISTRY.values() if kind.settings},
 )
 
 
-@dataclass
+@settings
 class ImageModelConfig(_Settings):
     """Relaxed image layers: which pathways, how many layers, how wide."""
 
-    name: str = MISSING  # written by model=
-    pathways: ImagePathwaysConfig = field(default_factory=ImagePathwaysConfig)
-    architecture: str = "small"  # layers and pooling: small, small_max, ten_layers, ...
-    width: int | None = None  # channels of the first layer; null: the architecture's own
-    bias_variance: float = 1.0  # prior variance of biases that are pathways of their own
-    free_scale: float = 0.01  # initial size of all but the most symmetric pathways of a layer
-    output_scale: float = 1.0  # initial size of outputs
-    batch_norm: bool = False  # what a layer is given is normalised over the batch, each field by itself
+    name: str = setting(..., "written by model=")
+    pathways: ImagePathwaysConfig = ImagePathwaysConfig()
+    architecture: Literal[
+        "small", "small_max", "one_layer", "three_layers", "power_blocks", "nine_layers", "ten_layers"
+    ] = setting("small", "layers and pooling: small, small_max, ten_layers, ...")
+    width: Count | None = setting(None, "channels of the first layer; null: the architecture's own")
+    bias_variance: Variance = setting(1.0, "prior variance of biases that are pathways of their own")
+    free_scale: Positive = setting(0.01, "initial size of all but the most symmetric pathways of a layer")
+    output_scale: Positive = setting(1.0, "initial size of outputs")
+    batch_norm: bool = setting(False, "what a layer is given is normalised over the batch, each field by itself")
 
     def __post_init__(self) -> None:
-        positive("model.free_scale", self.free_scale)
-        positive("model.output_scale", self.output_scale)
-        one_of("model.architecture", self.architecture, ARCHITECTURES)
-        variance("model.bias_variance", self.bias_variance)
-        if self.width is not None:
-            at_least("model.width", self.width, 1)
         if self.penalises and not any(name.endswith("_relaxed") for name in self.pathways.present):
             raise ConfigError(
                 f"model.filters.penalty={self.filters.penalty} of {self.name}, which has no relaxed pathway: leave it out, or "
@@ -151,19 +133,19 @@ class ImageModelConfig(_Settings):
         return any(getattr(settings, "redraw", False) for settings in self.settings.values())
 
 
-@dataclass
+@settings
 class FitImageConfig(FitConfig):
     """`rppdyn fit-image`."""
 
-    task: ImageTaskConfig = MISSING
-    model: ImageModelConfig = MISSING
+    task: ImageTaskConfig
+    model: ImageModelConfig
+    dtype: Literal["float32"] = setting("float32", "images are stored so")
 
     verb = "fit-image"
     written = ("task.train", "task.validation", "task.digest")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("dtype", self.dtype, self.dtype == "float32", "float32: images are stored so")
         if self.model.penalises and self.objective == "marginal_likelihood":
             raise ConfigError(
                 f"model.filters.penalty={self.model.filters.penalty} with objective=marginal_likelihood: each of them learns "

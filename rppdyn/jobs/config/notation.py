@@ -12,8 +12,8 @@ from typing import Any
 
 from rppdyn import groups, reps
 from rppdyn.groups import Group
-from rppdyn.jobs.config.base import ConfigError, did_you_mean
 from rppdyn.reps import Rep, RepType
+from rppdyn.settings import ConfigError, did_you_mean
 
 GROUPS: Mapping[str, Callable[..., Group]] = {
     name: getattr(groups, name)

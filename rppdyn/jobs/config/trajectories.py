@@ -5,59 +5,46 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from omegaconf import MISSING
+from pydantic import Field
 
-from rppdyn.jobs.config.agent import VARIANTS
-from rppdyn.jobs.config.base import (
-    AUTO,
-    CERTIFIED,
-    LEARNED,
-    ConfigError,
-    at_least,
-    column_names,
-    free_variance_number,
-    one_of,
-    positive,
-    require,
-    shares,
-)
-from rppdyn.jobs.config.fit import NETWORKS, DynamicsModelConfig, FitConfig, FitEvaluationConfig, NetworkConfig
-
-SYSTEMS = ("hamiltonian", "separable", "mechanical", "ode")
+from rppdyn.jobs.config.agent import Variant
+from rppdyn.jobs.config.base import AUTO, Columns, Shares, at_least, free_variance_number
+from rppdyn.jobs.config.fit import DynamicsModelConfig, FitConfig, FitEvaluationConfig, Layer, NetworkConfig
+from rppdyn.settings import ConfigError, Count, Natural, Positive, Text, Variance, setting, settings, settle
 
 
-@dataclass
+@settings
 class RecordingsTaskConfig:
     """Whose trajectories, what their columns are, the symmetry that networks are given, and how they are cut."""
 
-    name: str = MISSING  # written by task=
-    data: str = MISSING  # a CSV, NPZ or HDF5 file, a folder with one for each trajectory, or a Minari dataset
-    state: Any = None  # names of columns, in order; or in its place positions, with velocities or momenta
-    positions: Any = None  # columns of positions, in the place of state
-    velocities: Any = None  # columns of velocities, with positions
-    momenta: Any = None  # columns of momenta, with positions
-    controls: Any = None  # columns that act on the system, held from one time to the next
-    time: Any = None  # a column, or the step in seconds; null: a column "time" or "t"
-    trajectory: str | None = None  # a column that tells trajectories apart
-    unwrap: Any = None  # columns of angles to unwrap; []: none; null: those that wrap as their velocities show
-    group: str | None = None  # "O(3)"; auto: discovered, of what rep= says; null: none, a plain network
-    rep: str | None = None  # of the state, or of the positions; null: as many vectors of the group as fit
-    control_rep: str | None = None  # of the controls; null: likewise
-    chunk: int = 5  # time steps of a training trajectory
-    most: int = 5000  # chunks that are trained on, drawn once where there are more
-    split: Any = field(default_factory=lambda: [0.7, 0.15, 0.15])  # training, validation, test; by trajectory
-    split_seed: int | None = 0  # by which data are shared out to the three; null: each seed has a split of its own
-    windows: int | None = None  # how many chunks are trained on; written by the run
-    digest: str | None = None  # of the data; written by the run
-    generators: Any = None  # of a group that was discovered; written by the run
+    name: str = setting(..., "written by task=")
+    data: str = setting(..., "a CSV, NPZ or HDF5 file, a folder with one for each trajectory, or a Minari dataset")
+    state: Columns = setting(None, "names of columns, in order; or in its place positions, with velocities or momenta")
+    positions: Columns = setting(None, "columns of positions, in the place of state")
+    velocities: Columns = setting(None, "columns of velocities, with positions")
+    momenta: Columns = setting(None, "columns of momenta, with positions")
+    controls: Columns = setting(None, "columns that act on the system, held from one time to the next")
+    time: Text | Positive | None = setting(None, 'a column, or the step in seconds; null: a column "time" or "t"')
+    trajectory: str | None = setting(None, "a column that tells trajectories apart")
+    unwrap: Columns | Annotated[list[str], Field(max_length=0)] = setting(
+        None, "columns of angles to unwrap; []: none; null: those that wrap as their velocities show"
+    )
+    group: str | None = setting(None, '"O(3)"; auto: discovered, of what rep= says; null: none, a plain network')
+    rep: str | None = setting(None, "of the state, or of the positions; null: as many vectors of the group as fit")
+    control_rep: str | None = setting(None, "of the controls; null: likewise")
+    chunk: Count = setting(5, "time steps of a training trajectory")
+    most: Count = setting(5000, "chunks that are trained on, drawn once where there are more")
+    split: Shares = setting([0.7, 0.15, 0.15], "training, validation, test; by trajectory")
+    split_seed: Natural | None = setting(
+        0, "by which data are shared out to the three; null: each seed has a split of its own"
+    )
+    windows: Count | None = setting(None, "how many chunks are trained on; written by the run")
+    digest: str | None = setting(None, "of the data; written by the run")
+    generators: Any = setting(None, "of a group that was discovered; written by the run")
 
     def __post_init__(self) -> None:
-        for key in ("state", "positions", "velocities", "momenta", "controls"):
-            setattr(self, key, column_names(f"task.{key}", getattr(self, key)))
-        self.unwrap = self.unwrap if self.unwrap == [] else column_names("unwrap", self.unwrap)
         if not self.state and not self.positions:
             raise ConfigError(
                 "state= is missing: name the columns that make up a state, state=[x,v]; or positions=[...] with "
@@ -73,15 +60,6 @@ class RecordingsTaskConfig:
                 f"positions={_list(self.positions)} with {' and '.join(others) or 'nothing else'}: give velocities=[...] or "
                 "momenta=[...]"
             )
-        if isinstance(self.time, bool) or not isinstance(self.time, str | int | float | None):
-            raise ConfigError(f"time={self.time}: give a column, or the step in seconds")
-        if isinstance(self.time, int | float):
-            positive("time", self.time)
-        at_least("task.chunk", self.chunk, 1)
-        at_least("task.most", self.most, 1)
-        if self.split_seed is not None:
-            at_least("task.split_seed", self.split_seed, 0)
-        shares("task.split", self.split, columns=False)
         if self.rep is not None and self.group is None:
             raise ConfigError(f"rep={self.rep} without group=: name the group that it is a representation of")
         if self.control_rep is not None and not self.controls:
@@ -90,45 +68,44 @@ class RecordingsTaskConfig:
     @property
     def columns(self) -> list[str]:
         """All that make up a state, in order."""
-        return self.state or [*self.positions, *(self.velocities or self.momenta)]
+        return self.state or [*(self.positions or []), *(self.velocities or self.momenta or [])]
 
 
-@dataclass
+@settings
 class RecordingsModelConfig(DynamicsModelConfig):
     """The vector field; what is not said follows from the columns and the group."""
 
-    kind: str = MISSING  # rpp, emlp, mlp; or auto: rpp with a group, mlp without; written by model=
-    hidden: Any = 64
-    num_layers: int = 2
-    system: str = AUTO  # hamiltonian with momenta, mechanical with velocities, else ode; or separable
+    kind: Literal["rpp", "emlp", "mlp", "auto"] = setting(  # type: ignore[assignment]
+        ..., "rpp, emlp, mlp; or auto: rpp with a group, mlp without; written by model="
+    )
+    hidden: Layer | list[Layer] = setting(
+        64, 'channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer'
+    )
+    num_layers: Count = setting(2, "as many as hidden lists, where it is a list")
+    system: Literal["hamiltonian", "separable", "mechanical", "ode", "auto"] = setting(  # type: ignore[assignment]
+        AUTO, "hamiltonian with momenta, mechanical with velocities, else ode; or separable"
+    )
 
     def __post_init__(self) -> None:
         if self.kind != AUTO:
-            self._check()
+            super().__post_init__()
 
-    def _check(self) -> None:
-        one_of("model.kind", self.kind, NETWORKS)
-        system, self.system = self.system, "ode"
-        super().__post_init__()
-        self.system = system
-        one_of("model.system", self.system, (*SYSTEMS, AUTO))
-
-    def settle(self, task: RecordingsTaskConfig) -> None:
+    def complete(self, task: RecordingsTaskConfig) -> None:
         """Put what follows from the task in the place of auto.
 
         Raises:
             ConfigError: a system that the columns are none of.
         """
         if self.kind == AUTO:
-            self.kind = "mlp" if task.group is None else "rpp"
-            self._check()
+            settle(self, kind="mlp" if task.group is None else "rpp")
+            super().__post_init__()
         if self.kind != "mlp" and task.group is None:
             raise ConfigError(f"model={self.kind} without group=: name the symmetry, or give model=mlp")
         natural = "hamiltonian" if task.momenta else "mechanical" if task.velocities else "ode"
         if task.controls and self.system == AUTO:
             natural = "ode"
         if self.system == AUTO:
-            self.system = natural
+            settle(self, system=natural)
         if self.system in ("hamiltonian", "separable") and not task.momenta:
             raise ConfigError(
                 f"model.system={self.system}: which columns are momenta? Give positions=[...] and momenta=[...], or "
@@ -142,32 +119,28 @@ class RecordingsModelConfig(DynamicsModelConfig):
             )
 
 
-@dataclass
+@settings
 class RecordingsRolloutConfig:
     """How test trajectories are followed."""
 
-    substeps: int = 1  # of rk4 from one time to the next
-    trajectories: int = 20  # of the test set, at most
-    steps: int = 1000  # of each, at most
-
-    def __post_init__(self) -> None:
-        for name in ("substeps", "trajectories", "steps"):
-            at_least(f"rollout.{name}", getattr(self, name), 1)
+    substeps: Count = setting(1, "of rk4 from one time to the next")
+    trajectories: Count = setting(20, "of the test set, at most")
+    steps: Count = setting(1000, "of each, at most")
 
 
-@dataclass
+@settings
 class FitTrajectoriesConfig(FitConfig):
     """`rppdyn fit-dynamics data=...`."""
 
-    task: RecordingsTaskConfig = MISSING
-    model: RecordingsModelConfig = MISSING
-    rollout: RecordingsRolloutConfig = field(default_factory=RecordingsRolloutConfig)
+    task: RecordingsTaskConfig
+    model: RecordingsModelConfig
+    rollout: RecordingsRolloutConfig = RecordingsRolloutConfig()
 
     verb = "fit-dynamics"
     written = ("task.windows", "task.digest", "task.generators", "task.unwrap")
 
     def __post_init__(self) -> None:
-        self.model.settle(self.task)
+        self.model.complete(self.task)
         super().__post_init__()
 
     @property
@@ -193,74 +166,81 @@ def _list(names: Sequence[str]) -> str:
 
 # -- `rppdyn fit-transition` -------------------------------------------------------------------------------------------
 
-PROTOCOLS = ("standard", "published")
 
-
-@dataclass
+@settings
 class TransitionTaskConfig:
     """How a dataset is cut: chunks to train on, trajectories of other episodes to validate and to test."""
 
-    train: int = 50_000  # transitions, in chunks of task.chunk steps
-    chunk: int = 10  # steps of a training chunk
-    held_out: float = 0.1  # share of the episodes that go to the test, and as many again to validation
-    trajectories: int = 50  # drawn from each of these
-    length: int = 100  # their steps
-    augment: bool = False  # chunks are moved by random elements of the group, anew in each epoch
+    train: Count = setting(50_000, "transitions, in chunks of task.chunk steps")
+    chunk: Count = setting(10, "steps of a training chunk")
+    held_out: Positive = setting(
+        0.1, "share of the episodes that go to the test, and as many again to validation", lt=0.5
+    )
+    trajectories: Count = setting(50, "drawn from each of these")
+    length: Count = setting(100, "their steps")
+    augment: bool = setting(False, "chunks are moved by random elements of the group, anew in each epoch")
 
     def __post_init__(self) -> None:
-        for name in ("train", "chunk", "trajectories", "length"):
-            at_least(f"task.{name}", getattr(self, name), 1)
-        require("task.train", self.train, self.train >= self.chunk, f"at least one chunk, {self.chunk} transitions")
-        require("task.held_out", self.held_out, 0 < self.held_out < 0.5, "between 0 and 0.5")
+        at_least("task.train", self.train, self.chunk, "one chunk")
 
     @property
     def chunks(self) -> int:
         return self.train // self.chunk
 
 
-@dataclass
+@settings
 class TransitionModelConfig(NetworkConfig):
     """The change of the state as a network of state and action."""
 
-    hidden: Any = 256
-    num_layers: int = 2
-    equivariant_variance: float = 1e6
-    free_variance: Any = 3.0  # or certified, by how far the symmetry is off in the simulator; or learned, from the data
-    certified_variance: float | None = None  # what free_variance=certified came to; written by the run
-    reward: bool = False  # learned beside the state, as planning needs it
-    gaussian: bool = False  # fitted with a standard deviation per entry, to one step; otherwise to rollouts, in l1 norm
-
-    words = (CERTIFIED, LEARNED)
+    hidden: Layer | Annotated[list[Layer], Field(min_length=1)] = setting(
+        256, 'channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer'
+    )
+    num_layers: Count = setting(2, "as many as hidden lists, where it is a list")
+    equivariant_variance: Variance = setting(1e6, "prior variance of the equivariant pathway; 0 removes it")
+    free_variance: Literal["certified", "learned"] | Variance = setting(  # type: ignore[assignment]
+        3.0,
+        "prior variance of the free pathway; or certified, by how far the symmetry is off in the simulator; or learned, from "
+        "the data",
+    )
+    certified_variance: Variance | None = setting(None, "what free_variance=certified came to; written by the run")
+    reward: bool = setting(False, "learned beside the state, as planning needs it")
+    gaussian: bool = setting(
+        False,
+        "fitted with a standard deviation per entry, to one step; otherwise to rollouts, in l1 norm",
+    )
 
     @property
     def free(self) -> float:
         return free_variance_number(self.free_variance, self.certified_variance)
 
 
-@dataclass
+@settings
 class TransitionEvaluationConfig(FitEvaluationConfig):
     """Measurements while fitting, and of the finished members."""
 
-    protocol: str = "standard"  # or published, which counts the initial state, where the error is zero, as 1e-7
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require("evaluation.protocol", self.protocol, self.protocol in PROTOCOLS, " or ".join(PROTOCOLS))
+    protocol: Literal["standard", "published"] = setting(
+        "standard", "or published, which counts the initial state, where the error is zero, as 1e-7"
+    )
 
 
-@dataclass
+@settings
 class FitTransitionConfig(FitConfig):
     """`rppdyn fit-transition`."""
 
-    dataset: str | None = None  # a Minari dataset: its id, or its folder
-    symmetry: str | None = None  # a choice of the task ("D4"), or derived symmetries joined by "+"; null: its default
-    variant: str = "derived"  # or published, the representation of the residual-pathway papers, right or wrong
-    spec: str | None = (
-        None  # a YAML file of the terms that the observation consists of; null: read off the observation itself
+    dataset: str | None = setting(None, "a Minari dataset: its id, or its folder")
+    symmetry: str | None = setting(
+        None, 'a choice of the task ("D4"), or derived symmetries joined by "+"; null: its default'
     )
-    task: TransitionTaskConfig = field(default_factory=TransitionTaskConfig)
-    model: TransitionModelConfig = MISSING
-    evaluation: TransitionEvaluationConfig = field(default_factory=TransitionEvaluationConfig)
+    variant: Variant = setting(
+        "derived", "or published, the representation of the residual-pathway papers, right or wrong"
+    )
+    spec: str | None = setting(
+        None,
+        "a YAML file of the terms that the observation consists of; null: read off the observation itself",
+    )
+    task: TransitionTaskConfig = TransitionTaskConfig()
+    model: TransitionModelConfig
+    evaluation: TransitionEvaluationConfig = TransitionEvaluationConfig()
 
     verb = "fit-transition"
 
@@ -274,7 +254,6 @@ class FitTransitionConfig(FitConfig):
             raise ConfigError(
                 "objective=marginal_likelihood (model.free_variance=learned) with model.gaussian=true: leave one of them out"
             )
-        require("variant", self.variant, self.variant in VARIANTS, " or ".join(VARIANTS))
         if self.spec is not None and self.variant != "derived":
             raise ConfigError(f"variant={self.variant} and spec={self.spec} are two symmetries: leave out one")
 

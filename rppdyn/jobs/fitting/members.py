@@ -39,6 +39,7 @@ from rppdyn.reps import Rep
 from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, Session, stop_on_signals
 from rppdyn.runs.files import load_tensors, not_finite, write_tensors
 from rppdyn.runs.workers import Stopped, Worker, stream, torch_threads
+from rppdyn.settings import keys_of_sections
 
 Made = TypeVar("Made")
 
@@ -123,7 +124,8 @@ def build_stack(
     """
     model = replace(config.model, kind="mlp", free_variance=config.model.free or 1.0) if plain else config.model
     try:
-        nets = [build_network(model, rep_in, rep_out, seed, output_scale, symmetries) for seed in config.all_seeds]
+        with keys_of_sections(model=config.model):
+            nets = [build_network(model, rep_in, rep_out, seed, output_scale, symmetries) for seed in config.all_seeds]
         return stack_of(config, nets)
     except RuntimeError as error:
         if not is_out_of_memory(error):

@@ -26,7 +26,6 @@ from rppdyn.equivariance.images import TRANSFORMATIONS
 from rppdyn.equivariance.lie import standard_error
 from rppdyn.errors import reason
 from rppdyn.jobs.config import compose, notation
-from rppdyn.jobs.config.base import ConfigError, did_you_mean
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig
 from rppdyn.jobs.config.image import FitImageConfig
@@ -43,6 +42,7 @@ from rppdyn.jobs.measuring.targets import Function, MeasuredNetwork, accepted, c
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, RunFolderError
+from rppdyn.settings import ConfigError, did_you_mean
 from rppdyn.tasks import regression_task
 from rppdyn.tasks.images import SOURCES, image_data
 from rppdyn.tasks.labelled import read_picture

@@ -29,10 +29,10 @@ from rppdyn.envs import make_env, symmetry_spec
 from rppdyn.envs.wrappers import dictionary_of, unflattening
 from rppdyn.errors import modules_of, place_in_users_code, reason, search_modules
 from rppdyn.jobs.config.agent import EVALUATION_SEED
-from rppdyn.jobs.config.base import ConfigError, did_you_mean
 from rppdyn.jobs.config.command import pretrained_name
 from rppdyn.jobs.results import FileAgent
 from rppdyn.jobs.training.evaluation import Evaluator, Policy, policy_of
+from rppdyn.settings import ConfigError, did_you_mean
 
 POLICY_KEYS = ("policy_class", "policy_kwargs", "observation_space", "action_space", "use_sde")
 """The entries that a policy is rebuilt from; the rest of a stable-baselines3 file stays unread."""

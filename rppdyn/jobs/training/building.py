@@ -182,9 +182,9 @@ def certify_variance(model: Any, folder: RunFolder, env: Any, spec: SymmetrySpec
         return
     try:
         found = certified_share(env, spec, reward=reward)
+        model.certified_variance = free_variance(found.share, model.equivariant_variance, inputs)
     except ValueError as error:
         raise ConfigError(f"model.free_variance={CERTIFIED}: {error}") from error
-    model.certified_variance = free_variance(found.share, model.equivariant_variance, inputs)
     number = f"model.free_variance={CERTIFIED} is {model.certified_variance:.3g}"
     if found.share == 0:
         logger.warning("%s: %s is %s, networks are strict", number, spec.env_id, found.note)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from omegaconf import OmegaConf
@@ -13,10 +14,10 @@ from rppdyn.agents import SACSettings, compiling
 from rppdyn.agents import policy as defaults
 from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose, schemas
-from rppdyn.jobs.config.agent import MODELS, TrainAgentConfig
-from rppdyn.jobs.config.base import PRECISIONS, ConfigError, did_you_mean, without
-from rppdyn.jobs.config.schemas import help_of
+from rppdyn.jobs.config.agent import TrainAgentConfig
+from rppdyn.jobs.config.base import ConfigError, Precision, without
 from rppdyn.runs import RunFolder
+from rppdyn.settings import did_you_mean, keys_of
 
 
 def composed(*overrides):
@@ -67,11 +68,12 @@ def test_models_are_what_the_agent_offers_with_its_defaults(model):
 
 
 def test_the_names_in_files_schema_and_agent_agree():
-    assert set(schemas.choices("model")) == set(MODELS) == set(AGENT_MODELS)
+    kinds = get_args(keys_of(TrainAgentConfig)["model.kind"].annotation)
+    assert set(schemas.choices("model")) == set(kinds) == set(AGENT_MODELS)
     config = composed("env=Walker2d-v5")
     assert config.agent.noise_variance == SACSettings.noise_variance
     assert tuple(config.agent.betas) == SACSettings.betas
-    assert PRECISIONS == compiling.PRECISIONS
+    assert get_args(Precision) == compiling.PRECISIONS
 
 
 @pytest.mark.parametrize("experiment", schemas.choices("experiment"))
@@ -162,16 +164,13 @@ def test_a_longer_run_is_the_same_run(word):
 
 @pytest.mark.parametrize("name", schemas.SCHEMAS)
 def test_every_key_has_a_line_of_help(name):
-    schema = schemas.SCHEMAS[name]
-    lines = help_of(schema)
-    known = {key for key in schemas.known_keys(schema) if key != "agent.ppo"}
-    assert known <= set(lines)
+    lines = {key: item.description for key, item in keys_of(schemas.SCHEMAS[name]).items()}
     assert not [key for key, text in lines.items() if not text or len(text) > 200]
 
 
 def test_identity_leaves_out_what_may_change_and_nothing_else():
     config = composed()
-    assert set(TrainAgentConfig.resumable) <= set(schemas.known_keys(type(config)))
+    assert set(TrainAgentConfig.resumable) <= set(keys_of(type(config)))
     expected = without(asdict(config), [*TrainAgentConfig.resumable, "model.certified_variance"]) | {"threads": 1}
     assert expected == config.identity() == replace(config, total_steps=5).identity()
 
@@ -186,7 +185,7 @@ def test_a_stored_configuration_comes_back_with_changes():
         ("total_steps=x", "total_steps"),
         ("totl_steps=5", "did you mean 'total_steps'"),
         ("total_steps=5,6", "sweep"),
-        ("~seed", "~seed: a resumed run keeps its keys"),
+        ("~seed", "~seed: a configuration keeps its keys"),
         ("nonsense", "key=value"),
     ]:
         with pytest.raises(ConfigError, match=match) as error:
@@ -213,7 +212,7 @@ def test_a_sweep_is_expanded_as_hydra_does():
 
 def test_the_help_text_names_every_key():
     text = compose.describe("train_agent")
-    for key in help_of(type(composed())):
+    for key in keys_of(type(composed())):
         assert f"  {key}=" in text
 
 
@@ -244,9 +243,9 @@ def test_null_threads_move_no_folder_of_one_seed_or_several():
 
 @pytest.mark.parametrize("word", ["compile=auto", "threads=auto", "rollout.step=auto"])
 def test_that_a_key_may_be_null_is_said_where_it_is_refused(word):
-    with pytest.raises(ConfigError, match=f"^{word}: must be .*, or null$"):
+    with pytest.raises(ConfigError, match=f"^{word}: must be .* null$"):
         compose.composed("fit_dynamics", [word])
-    with pytest.raises(ConfigError, match=r"^seed=auto: must be an integer, written without exponent$"):
+    with pytest.raises(ConfigError, match=r"^seed=auto: must be an integer$"):
         compose.composed("fit_dynamics", ["seed=auto"])
 
 
@@ -259,6 +258,3 @@ def test_masses_of_the_pendulum_count_where_they_are_unequal():
     usual = compose.composed("fit_dynamics", ["task=windy_pendulum"])
     heavy = compose.composed("fit_dynamics", ["task=windy_pendulum", "task.masses=[1,2]"])
     assert heavy.folder() != usual.folder()
-    for word in ("task.masses=[1]", "task.masses=[1,0]"):
-        with pytest.raises(ConfigError, match=r"task\.masses=.*two numbers above 0"):
-            compose.composed("fit_dynamics", [word])

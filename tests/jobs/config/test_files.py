@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
 from rppdyn.jobs.config import compose, schemas
+from rppdyn.settings import keys_of
 
 FOLDER = Path(compose.__file__).parents[2] / "configs"
 PLACES = {name: FOLDER.joinpath(*module.split(".")[2:]) for name, module in schemas.CONFIGS.items()}
@@ -55,25 +55,14 @@ def below(path: Path) -> set[str]:
     return keys
 
 
-def default(schema: Any, key: str) -> Any:
-    """What a key is where no file sets it; MISSING of one that a file must set."""
-    name, _, rest = key.partition(".")
-    item: Field[Any] = next(item for item in fields(schema) if item.name == name)
-    if rest:
-        kind = schemas.kinds_of(schema)[name]
-        section = next((part for part in (kind, *get_args(kind)) if schemas.is_section(part)), None)
-        return MISSING if section is None else default(section, rest)
-    return item.default if item.default_factory is MISSING else item.default_factory()
-
-
 CASES = [(name, path) for name in schemas.SCHEMAS for path in files(name)]
 
 
 @pytest.mark.parametrize(("name", "path"), CASES, ids=[f"{name}-{path.stem}" for name, path in CASES])
 def test_a_file_holds_what_differs_from_the_dataclass(name, path):
-    given = settings(path, files(name)[path])
+    given, keys = settings(path, files(name)[path]), keys_of(schemas.SCHEMAS[name])
     again = [
-        key for key, value in given.items() if key not in below(path) and value == default(schemas.SCHEMAS[name], key)
+        key for key, value in given.items() if key in keys and key not in below(path) and value == keys[key].default
     ]
     assert not again, (
         f"{path.relative_to(FOLDER)} repeats defaults of {schemas.SCHEMAS[name].__name__}: {', '.join(again)}"

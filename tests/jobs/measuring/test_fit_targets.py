@@ -66,7 +66,7 @@ def found(run):
 
 
 def measured(folder, **options):
-    result = equivariance.run(EquivarianceConfig(str(folder), **options))
+    result = equivariance.run(EquivarianceConfig(what=str(folder), **options))
     written = json.loads((Path(folder) / "equivariance.json").read_text())
     assert written["functions"].keys() == written["members"].keys() == result.functions.keys()
     return result
@@ -283,7 +283,7 @@ def test_files_of_inputs_that_cannot_be_used(run, tmp_path):
     ):
         np.save(tmp_path / f"{name}.npy", array)
         with pytest.raises(ValueError, match=match):
-            equivariance.run(EquivarianceConfig(str(run("hnn")), states_from=str(tmp_path / f"{name}.npy")))
+            equivariance.run(EquivarianceConfig(what=str(run("hnn")), states_from=str(tmp_path / f"{name}.npy")))
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_files_of_inputs_that_cannot_be_used(run, tmp_path):
 )
 def test_bad_input_is_one_line(run, name, options, match):
     with pytest.raises(ValueError, match=match) as error:
-        equivariance.run(EquivarianceConfig(str(run(name)), **options))
+        equivariance.run(EquivarianceConfig(what=str(run(name)), **options))
     assert "\n" not in str(error.value) and len(str(error.value)) < 300
 
 
