@@ -18,6 +18,9 @@ from rppdyn.verbs import Parser
 FIT_NAMES = {schema.verb: name for name, schema in SCHEMAS.items()}
 """The configuration of each verb that has one."""
 
+OPTIONAL = ("agent.ppo", "agent.crossq")
+"""Sections that are of one choice alone."""
+
 NOISE = ["", " ", "\t", "\n", "\x1b[31m", "ä€😀", "\udcff", "x" * 5000, "'", '"', "\\", "${", "$(ls)", "a b", "-"]
 NO_NUMBERS = ["many", "nan", "-1", "1e400", "0x10", "1,5", "[1,2]", "{a:1}", "${nowhere}", "null", "", "1 2", "٣x"]
 NOT_THERE = ["absent", "no/such/place", "/dev/null/x", "file.txt", "file.txt/x", "ö/ä", "../absent", "a" * 300, "."]
@@ -100,11 +103,7 @@ def _unknown_key(rng: random.Random, verb: str) -> list[str]:
 
 def _numeric_keys(verb: str) -> list[str]:
     keys = keys_of(SCHEMAS[FIT_NAMES[verb]])
-    return [
-        key
-        for key, item in keys.items()
-        if item.annotation in (int, float, bool) and not key.startswith(("agent.ppo", "agent.crossq"))
-    ]
+    return [key for key, item in keys.items() if item.annotation in (int, float, bool) and not key.startswith(OPTIONAL)]
 
 
 def _bad_value(rng: random.Random, verb: str) -> list[str]:

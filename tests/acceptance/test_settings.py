@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import pytest
-from malformed import FIT_NAMES, _needed
+from malformed import FIT_NAMES, OPTIONAL, _needed
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rppdyn.cli import VERBS, main
@@ -90,7 +90,7 @@ def test_every_key_refuses_what_it_is_not(name):
 def test_a_misspelt_key_is_said_with_its_neighbour(name):
     keys = list(keys_of(SCHEMAS[name]))
     for key in random.Random(0).sample(keys, 4):
-        if key not in FREE and not key.startswith(("agent.ppo", "agent.crossq")):
+        if key not in FREE and not key.startswith(OPTIONAL):
             assert f"unknown key '{key}q' (did you mean '" in message(name, [f"{key}q=1"])
 
 
@@ -98,11 +98,7 @@ def command_lines() -> list[tuple[str, list[str]]]:
     """Command lines with one wrong value each: a few keys of every verb with overrides, every flag that has limits."""
     rng, lines = random.Random(0), []
     for name, schema in SCHEMAS.items():
-        keys = [
-            key
-            for key in keys_of(schema)
-            if key not in FREE and not key.startswith(("agent.ppo", "agent.crossq", "env.id"))
-        ]
+        keys = [key for key in keys_of(schema) if key not in FREE and not key.startswith((*OPTIONAL, "env.id"))]
         for key in rng.sample(keys, 2):
             value = rng.choice([v for v in wrong_values(keys_of(schema)[key]) if v not in ("", [])])
             lines.append((f"{key}=", [schema.verb, *NEEDED.get(name, []), f"{key}={written(value)}"]))
