@@ -429,14 +429,12 @@ def test_a_regression_with_a_chain(tmp_path):
 
 
 @pytest.mark.parametrize("words, parts", [
-    (CHAIN[:2], "model.variances=None with 2 groups: give 3"),
-    (CHAIN[2:], "model.groups=None with model.variances="),
-    ((*CHAIN[:2], "model.variances=[1,1]"), "model.variances=[1, 1] with 2 groups: give 3"),
-    ((*CHAIN[:2], "model.variances=[1,-1,0]"), "model.variances[1]=-1.0: must be a variance"),
-    ((*CHAIN[:2], "model.variances=[0,0,0]"), "no pathway is left"),
-    ((*CHAIN[:2], "model.variances=[1,a,0]"), "model.variances[1]=a: must be a variance"),
+    (CHAIN[:2], "model.variances=null: give both"),
+    (CHAIN[2:], "model.groups=null with model.variances="),
+    ((*CHAIN[:2], "model.variances=[1,1]"), "model.variances=[1.0, 1.0] with 2 groups: give 3"),
+    ((*CHAIN[:2], "model.variances=[0,0,0]", "model.bilinear=false"), "no pathway is left"),
     (("model.groups=O(3)", "model.variances=[1,1]"), "model.groups=O(3)"),
-    ((*CHAIN, "model=emlp_ode"), "model=emlp has one pathway"),
+    ((*CHAIN, "model=emlp_ode"), "model=emlp, which has one pathway"),
     (CHAIN[1:], "begins with O(3), and the task's representations are of O2eR3"),
     (("task.group=O(3)", 'model.groups=["O(3)","SO(2)"]', CHAIN[2]), "SO(2) is given by 2 x 2 matrices and O(3) by 3 x 3"),
     (("task.group=O2eR3()", 'model.groups=["O2eR3()","SO(3)"]', CHAIN[2]), "SO(3) is no subgroup of O2eR3"),
