@@ -278,7 +278,8 @@ def test_several_environments_are_apart(tmp_path, monkeypatch):
 def test_a_run_without_metrics_yet_is_left_out(tmp_path, runs, caplog):
     empty = make_run(tmp_path / "empty", returns=())
     pages = [
-        report.run(ReportConfig(runs=given, out=str(tmp_path / "page.html"))).read_text() for given in (runs, [empty, *runs])
+        report.run(ReportConfig(runs=given, out=str(tmp_path / "page.html"))).read_text()
+        for given in (runs, [empty, *runs])
     ]
     assert pages[0] == pages[1]
     assert "empty has no metrics yet, and is left out" in caplog.text
