@@ -502,12 +502,12 @@ def test_a_chain_of_groups_is_trained_learned_and_built_again(tmp_path):
 
 
 @pytest.mark.parametrize("words, parts", [
-    ((*CHAIN, "model=emlp"), "model=emlp has one pathway"),
-    ((*CHAIN, "model=mlp"), "model=mlp has one pathway"),
+    ((*CHAIN, "model=emlp"), "model=emlp, which has one pathway"),
+    ((*CHAIN, "model=mlp"), "model=mlp, which has one pathway"),
     ((*CHAIN, "model.widen=100"), "model.widen=100 with model.groups"),
     ((*CHAIN, "model.free_variance=certified"), "model.free_variance=certified with model.groups"),
-    ((*CHAIN, "model.critic_free_variance=1"), "model.critic_free_variance=1 with model.groups"),
-    (CHAIN[:3], "model.variances=None with 2 groups: give 3"),
+    ((*CHAIN, "model.critic_free_variance=1"), "model.critic_free_variance=1.0 with groups"),
+    (CHAIN[:3], "model.variances=null: give both"),
     ((*CHAIN[:3], "model.variances=[0,0,0]"), "no pathway is left"),
     ((*WINDY, 'model.groups=["left-right","DkeR3(4)"]', CHAIN[3]), "begins with left-right"),
     ((*WINDY, 'model.groups=["DkeR3(4)","O(2)"]', CHAIN[3]), "O(2) is given by 2 x 2 matrices and DkeR3(4) by 3 x 3"),
@@ -517,7 +517,7 @@ def test_what_is_no_chain_is_refused_in_one_line_before_there_is_a_folder(tmp_pa
     with pytest.raises(ValueError, match=re.escape(parts)) as caught:
         train_agent.run(compose.composed("train_agent", [*WORDS, *words, f"run_dir={tmp_path / 'run'}"]))
     assert len(str(caught.value).splitlines()) == 1 and not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match="chains are of agent=sac"):
+    with pytest.raises(ConfigError, match="it is of agent=sac"):
         compose.composed("train_agent", [*CHAIN, "agent=ppo"])
 
 

@@ -66,7 +66,6 @@ def test_killed_and_resumed_bit_for_bit(tmp_path, words):
     "words, message",
     [
         (["agent.tau=0.01"], r"agent.tau=0.01: agent=crossq has no targets"),
-        (["agent.crossq.critic_head=quantile"], r"agent.crossq.critic_head"),
         (["agent.crossq.value_range=[1,0]"], r"agent.crossq.value_range"),
         (["agent=sac", "agent.crossq.bins=5"], r"agent.crossq.bins=5: it is of agent=crossq alone"),
     ],
