@@ -53,6 +53,18 @@ def test_a_warning_is_said_once_and_not_once_a_seed(how, tmp_path, monkeypatch, 
     assert said.count("the spec of InvertedPendulum-v5") == 1
 
 
+def test_a_flag_that_is_a_fraction_is_read_as_one(capsys):
+    assert main(["certify", "InvertedPendulum-v5", "--states", "20", "--control-scale", "0.5"]) == 0
+    capsys.readouterr()
+    for word, said in (
+        ("0", "--control-scale 0.0"),
+        ("nan", "--control-scale nan"),
+        ("half", "invalid float value: 'half'"),
+    ):
+        assert main(["certify", "InvertedPendulum-v5", "--control-scale", word]) == 2
+        assert said in capsys.readouterr().err.replace("=", " ")
+
+
 def test_a_resumed_run_says_where_its_settings_are_from(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["train-agent", *TINY, "run_dir=run"]) == 0
