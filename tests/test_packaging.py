@@ -48,14 +48,12 @@ FLOORS = {
 }
 # The rooms of jobs, and files that they share, in the same way. The other files beside them are verbs, which may use every
 # room, and some rooms verbs' models.
-ROOMS_OF_JOBS = {"config": 0, "results": 1, "figure": 2, "fitting": 3, "training": 3, "measuring": 4}
-FILES_OF_JOBS = {"figure", "results"}
+ROOMS_OF_JOBS = {"config": 0, "results": 1, "figure": 2, "fitting": 3, "training": 3, "loading": 4, "measuring": 5}
+FILES_OF_JOBS = {"figure", "results", "loading"}
 TOP = 6  # where verbs are
-VERBS_OF_ROOMS = {("measuring", "fit_dynamics"), ("measuring", "fit_regression"), ("measuring", "fit_transition"),
-                  ("measuring", "fit_image"), ("measuring", "fit_trajectories"), ("fitting", "report"),
-                  ("figure", "measuring")}  # fmt: skip
-"""Verbs that a room asks: fits, whose members are measured, build them; a fit leaves the report of its own run; `figure` plays
-agents from files."""
+VERBS_OF_ROOMS = {("fitting", "report"), ("figure", "loading"), ("measuring", "fit_image")}
+"""Verbs and rooms that a lower room asks: a fit leaves the report of its own run, `figure` plays agents from files, images are
+measured by the models of a fit."""
 # Imports that go up, each with its reason. They stand inside a function or under TYPE_CHECKING.
 UPWARDS = {("reps", "basis"): "rep.solve() and rep.equivariant_basis() are how users reach the solver"}
 MATHEMATICS = ("groups", "reps", "basis", "nn", "priors", "compression", "equivariance", "dynamics", "images", "tasks")

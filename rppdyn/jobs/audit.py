@@ -12,7 +12,7 @@ from rppdyn.envs import compiled_terms
 from rppdyn.envs.making import is_model_file
 from rppdyn.envs.terms import Audit, audit, read_terms
 from rppdyn.jobs.config.command import AuditConfig
-from rppdyn.jobs.measuring.loading import load_function
+from rppdyn.jobs.loading import load_function
 from rppdyn.runs.files import write_json, write_measured
 
 

@@ -30,7 +30,7 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.bound import BoundImageConfig, BoundRegressionConfig
 from rppdyn.jobs.fit_image import ImageFit, load_image_models
-from rppdyn.jobs.fit_regression import Regression, load_regressors
+from rppdyn.jobs.fit_regression import Regression
 from rppdyn.jobs.fitting.members import run_fit
 from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Ensemble
@@ -463,10 +463,10 @@ def _initial_networks(config: BoundConfig, fit: Regression | ImageFit) -> Ensemb
                 f"{key}: was fitted to data of seed {min(set(other.all_seeds) & set(config.all_seeds))}, whose inputs are the "
                 "bound's; give other seeds"
             )
-        task, members = load_regressors(other, folder)
+        task = Regression.load(other, folder)
         if (task.task.rep_in, task.task.rep_out) != (fit.task.rep_in, fit.task.rep_out):
             raise ConfigError(f"{key}: task {other.task.name} has other inputs or targets than {config.task.name}")
-        net: nn.Module = members[0].net
+        net: nn.Module = task.members()[0].net
     else:
         assert isinstance(config, BoundImageConfig)
         if other.task.source == config.task.source:

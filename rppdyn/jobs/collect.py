@@ -16,7 +16,7 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import CollectConfig
-from rppdyn.jobs.measuring.loading import load_policy
+from rppdyn.jobs.loading import load_policy
 from rppdyn.jobs.measuring.targets import check_environment
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.evaluation import Policy, agent_of, exploring, policy_of

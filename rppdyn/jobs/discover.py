@@ -17,10 +17,9 @@ from rppdyn.equivariance.discover import kind_of
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
-from rppdyn.jobs.equivariance import functions_of, target_of
-from rppdyn.jobs.measuring.fit_targets import inputs_at, open_fit, open_transition, transition_fit
-from rppdyn.jobs.measuring.loading import load_function
-from rppdyn.jobs.measuring.targets import check_policy, inputs_of, states_of
+from rppdyn.jobs.equivariance import functions_of
+from rppdyn.jobs.loading import load, load_fit, load_function
+from rppdyn.jobs.measuring.targets import check_policy, inputs_at, inputs_of, states_of
 from rppdyn.jobs.training.building import process_state
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, provenance
@@ -107,8 +106,7 @@ def _block(names: Sequence[str], name: str) -> Blocks:
 
 # -- the verb ----------------------------------------------------------------------------------------------------------
 
-FITS = ("fit_regression", "fit_dynamics", "fit_trajectories")
-SUBJECTS = (*FITS, "fit_transition", "train_agent")
+SUBJECTS = ("fit_regression", "fit_dynamics", "fit_trajectories", "fit_transition", "train_agent")
 SHOWN = 8  # defects in the table; the JSON has all
 
 
@@ -171,10 +169,7 @@ def run(config: DiscoverConfig) -> DiscoverResult:
                 f"{config.what} is a run of {name.replace('_', '-')}: give one of train-agent, fit-dynamics, fit-regression or "
                 "fit-transition, or module:function"
             )
-        if name in FITS:
-            result = _of_fit(config, folder)
-        else:
-            result = _of_agent(config) if name == "train_agent" else _of_transition(config, folder)
+        result = _of_agent(config) if name == "train_agent" else _of_fit(config, folder)
     content = asdict(result)
     write_measured(result, {result.json: lambda path: write_json(path, content)})
     return result
@@ -190,38 +185,35 @@ def _of_function(config: DiscoverConfig) -> DiscoverResult:
 
 
 def _of_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
-    """Discover symmetries of the members of a fit to a task, which brings its representations."""
-    given = {"--rep-in": config.rep_in, "--rep-out": config.rep_out, "--blocks": config.blocks}
-    refuse(given, "a run of a task brings its representations; leave it out")
-    family = config.family or f"GL({open_fit(folder).rep_in.G.d})"
-    fit, found, states, origin = open_fit(folder, family), [], 0, "inputs of the test data"
-    for member in fit.members:
-        inputs, origin = inputs_at(config, member, fit.rep_in.dim)
-        states = len(inputs)
-        discovery = discover(member.function.call, fit.rep_in, fit.rep_out, torch.as_tensor(inputs))
-        found.append(_found(f"{member.function.name}, seed {member.seed}", discovery))
-    words = f"{fit.rep_in} to {fit.rep_out}"
-    return DiscoverResult(config.what, family, words, states, origin, found, _file(config))
+    """Discover symmetries of the members of a fit: to a task, which brings its representations, or to transitions.
 
-
-def _of_transition(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
-    """Discover symmetries of each member's change of a state's features.
-
-    The next state itself is mostly the one before, which has every symmetry.
+    Of these it is the change of a state's features: the next state itself is mostly the one before, which has every symmetry.
     """
-    own: Any = replace(compose.from_run("fit_transition", folder), device="cpu")
-    transition, models = open_transition(own, folder, trust=config.trust)
-    fit, spec = transition_fit(own, transition, models), transition.spec
-    names = [*spec.feature_names, *spec.action_names]
-    family, notes = _family(config, names, spec.feature_names)
+    is_task = compose.name_of_run(folder) != "fit_transition"
+    if is_task:
+        given = {"--rep-in": config.rep_in, "--rep-out": config.rep_out, "--blocks": config.blocks}
+        refuse(given, "a run of a task brings its representations; leave it out")
+    fit = load_fit(folder, trust=config.trust)
+    members, name = fit.functions(), config.family
+    family: Family | None
+    notes: list[str] = []
+    if is_task:
+        name = name or f"GL({members[0].rep_in.G.d})"
+        members = fit.functions(notation.group(name))
+        reps = members[0].rep_in, members[0].rep_out
+        family = Family(*reps, f"{reps[0]} to {reps[1]}")
+    else:
+        spec = fit.spec
+        family, notes = _family(config, [*spec.feature_names, *spec.action_names], spec.feature_names)
     states, origin, found = 0, "inputs of the test data", []
-    if family is not None:
-        for member in fit.members:
-            inputs, origin = inputs_at(config, member, len(names))
-            states = len(inputs)
-            name = f"{member.function.name}, seed {member.seed}"
-            found += _searched(config, name, member.function.call, family, torch.as_tensor(inputs), notes)
-    return _whole(config, family, states, origin, found, notes)
+    for member in members:
+        if family is not None:
+            inputs, origin = inputs_at(config, member)
+            states, called = len(inputs), f"{member.name}, seed {member.seed}"
+            asked = is_task or config.family is not None or config.blocks is not None
+            found += _searched(called, member.call, family, torch.as_tensor(inputs), notes, asked=asked)
+    result = _whole(config, family, states, origin, found, notes)
+    return replace(result, family=str(name)) if is_task else result
 
 
 def _of_agent(config: DiscoverConfig) -> DiscoverResult:
@@ -232,7 +224,7 @@ def _of_agent(config: DiscoverConfig) -> DiscoverResult:
     )  # fmt: skip
     if config.states_from in ("normal", "test"):
         raise ConfigError(f"--from {config.states_from}: of an agent give rollouts, reset or a file of observations")
-    with process_state(threads=1), target_of(own) as target:
+    with process_state(threads=1), load(own, own.episodes) as target:
         spec = target.spec
         assert spec is not None
         check_policy(target.policy, spec)
@@ -243,7 +235,8 @@ def _of_agent(config: DiscoverConfig) -> DiscoverResult:
         found = []
         if family is not None:
             inputs = policy.encode(torch.as_tensor(observations), torch.as_tensor(actions))
-            found = _searched(config, policy.name, policy.call, family, inputs, notes)
+            asked = config.family is not None or config.blocks is not None
+            found = _searched(policy.name, policy.call, family, inputs, notes, asked=asked)
     return _whole(config, family, len(observations), origin, found, notes)
 
 
@@ -277,13 +270,13 @@ def _family(config: DiscoverConfig, inputs: Sequence[str], outputs: Sequence[str
 
 
 def _searched(
-    config: DiscoverConfig, name: str, call: Callable[[Tensor], Tensor], family: Family, x: Tensor, notes: list[str]
+    name: str, call: Callable[[Tensor], Tensor], family: Family, x: Tensor, notes: list[str], *, asked: bool
 ) -> list[Found]:
     """Discover the symmetry of a function; none, with a note, where the family was not asked for and does not suit it."""
     try:
         return [_found(name, discover(call, family.rep_in, family.rep_out, x))]
     except ValueError as error:
-        if config.family is not None or config.blocks is not None:
+        if asked:
             raise
         notes.append(f"{name}: {error}")
         return []

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
 
-from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
+from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.envs.spec import align
 from rppdyn.equivariance.actions import generator_names
+from rppdyn.equivariance.functions import Function
 from rppdyn.errors import require_trust
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, EquivarianceConfig, pretrained_name
+from rppdyn.jobs.loading import Loaded, load
 from rppdyn.jobs.measuring import targets
-from rppdyn.jobs.measuring.fit_targets import (
-    Member,
-    flows_of,
-    image_function,
-    image_members,
-    inputs_at,
-    measure_images,
-    open_fit,
-)
-from rppdyn.jobs.measuring.loading import load_function, load_policy, load_pretrained, load_program
+from rppdyn.jobs.measuring.images import flows_of, image_function, image_members, measure_images
 from rppdyn.jobs.measuring.measure import (
     FORMAT,
     LAYERS,
@@ -45,10 +36,9 @@ from rppdyn.jobs.measuring.measure import (
     most,
     pooled,
 )
-from rppdyn.jobs.measuring.targets import Function, Target, inputs_of, states_of
+from rppdyn.jobs.measuring.targets import inputs_at, inputs_of, states_of
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import process_state
-from rppdyn.jobs.training.evaluation import Evaluator, agent_of
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json, write_measured
@@ -143,7 +133,7 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
 
 def _of_agent(config: EquivarianceConfig) -> EquivarianceResult:
     """Measure a policy, or a function from an environment's observations to its actions."""
-    with target_of(config) as target:
+    with load(config, config.episodes) as target:
         spec = _spec(config, target)
         if target.policy is not None:
             targets.check_policy(target.policy, spec)
@@ -158,7 +148,7 @@ def _of_agent(config: EquivarianceConfig) -> EquivarianceResult:
 
 def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: str) -> EquivarianceResult:
     """Measure a function between representations."""
-    with target_of(config) as target:
+    with load(config, config.episodes) as target:
         if target.call is None:
             raise ConfigError(f"--group {group}: {config.what} is a policy, which is measured with --env")
         G = notation.group(group)
@@ -183,36 +173,39 @@ def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult
         raise ConfigError(
             f"--from {config.states_from}: inputs of a fit come from test (the default), normal or a file"
         )
-    fit = open_fit(folder, config.group, trust=config.trust)
-    G, names = fit.rep_in.G, _generators(fit.rep_in)
+    with load(config, config.episodes) as target:
+        assert target.fit is not None
+        members = target.fit.functions(None if config.group is None else notation.group(config.group))
+    rep_in, rep_out = members[0].rep_in, members[0].rep_out
+    G, names = rep_in.G, _generators(rep_in)
     measured: list[Measured] = []
-    kept: list[Member] = []
-    for member in fit.members:
-        inputs, origin = inputs_at(config, member, fit.rep_in.dim)
-        if finite(member.function, inputs):
+    kept: list[Function] = []
+    for member in members:
+        inputs, origin = inputs_at(config, member)
+        if finite(member, inputs):
             kept.append(member)
-            measured.append(measure(member.function, inputs, None, names))
+            measured.append(measure(member, inputs, None, names))
     if not kept:
         remedy = "fit again with a smaller optimiser.learning_rate"
         if config.states_from not in (None, "test"):
             remedy += f", unless it is what {origin} holds"
         raise ConfigError(f"{config.what}: no member gives finite numbers; {remedy}")
-    name, seeds = kept[0].function.name, [member.seed for member in kept]
+    name, seeds = kept[0].name, [member.seed for member in kept]
     rollouts = None
-    if fit.times is not None:
-        rolled = [m.rollout for m in kept if m.rollout is not None]
-        rollouts = measure_rollouts([r.solve for r in rolled], fit.rep_in, [r.starts for r in rolled], fit.times)
+    if rolled := [member.rollout for member in kept if member.rollout is not None]:
+        times = rolled[0].times
+        rollouts = measure_rollouts([r.solve for r in rolled], rep_in, [r.starts for r in rolled], times)
     return _result(
         config,
-        fit.source,
-        f"{G}: {fit.rep_in} to {fit.rep_out}",
+        target.source,
+        f"{G}: {rep_in} to {rep_out}",
         names,
         len(inputs),
         origin,
         {name: pooled(measured)},
         members={name: measured},
         seeds=seeds,
-        diverged=[member.seed for member in fit.members if member.seed not in seeds],
+        diverged=[member.seed for member in members if member.seed not in seeds],
         rollouts=rollouts,
     )
 
@@ -226,7 +219,8 @@ def _of_images(config: EquivarianceConfig, folder: RunFolder | None) -> Equivari
     else:
         given = {"--env": config.env, "--group": config.group, "--from": config.states_from}
         refuse(given, "of images the symmetry is --transformations, and they are --image's")
-        source, members = image_members(config, folder)
+        with load(config, config.episodes) as target:
+            source, members = target.source, image_members(config, cast(Any, target.fit))
     whole = tuple(config.whole.split(",")) if config.whole else ()
     measured = [measure_images(member, flows, whole) for member in members]
     name = members[0].name
@@ -256,32 +250,7 @@ def _result(
     )  # fmt: skip
 
 
-@contextmanager
-def target_of(config: EquivarianceConfig) -> Iterator[Target]:
-    """The target of the measurement, loaded: a run's agent, a file's policy or program, or a function."""
-    if config.kind == "run":
-        refuse({"--env": config.env}, "a run brings its environment; leave it out")
-        with agent_of(config.what, config.episodes, config.seed, trust=config.trust) as (agent, source, its_evaluator):
-            yield Target(source, agent.policy, evaluator=lambda: its_evaluator, spec=agent.spec)
-        return
-    evaluator: Callable[[], Evaluator] | None = None
-    if (env_id := config.env) is not None:
-        evaluator = lambda: Evaluator(lambda: make_env(env_id), config.episodes, config.seed)  # noqa: E731
-    if config.kind == PRETRAINED:
-        pretrained, make = load_pretrained(config.what)
-        own = evaluator or (lambda: Evaluator(make, config.episodes, config.seed))
-        yield Target(PRETRAINED, pretrained, evaluator=own, spec=pretrained.spec)
-    elif config.kind == "stable-baselines3 file":
-        policy = load_policy(config.what, config.vecnormalize)
-        name = f"{type(policy).__module__.split('.')[0]}'s {type(policy).__name__}"
-        yield Target(name, policy, evaluator=evaluator, spec=getattr(policy, "spec", None))
-    elif config.kind == "function":
-        yield Target("a function", call=load_function(config.what), evaluator=evaluator)
-    else:
-        yield Target("an exported program", call=load_program(config.what).module(), evaluator=evaluator)
-
-
-def _spec(config: EquivarianceConfig, target: Target) -> SymmetrySpec:
+def _spec(config: EquivarianceConfig, target: Loaded) -> SymmetrySpec:
     """The symmetry that was asked for, else the target's own, else its environment's default."""
     if target.spec is not None and config.symmetry is None:
         if config.env is not None and not target.spec.is_of(config.env):
@@ -301,7 +270,7 @@ def _spec(config: EquivarianceConfig, target: Target) -> SymmetrySpec:
     return symmetry_spec(env_id, symmetry=config.symmetry)
 
 
-def functions_of(target: Target, spec: SymmetrySpec, observations: NDArray) -> list[Function]:
+def functions_of(target: Loaded, spec: SymmetrySpec, observations: NDArray) -> list[Function]:
     """The functions of an agent or a policy, under a symmetry; a callable is tried at some of the observations."""
     if target.call is None:
         return targets.policy_functions(target.policy, spec)

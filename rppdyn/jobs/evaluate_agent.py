@@ -14,7 +14,7 @@ from rppdyn.agents.export import onnx_policy, torch_policy
 from rppdyn.envs import make_env
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import POLICIES, PRETRAINED, EvaluateAgentConfig, pretrained_name
-from rppdyn.jobs.measuring.loading import load_policy, load_pretrained, load_program, takes_keys
+from rppdyn.jobs.loading import load_policy, load_pretrained, load_program, takes_keys
 from rppdyn.jobs.training.evaluation import Evaluator, Policy, agent_of, film, policy_of, require_format
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import write_json, write_measured

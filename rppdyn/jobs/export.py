@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -25,10 +25,12 @@ from rppdyn.agents.export import (
     torch_policy,
 )
 from rppdyn.envs import SymmetrySpec, certificate_for, make_env
+from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
-from rppdyn.jobs.config.command import PRETRAINED, ExportConfig
-from rppdyn.jobs.measuring.loading import load_policy, load_pretrained, load_program
-from rppdyn.jobs.training.evaluation import Evaluator, agent_of
+from rppdyn.jobs.config.command import ExportConfig
+from rppdyn.jobs.loading import load, load_program
+from rppdyn.jobs.training.evaluation import Evaluator
+from rppdyn.runs import RunFolder
 from rppdyn.runs.files import replacing, write_json
 
 FORMAT = 1
@@ -57,7 +59,16 @@ def run(config: ExportConfig) -> ExportResult:
         RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
         ConfigError, ValueError: there is no environment to check it in, a package is missing, or the check fails.
     """
-    with _policy(config) as (policy, source, evaluator):
+    if config.kind == "run":
+        compose.from_run("train_agent", RunFolder.open(config.what), trust=config.trust)  # refuses other runs
+    with load(config, CHECKED_EPISODES) as loaded, ExitStack() as made:
+        policy, make = loaded.policy, loaded.evaluator
+        source = loaded.source if config.kind == "run" else "its weights"
+        if make is None and loaded.spec is not None:
+            make = partial(Evaluator, partial(make_env, loaded.spec.env_id), CHECKED_EPISODES, config.seed)
+        if make is None:
+            raise ConfigError(f"{config.what}: give --env, in which the exported policy is checked")
+        evaluator = made.enter_context(closing(make()))
         observations = _states(evaluator, policy, config.states)
         wanted = {"onnx": config.onnx, "torch": config.torch}
         files = {kind: path for kind, path in wanted.items() if path is not None}
@@ -83,28 +94,6 @@ def table(result: ExportResult) -> str:
             f"{path}: differs by {result.differences[kind]:.1e} of the action's range at most, {result.states} states"
         )
     return "\n".join([*lines, f"{result.card}: names, units and limits of entries, control step, symmetry, versions"])
-
-
-@contextmanager
-def _policy(config: ExportConfig) -> Iterator[tuple[BasePolicy, str, Evaluator]]:
-    if config.kind == "run":
-        with agent_of(config.what, CHECKED_EPISODES, config.seed, trust=config.trust) as (agent, source, evaluator):
-            yield agent.policy, source, evaluator
-        return
-    policy: BasePolicy
-    if config.kind == PRETRAINED:
-        policy, make = load_pretrained(config.what)
-    else:
-        policy = load_policy(config.what, config.vecnormalize)
-        env = config.env or getattr(getattr(policy, "spec", None), "env_id", None)
-        if env is None:
-            raise ConfigError(f"{config.what}: give --env, in which the exported policy is checked")
-        make = partial(make_env, env)
-    evaluator = Evaluator(make, CHECKED_EPISODES, config.seed)
-    try:
-        yield policy, "its weights", evaluator
-    finally:
-        evaluator.close()
 
 
 def _states(evaluator: Evaluator, policy: BasePolicy, count: int) -> NDArray:

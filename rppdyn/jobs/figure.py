@@ -68,7 +68,7 @@ def run(config: FigureConfig) -> Path:
         RunFolderError, ConfigError: a folder is no run, or there are agents and fits among them.
         ValueError: no run has metrics yet.
     """
-    from rppdyn.jobs.measuring.loading import measure_file  # it loads every fit, and these end with a figure
+    from rppdyn.jobs.loading import measure_file  # it loads every fit, and these end with a figure
 
     files = [run for run in config.runs if is_agent_file(run)]
     played = [measure_file(file, config.env) for file in files]

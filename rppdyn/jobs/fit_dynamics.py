@@ -6,7 +6,7 @@ import logging
 import math
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise, starmap
 from pathlib import Path
@@ -18,9 +18,11 @@ from torch import Tensor, nn
 
 from rppdyn.dynamics import (
     DynamicsModel,
+    FittedDynamics,
     HamiltonianModel,
     IntegrationError,
     NeuralODEModel,
+    Scaling,
     Trajectories,
     integrate,
     noether_momenta,
@@ -29,7 +31,8 @@ from rppdyn.dynamics import (
 )
 from rppdyn.equivariance.discover import discover
 from rppdyn.equivariance.error import equivariance_error, geometric_mean
-from rppdyn.groups import SO, SO2eR3
+from rppdyn.equivariance.functions import Function, Rollout, index_blocks, measured_networks
+from rppdyn.groups import SO, Group, SO2eR3
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.fit import FitConfig, FitDynamicsConfig, PendulumTaskConfig, RolloutConfig
 from rppdyn.jobs.fitting.members import (
@@ -38,7 +41,6 @@ from rppdyn.jobs.fitting.members import (
     backward,
     build_stack,
     equivariance_metrics,
-    load_members,
     run_fit,
     under_group,
 )
@@ -129,6 +131,23 @@ class DynamicsFit(StackFit):
     def example_of(self, found: Trajectories) -> dict[str, Any]:
         """The first member's first test trajectory and the true one."""
         return {"times": self.times, "truth": self.truth(0)[0].tolist(), "found": found.states[0].tolist()}
+
+    def vector_field(
+        self, model: DynamicsModel, names: Mapping[str, int], rep_in: Rep, inputs: Mapping[str, int], **fields: Any
+    ) -> Function:
+        """J grad H of a Hamiltonian, whose own value has a constant of no meaning; the network of a neural ODE.
+
+        Args:
+            names, inputs: names and sizes of the parts of a state, and of the field's arguments.
+        """
+        weights = model.assemble()
+        network = "Hamiltonian" if isinstance(model, HamiltonianModel) else "network"
+        rates = {f"d{name}/dt": index for name, index in index_blocks(names).items()}
+        call = lambda z: model.vector_field(z, weights)  # noqa: E731
+        networks = measured_networks(network, model.net, lambda z: z, rep_in)
+        return Function(
+            "vector field", call, rep_in, self.rep, index_blocks(inputs), rates, networks=networks, **fields
+        )
 
     # -- what follows -------------------------------------------------------------------------------------------------
 
@@ -379,6 +398,29 @@ class Dynamics(DynamicsFit):
             "momentum_drift": relative_drift(momentum),
         }
 
+    def functions(self, group: Group | None = None) -> list[Function]:
+        self.rep = self.rep if group is None else self.pendulum.rep(group)
+        parts, times = self.pendulum.parts, self.data[0].times
+        functions = []
+        for seed, model, data in zip(self.config.all_seeds, self.members(), self.data, strict=True):
+            rollout = Rollout(partial(self._solve, model), data.rollouts[: self.config.rollout.trajectories, 0], times)
+            fields = dict(seed=seed, samples=data.test[:, 0], rollout=rollout)
+            functions.append(self.vector_field(model, parts, self.rep, parts, **fields))
+        return functions
+
+    def _solve(self, model: DynamicsModel, z0: Tensor) -> Tensor:
+        """Trajectories from initial states, nan where they diverged."""
+        rolled = roll_out(self.config.rollout, model, z0, self.data[0].times)
+        return torch.where(rolled.diverged[:, None, None], torch.nan, rolled.states)
+
+    def fitted(self) -> FittedDynamics:
+        """The models in the pendulum's own units."""
+        n = self.rep.dim
+        names = [f"{part}[{i}]" for part, size in self.pendulum.parts.items() for i in range(size)]
+        unit = Scaling(torch.zeros(n).double(), torch.ones(n).double(), 1.0, torch.zeros(0), torch.ones(0))
+        models = self.members()
+        return FittedDynamics(models, [unit] * len(models), self.rep, names)
+
     def others(self, index: int, member: DynamicsModel, found: Trajectories) -> dict[str, Any]:
         """The time at which the first trajectory was found to have diverged."""
         lost = found.times[found.diverged_at[found.diverged].min()] if found.diverged.any() else None
@@ -396,17 +438,6 @@ def roll_out(
         except IntegrationError as error:
             logger.warning("%s. Measured by rk4 in steps of %g", error, options.test_step)
     return integrate(model, z0, times, method="rk4", step=options.test_step)
-
-
-def load_models(config: FitDynamicsConfig, folder: RunFolder) -> tuple[Dynamics, list[DynamicsModel]]:
-    """A finished run's task and its members, one per seed, in float64.
-
-    Raises:
-        RunFolderError: the run is unfinished, or its file is damaged.
-    """
-    dynamics = Dynamics(config)
-    load_members(dynamics.module, folder)
-    return dynamics, dynamics.members()
 
 
 class _PartFit:

@@ -24,7 +24,7 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.image import FitImageConfig
-from rppdyn.jobs.fitting.members import GAUSSIAN, FitLoss, StackFit, load_members, run_fit, stack_of
+from rppdyn.jobs.fitting.members import GAUSSIAN, FitLoss, StackFit, run_fit, stack_of
 from rppdyn.jobs.fitting.user_data import FittedFunction, as_file, fitted
 from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Ensemble
@@ -340,11 +340,10 @@ def _fits(architecture: str, size: tuple[int, int]) -> bool:
 
 
 def load_image_models(config: FitImageConfig, folder: RunFolder) -> tuple[ImageFit, list[nn.Module]]:
-    """A finished run's images and its models, one per seed.
+    """A finished run's images and its members, one per seed.
 
     Raises:
         RunFolderError: the run is unfinished, or its file is damaged.
     """
-    images = ImageFit(config)
-    load_members(images.module, folder)
+    images = ImageFit.load(config, folder)
     return images, [images.stack.member(index) for index in range(images.stack.members)]

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import geometric_mean, relative_difference
+from rppdyn.equivariance.functions import Function, index_blocks, measured_networks
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, device_of, file_stem
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.fit import FitRegressionConfig, RegressionTaskConfig
-from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, load_members, run_fit, under_group
+from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, run_fit, under_group
 from rppdyn.jobs.fitting.user_data import (
     FittedFunction,
     as_file,
@@ -36,7 +37,6 @@ from rppdyn.jobs.fitting.user_data import (
 from rppdyn.jobs.results import FitResult, by_member
 from rppdyn.nn import Chained, Ensemble, InvariantNormaliser
 from rppdyn.reps import V
-from rppdyn.runs import RunFolder
 from rppdyn.runs.workers import data_stream, stream
 from rppdyn.tasks import RegressionTask, regression_task
 from rppdyn.tasks.labelled import Rows, named_parts, read_rows, shared_out
@@ -116,6 +116,24 @@ class Regression(StackFit):
     def members(self) -> list[Regressor]:
         """The regressors as they stand, in float64 on the CPU, where errors are measured."""
         return regressors(self.stack, self.normalisers)
+
+    def fitted(self) -> FittedFunction:
+        return FittedFunction(self.members())
+
+    def functions(self, group: Group | None = None) -> list[Function]:
+        task, given = self.task, self.config.task
+        if group is not None:
+            task = (
+                task.under(group) if isinstance(task, OwnRows) else regression_task(given.name, group, given.strength)
+            )
+        parts = index_blocks(task.parts_in), index_blocks(task.parts_out)
+        return [
+            Function(
+                "regressor", member, task.rep_in, task.rep_out, *parts, seed=seed, samples=x,
+                networks=measured_networks("network", member.net, member.input, task.rep_in),
+            )
+            for seed, member, (x, _) in zip(self.config.all_seeds, self.members(), self.tests, strict=True)
+        ]  # fmt: skip
 
     @property
     def held_out(self) -> tuple[Tensor, Tensor]:
@@ -266,18 +284,7 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
     """
     with as_file(data) as file:
         subject = Regression(compose.composed("fit_regression", overrides("fit_regression", data=file, **options)))
-    return FittedFunction(fitted(subject).members())
-
-
-def load_regressors(config: FitRegressionConfig, folder: RunFolder) -> tuple[Regression, list[Regressor]]:
-    """A finished run's task with its data, and its members, one per seed, in float64.
-
-    Raises:
-        RunFolderError: the run is unfinished, or its file is damaged.
-    """
-    regression = Regression(config)
-    load_members(regression.module, folder)
-    return regression, regression.members()
+    return fitted(subject).fitted()
 
 
 def regressors(

@@ -23,13 +23,14 @@ from rppdyn.dynamics import (
     Trajectories,
 )
 from rppdyn.dynamics.fitted import solve
+from rppdyn.equivariance.functions import Function
 from rppdyn.groups import GL, Group
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
 from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, DynamicsFit
-from rppdyn.jobs.fitting.members import build_stack, load_members, run_fit
+from rppdyn.jobs.fitting.members import build_stack, run_fit
 from rppdyn.jobs.fitting.user_data import (
     as_file,
     by_evidence,
@@ -166,9 +167,16 @@ class RecordingsFit(DynamicsFit):
                 return self.rep
         return Scalar(self.rep.G)
 
-    def measure_under(self, group: Group) -> None:
-        """Another group for equivariance errors than the networks'."""
-        self.rep, self.control_rep = representations(self.config, group, self.recordings)
+    def functions(self, group: Group | None = None) -> list[Function]:
+        """The fields of the members in scaled units, which commute with the group."""
+        if group is not None:
+            self.rep, self.control_rep = representations(self.config, group, self.recordings)
+        names = dict.fromkeys(self.recordings.names, 1)
+        inputs, rep_in = names | dict.fromkeys(self.recordings.control_names, 1), self.field_rep
+        return [
+            self.vector_field(model, names, rep_in, inputs, seed=seed, samples=self.inputs_of(index))
+            for index, (seed, model) in enumerate(zip(self.config.all_seeds, self.members(), strict=True))
+        ]
 
     def _chunks(self, split: str, most: int) -> tuple[Tensor, Tensor]:
         """Initial states, each with the steps and controls after it, and the states from it on, for each member as many.
@@ -314,19 +322,7 @@ def load_dynamics(run: str | os.PathLike[str]) -> FittedDynamics:
         RunFolderError: the folder is no such run, the run is unfinished, or its files are damaged.
     """
     folder = RunFolder.open(run)
-    return load_recordings(compose.from_run("fit_trajectories", folder), folder)[0].fitted()
-
-
-def load_recordings(config: FitTrajectoriesConfig, folder: RunFolder) -> tuple[RecordingsFit, list[DynamicsModel]]:
-    """A finished run's data and its members, one per seed, in float64.
-
-    Raises:
-        RunFolderError: the run is unfinished, or its file is damaged.
-        ConfigError: the data have changed since.
-    """
-    subject = RecordingsFit(replace(config, device="cpu"))
-    load_members(subject.module, folder)
-    return subject, subject.members()
+    return RecordingsFit.load(compose.from_run("fit_trajectories", folder), folder).fitted()
 
 
 class _Separated(nn.Module):

@@ -20,6 +20,8 @@ from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
 from rppdyn.envs.catalogue import terms_spec
 from rppdyn.envs.episodes import Segments, check_log, draw_chunks, transition_data
 from rppdyn.equivariance.error import geometric_mean, relative_difference
+from rppdyn.equivariance.functions import Function, index_blocks, measured_networks
+from rppdyn.groups import Group
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.trajectories import FitTransitionConfig
@@ -33,6 +35,7 @@ from rppdyn.jobs.fitting.members import (
     run_fit,
     widest,
 )
+from rppdyn.jobs.measuring.targets import changes
 from rppdyn.jobs.results import FitResult, by_member
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import certify_variance
@@ -182,6 +185,35 @@ class Transition(StackFit):
         members = [self._member(self.stack.member(index)) for index in range(self.stack.members)]
         return [member.double().cpu().requires_grad_(False) for member in members]
 
+    @classmethod
+    def load(cls, config: FitTransitionConfig, folder: RunFolder, *, trust: bool = False) -> Transition:
+        transition = cls(replace(config, device="cpu"), trust=trust)
+        present = _statistics(transition.model)
+        load_members(transition.module, folder)
+        transition._check_data(present)
+        return transition
+
+    def functions(self, group: Group | None = None) -> list[Function]:
+        """The change of the state that each member has learned, of a state and an action."""
+        if group is not None:
+            raise ConfigError(
+                f"--group {group}: a transition model is measured under its environment's symmetry; leave it out, or fit with "
+                "another symmetry="
+            )
+        spec, test, n = self.spec, self.data.test, self.spec.feature_dim
+        samples = torch.cat([test.states[:, :-1], test.actions], -1).flatten(0, 1)
+        reps = TransitionModel.rep_in(spec.obs_rep, spec.action_rep), spec.obs_rep
+        names = index_blocks(dict.fromkeys((*spec.feature_names, *spec.action_names), 1)), changes(spec)
+        functions = []
+        for seed, model in zip(self.config.all_seeds, self.members(), strict=True):
+            call = partial(_change, model, model.assemble(), n)
+            inputs = partial(_network_inputs, model, n)
+            networks = measured_networks("network", model.net, inputs, reps[0])
+            functions.append(
+                Function("change of the state", call, *reps, *names, networks=networks, seed=seed, samples=samples)
+            )
+        return functions
+
     def metrics(self) -> dict[str, Any]:
         members = self.members()
         metrics: dict[str, Any] = {
@@ -261,6 +293,14 @@ def _rolled_out(member: TransitionModel, truth: Segments) -> Float[Tensor, "n T 
     return member.rollout(truth.states[:, 0], truth.actions)[0]
 
 
+def _change(model: TransitionModel, weights: Any, n: int, z: Tensor) -> Tensor:
+    return model.change(z[..., :n], z[..., n:], weights)
+
+
+def _network_inputs(model: TransitionModel, n: int, z: Tensor) -> Tensor:
+    return torch.cat([model.states(z[..., :n]), model.actions(z[..., n:])], -1)
+
+
 def _bounded(states: Float[Tensor, "n T f"], largest: Float[Tensor, ""]) -> Tensor:
     return (states.abs().amax((-1, -2)) < 1e6 * largest) & states.isfinite().all(-1).all(-1)
 
@@ -317,23 +357,6 @@ def build_model(config: FitTransitionConfig, spec: SymmetrySpec, net: Any) -> Tr
         rotations=spec.obs.encoding.rotations,
         circles=spec.obs.encoding.circles,
     )
-
-
-def load_transitions(
-    config: FitTransitionConfig, folder: RunFolder, *, trust: bool = False
-) -> tuple[Transition, list[TransitionModel]]:
-    """A finished run's dataset and its members, one per seed, in float64.
-
-    Args:
-        trust: as of `run`.
-    Raises:
-        RunFolderError: the run is unfinished, or its file is damaged.
-    """
-    transition = Transition(config, trust=trust)
-    present = _statistics(transition.model)
-    load_members(transition.module, folder)
-    transition._check_data(present)
-    return transition, transition.members()
 
 
 def load_transition_model(run: str | os.PathLike[str]) -> tuple[TransitionModel, SymmetrySpec]:

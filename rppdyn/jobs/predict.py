@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rppdyn.dynamics import FittedDynamics, Scaling, TransitionModel
+from rppdyn.dynamics import FittedDynamics, TransitionModel
 from rppdyn.envs import SymmetrySpec
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import PredictConfig
-from rppdyn.jobs.fit_dynamics import load_models
-from rppdyn.jobs.fit_image import load_image_models
-from rppdyn.jobs.fit_regression import load_regressors
-from rppdyn.jobs.fit_trajectories import load_recordings
 from rppdyn.jobs.fit_transition import load_transition_model
 from rppdyn.jobs.fitting.user_data import FittedFunction, like, mean_or_all
+from rppdyn.jobs.loading import load_fit
 from rppdyn.jobs.training.evaluation import agent_of
 from rppdyn.nn import Ensemble
 from rppdyn.runs import RunFolder
@@ -108,23 +105,9 @@ def load(run: str | os.PathLike[str], *, trust: bool = False) -> Any:
     if name == "train_agent":
         with agent_of(str(run), episodes=1, seed=0, trust=trust) as (agent, _, _):
             return agent
-    if name == "fit_transition":
+    if name == "fit_transition":  # it needs neither the dataset nor the environment
         return FittedTransitions(*load_transition_model(run))
-    config: Any = compose.from_run(name, folder)
-    config = replace(config, device="cpu")
-    if name == "fit_trajectories":
-        return load_recordings(config, folder)[0].fitted()
-    if name == "fit_dynamics":
-        dynamics, models = load_models(config, folder)
-        n = dynamics.rep.dim
-        names = [f"{part}[{i}]" for part, size in dynamics.pendulum.parts.items() for i in range(size)]
-        unit = Scaling(torch.zeros(n).double(), torch.ones(n).double(), 1.0, torch.zeros(0), torch.ones(0))
-        return FittedDynamics(models, [unit] * len(models), dynamics.rep, names)
-    if name == "fit_regression":
-        return FittedFunction(load_regressors(config, folder)[1])
-    if name == "fit_image":
-        return load_image_models(config, folder)[0].fitted()
-    raise ConfigError(f"{folder.path} is a run of {config.verb}: it has no model to predict with")
+    return load_fit(folder, trust=trust, checked=False).fitted()
 
 
 @dataclass(frozen=True)

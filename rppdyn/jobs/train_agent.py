@@ -28,7 +28,7 @@ from rppdyn.jobs.config.agent import ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import CERTIFIED, LEARNED, ConfigError
 from rppdyn.jobs.config.compose import preflight
 from rppdyn.jobs.figure import draw_run
-from rppdyn.jobs.measuring.loading import load_function
+from rppdyn.jobs.loading import load_function
 from rppdyn.jobs.results import TrainAgentResult, TrainManyResult
 from rppdyn.jobs.training import building
 from rppdyn.jobs.training.building import build_agent, build_env, capture_into, certify_variance, process_state, spec_of

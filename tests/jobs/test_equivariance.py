@@ -20,8 +20,8 @@ from rppdyn.envs import symmetry_spec
 from rppdyn.jobs import equivariance
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import EquivarianceConfig
+from rppdyn.jobs.loading import load_policy
 from rppdyn.jobs.measuring import targets
-from rppdyn.jobs.measuring.loading import load_policy
 from rppdyn.jobs.measuring.measure import measure
 from rppdyn.jobs.training.evaluation import Evaluator
 from rppdyn.nn import RPPEMLP

@@ -168,7 +168,8 @@ def test_a_gaussian_model_knows_how_wrong_it_is(tmp_path):
     words = ("model=emlp", "model.gaussian=true", "optimiser.epochs=60", "dtype=float64", "evaluation.every=60")
     config = configured(tmp_path, *words)
     fit_transition.run(config)
-    transition, (member,) = fit_transition.load_transitions(config, RunFolder(tmp_path))
+    transition = fit_transition.Transition.load(config, RunFolder(tmp_path))
+    (member,) = transition.members()
     test = transition.data.test
     step = member.step(test.states[:, :-1], test.actions)
     z = (test.states[:, 1:] - step.mean) / step.log_std.exp()

@@ -90,7 +90,8 @@ def test_an_equivariant_network_learns_inertia_faster_and_stays_equivariant(tmp_
     assert emlp.test["test/error"][0] < 0.9 * mlp.test["test/error"][0]
     assert emlp.test["equivariance/error"][0] < 1e-12 < 1e-2 < mlp.test["equivariance/error"][0]
     config = regression(tmp_path / "emlp", "model=emlp", *words)
-    loaded, members = fit_regression.load_regressors(config, RunFolder(tmp_path / "emlp"))
+    loaded = fit_regression.Regression.load(config, RunFolder(tmp_path / "emlp"))
+    members = loaded.members()
     x, y = loaded.task.sample(50, torch.Generator().manual_seed(5))
     assert float((members[0](x) - y).square().mean() / y.square().mean()) < 0.15
 
@@ -388,7 +389,7 @@ def test_hidden_layers_are_given_as_text_or_one_by_one(tmp_path):
     config = dynamics(tmp_path / "run", *words)
     assert config.model.num_layers == 3
     fit_dynamics.run(config)
-    _, members = fit_dynamics.load_models(config, RunFolder(tmp_path / "run"))
+    members = fit_dynamics.Dynamics.load(config, RunFolder(tmp_path / "run")).members()
     G = members[0].net.group
     first, second, third = members[0].net.hidden
     assert first.dim == 9 and sorted(len(index) for _, index in first.blocks()) == [2, 3]
@@ -415,7 +416,7 @@ def test_a_chain_of_groups_is_configured_learned_and_resumed(tmp_path):
              "checkpoint_every=1")  # fmt: skip
     config = dynamics(tmp_path / "run", *words)
     fit_dynamics.run(config)
-    _, members = fit_dynamics.load_models(config, RunFolder(tmp_path / "run"))
+    members = fit_dynamics.Dynamics.load(config, RunFolder(tmp_path / "run")).members()
     net = members[0].net
     assert net.groups == (O(3), O2eR3()) and list(net.pathway_variances()["head"]) == ["equivariant", "equivariant_2"]
     assert net.pathway_variances()["head"]["equivariant_2"] != 1e-4  # learned
@@ -429,7 +430,7 @@ def test_a_chain_of_groups_is_configured_learned_and_resumed(tmp_path):
 def test_a_regression_with_a_chain(tmp_path):
     config = regression(tmp_path / "run", "model=rpp", *CHAIN, "optimiser.epochs=2")
     fit_regression.run(config)
-    _, (member,) = fit_regression.load_regressors(config, RunFolder(tmp_path / "run"))
+    (member,) = fit_regression.Regression.load(config, RunFolder(tmp_path / "run")).members()
     assert member.net.pathway_variances()["head"] == {"equivariant": 1.0, "equivariant_2": 1e-4}
 
 

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from rppdyn import priors
 from rppdyn.equivariance import equivariance_error
+from rppdyn.equivariance.functions import Function
 from rppdyn.errors import is_out_of_memory
 from rppdyn.groups import Group
 from rppdyn.jobs.config import notation
@@ -332,6 +333,32 @@ class StackFit(ABC):
     def module(self) -> nn.Module:
         """The stack, or the module that contains it, which is saved."""
         return self.stack
+
+    @classmethod
+    def load(cls, config: Any, folder: RunFolder, *, trust: bool = False) -> Self:
+        """The fit of a finished run with its data, on the CPU.
+
+        Args:
+            trust: whether a module that a dataset names may be imported to make its environment.
+        Raises:
+            RunFolderError: the run is unfinished, or its file is damaged.
+            ConfigError: the data have changed since.
+        """
+        subject = cls(replace(config, device="cpu"))  # type: ignore[call-arg]  # a subclass is made of its configuration
+        load_members(subject.module, folder)
+        return subject
+
+    def functions(self, group: Group | None = None) -> list[Function]:
+        """The members in float64, each as a function between representations.
+
+        Args:
+            group: in the place of the one that the networks were given.
+        """
+        raise ConfigError(f"{self.config.task_name}: its members are no functions between representations")
+
+    def fitted(self) -> Any:
+        """The members as one object with ``predict``, from raw inputs to raw outputs."""
+        raise NotImplementedError
 
     # -- how it is fitted ---------------------------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ from rppdyn.equivariance import (
 )
 from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import POOLED_FLOOR, elements_by_generator, pooled_ratio, pooled_sums
+from rppdyn.equivariance.functions import Function, MeasuredNetwork
 from rppdyn.groups import Group
-from rppdyn.jobs.measuring.targets import Function, MeasuredNetwork
 from rppdyn.reps import Rep
 from rppdyn.runs.figures import COLOURS, Panel, draw_panels, draw_several, paint_bars, save
 from rppdyn.runs.statistics import bootstrap_interval, iqm

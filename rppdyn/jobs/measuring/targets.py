@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -20,68 +19,15 @@ from torch import Tensor
 from rppdyn.agents.networks import in_precision
 from rppdyn.agents.policy import SymmetricPolicy
 from rppdyn.envs import Space, SymmetrySpec
+from rppdyn.equivariance.functions import Function, MeasuredNetwork
 from rppdyn.errors import one_line, place_in_users_code
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
-from rppdyn.jobs.training.evaluation import Evaluator, noisy
+from rppdyn.jobs.loading import Loaded
+from rppdyn.jobs.training.evaluation import noisy
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep, Scalar
 from rppdyn.tasks.tables import read_arrays
-
-Blocks = Mapping[str, Sequence[int]]
-
-
-class MeasuredNetwork(NamedTuple):
-    """A network inside a function whose hidden representations are known, and what it sees of the function's inputs."""
-
-    module: RPPEMLP
-    inputs: Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function between spaces that one group acts on linearly.
-
-    Attributes:
-        name: "policy", "critics", "value" or "function".
-        call: (n, rep_in.dim) to (n, rep_out.dim).
-        inputs, outputs: names of the entries, with the indices of each.
-        encode: raw observations and actions to inputs; actions have no entries where none are asked for. By default
-            observations are the inputs.
-        scale: the size of an output that counts as something, per entry; zero where nothing says.
-        centred: whether the mean output over the states is taken off: a large constant would make anything look invariant.
-        networks: the networks inside, by name.
-    """
-
-    name: str
-    call: Callable[[Tensor], Tensor]
-    rep_in: Rep
-    rep_out: Rep
-    inputs: Blocks
-    outputs: Blocks
-    encode: Callable[[Tensor, Tensor], Tensor] = lambda observations, actions: observations
-    scale: Tensor = field(default_factory=partial(torch.zeros, 1))
-    centred: bool = False
-    networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Target:
-    """A policy or a callable, and how it acts.
-
-    Attributes:
-        source: which weights or code it is.
-        policy: policy of stable-baselines3.
-        evaluator: plays its episodes.
-        spec: the symmetry that it brings.
-    """
-
-    source: str
-    policy: Any = None
-    call: Callable[[Tensor], Tensor] | None = None
-    evaluator: Callable[[], Evaluator] | None = None
-    spec: SymmetrySpec | None = None
-
 
 # -- functions --------------------------------------------------------------------------------------------------------
 
@@ -354,7 +300,7 @@ def as_policy(call: Callable[[Tensor], Tensor]) -> Callable[[NDArray], NDArray]:
 MOST = 2**28  # numbers in all inputs together, which are two gigabytes
 
 
-def states_of(config: EquivarianceConfig, target: Target, spec: SymmetrySpec) -> tuple[NDArray, NDArray | None, str]:
+def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) -> tuple[NDArray, NDArray | None, str]:
     """Raw observations, actions that were or could be taken there (None where no critic asks), and where they are from.
 
     Raises:
@@ -385,7 +331,7 @@ def states_of(config: EquivarianceConfig, target: Target, spec: SymmetrySpec) ->
         evaluator.close()
 
 
-def _explored_actions(target: Target, observations: NDArray) -> NDArray | None:
+def _explored_actions(target: Loaded, observations: NDArray) -> NDArray | None:
     """Actions for critics at states that nobody acted in: half the range around the policy's own, evenly drawn."""
     if target.policy is None:
         return None
@@ -418,6 +364,13 @@ def inputs_of(config: EquivarianceConfig | DiscoverConfig, dim: int) -> tuple[ND
     if not np.isfinite(array).all():
         raise ConfigError(f"{source} holds values that are not finite: remove those rows")
     return evenly(array, config.states), f"{source}"
+
+
+def inputs_at(config: EquivarianceConfig | DiscoverConfig, member: Function) -> tuple[NDArray, str]:
+    """Inputs of a fit's member, those of the test data unless others are asked for, and where they are from."""
+    if config.states_from in (None, "test"):
+        return evenly(member.samples.numpy(), config.states), "inputs of the test data"
+    return inputs_of(config, member.rep_in.dim)
 
 
 def evenly(array: NDArray, count: int) -> NDArray:

@@ -60,7 +60,7 @@ def test_members_learn_as_if_alone_and_go_on_after_an_interruption(tmp_path):
     again = fit_regression.run(configured(folder, *words, "seeds=2"), resume=True)
     assert again.pathways == together.pathways and again.test == together.test
     assert (folder / "metrics.jsonl").read_bytes() == metrics and b"effective/head.free" in metrics
-    _, members = fit_regression.load_regressors(configured(folder, *words, "seeds=2"), RunFolder.open(folder))
+    members = fit_regression.Regression.load(configured(folder, *words, "seeds=2"), RunFolder.open(folder)).members()
     learned = [member.net.pathway_variances()["head"]["free"] for member in members]
     (row,) = [row for row in again.pathways if (row["layer"], row["pathway"]) == ("head", "free")]
     assert learned == pytest.approx([1 / precision for precision in row["precision"]])

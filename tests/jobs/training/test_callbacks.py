@@ -9,7 +9,7 @@ import pytest
 
 from rppdyn.cli import main
 from rppdyn.jobs.config.base import ConfigError
-from rppdyn.jobs.measuring.loading import load_function
+from rppdyn.jobs.loading import load_function
 from rppdyn.jobs.train_agent import load_callbacks
 from rppdyn.runs import RunFolder, session
 

@@ -21,9 +21,8 @@ from rppdyn.jobs import equivariance, fit_dynamics, fit_regression
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import EquivarianceConfig
-from rppdyn.jobs.fit_dynamics import load_models
-from rppdyn.jobs.fit_regression import load_regressors
 from rppdyn.jobs.fitting.members import save_members
+from rppdyn.jobs.loading import load_fit
 from rppdyn.jobs.measuring.measure import pooled
 from rppdyn.runs import RunFolder, RunFolderError, iqm, read_metrics
 
@@ -72,15 +71,14 @@ def measured(folder, **options):
     return result
 
 
-def opened(folder, load):
-    folder = RunFolder.open(folder)
-    return load(compose.from_run(compose.name_of_run(folder), folder), folder)
+def opened(folder):
+    return load_fit(RunFolder.open(folder), checked=False)
 
 
-def copy_of(folder, path, load):
-    """A copy of a run, whose members are to be changed."""
+def copy_of(folder, path):
+    """A copy of a run that may be changed, and its fit."""
     shutil.copytree(folder, path)
-    return path, opened(path, load)[0]
+    return path, opened(path)
 
 
 def save(subject, path):
@@ -135,7 +133,7 @@ def test_an_equivariant_network_is_at_rounding_whatever_it_has_learned(found):
 
 
 def test_the_layer_that_breaks_the_symmetry_is_found(run, tmp_path):
-    copied, regression = copy_of(run("rpp"), tmp_path / "run", load_regressors)
+    copied, regression = copy_of(run("rpp"), tmp_path / "run")
     stack = regression.stack
     with torch.no_grad():
         for name, parameters in zip(stack.names, stack.stacked, strict=True):
@@ -166,7 +164,7 @@ def test_other_inputs_and_another_group(found, run, tmp_path):
 
 
 def test_a_member_that_diverged_is_left_out_by_name(found, run, tmp_path):
-    copied, regression = copy_of(run("rpp"), tmp_path / "run", load_regressors)
+    copied, regression = copy_of(run("rpp"), tmp_path / "run")
     with torch.no_grad():
         regression.stack.stacked[0][1] = math.nan
     save(regression, copied)
@@ -235,7 +233,8 @@ def test_a_hamiltonian_is_measured_by_its_vector_field(found, run):
 
 def test_the_error_along_rollouts_is_that_of_the_library(found, run):
     rollouts = found("hnn").rollouts
-    dynamics, models = opened(run("hnn"), load_models)
+    dynamics = opened(run("hnn"))
+    models = dynamics.members()
     assert rollouts.trajectories == 6 and rollouts.left_out == [0, 0] and rollouts.times[-1] == pytest.approx(2.0)
     for model, data, per_step, error in zip(models, dynamics.data, rollouts.per_step, rollouts.per_member, strict=True):
         times = data.times[:2]
@@ -263,7 +262,7 @@ def test_a_neural_ode(found):
 
 
 def test_trajectories_that_diverge_are_counted(run, tmp_path):
-    copied, dynamics = copy_of(run("ode"), tmp_path / "run", load_models)
+    copied, dynamics = copy_of(run("ode"), tmp_path / "run")
     with torch.no_grad():
         for parameters in dynamics.stack.stacked:
             parameters *= 1.0 if parameters.abs().max() == 0 else 30 / parameters.abs().max()
@@ -307,7 +306,7 @@ def test_bad_input_is_one_line(run, name, options, match):
 
 def test_members_that_are_not_what_they_were(run, tmp_path):
     """As after a change of a layer's layout: the file fits, and is another function."""
-    copied, regression = copy_of(run("rpp"), tmp_path / "run", load_regressors)
+    copied, regression = copy_of(run("rpp"), tmp_path / "run")
     with torch.no_grad():
         for parameters in regression.stack.stacked:
             parameters.copy_(parameters.flip(-1))

@@ -1,4 +1,4 @@
-"""Policies, programs and functions that others have made, loaded from their files."""
+"""Whatever verbs are given to look at, loaded: runs of agents and of fits, policies, programs and functions of others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import inspect
 import json
 import pickle
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -25,17 +28,120 @@ from torch import Tensor, nn
 from rppdyn.agents.export import pretrained_card, pretrained_env, pretrained_policy
 from rppdyn.agents.measures import function_equivariance_error
 from rppdyn.agents.policy import RPPPolicy
-from rppdyn.envs import make_env, symmetry_spec
+from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
 from rppdyn.envs.wrappers import dictionary_of, unflattening
 from rppdyn.errors import modules_of, place_in_users_code, reason, search_modules
+from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import EVALUATION_SEED
-from rppdyn.jobs.config.command import pretrained_name
+from rppdyn.jobs.config.base import refuse
+from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, pretrained_name
 from rppdyn.jobs.results import FileAgent
-from rppdyn.jobs.training.evaluation import Evaluator, Policy, policy_of
+from rppdyn.jobs.training.evaluation import Evaluator, Policy, agent_of, policy_of
+from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.settings import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from rppdyn.jobs.fitting.members import StackFit
+
+FITS = {
+    "fit_regression": "Regression",
+    "fit_dynamics": "Dynamics",
+    "fit_trajectories": "RecordingsFit",
+    "fit_transition": "Transition",
+    "fit_image": "ImageFit",
+}
+"""The class of each kind of fit, by the name of its module; loaded when one is asked for."""
+ERROR_TOLERANCE = 0.01  # relative; test errors of one function differ by far less between machines
 
 POLICY_KEYS = ("policy_class", "policy_kwargs", "observation_space", "action_space", "use_sde")
 """The entries that a policy is rebuilt from; the rest of a stable-baselines3 file stays unread."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An agent, a fit, a policy or a callable.
+
+    Attributes:
+        source: which weights or code it is.
+        policy: policy of stable-baselines3.
+        call: function of tensors.
+        fit: fit of a finished run.
+        evaluator: makes what plays its episodes; None without an environment.
+        spec: the symmetry that it brings.
+    """
+
+    source: str
+    policy: Any = None
+    call: Callable[[Tensor], Tensor] | None = None
+    fit: StackFit | None = None
+    evaluator: Callable[[], Evaluator] | None = None
+    spec: SymmetrySpec | None = None
+
+
+@contextmanager
+def load(config: Any, episodes: int) -> Iterator[Loaded]:
+    """What a verb's ``config.what`` names, of the kind ``config.kind``.
+
+    Args:
+        config: has ``env``, ``seed``, ``trust`` and ``vecnormalize``, too, where its verb takes them.
+        episodes: how many the evaluator plays.
+    Raises:
+        RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
+        ConfigError: there is no such file or function, or it can't be loaded.
+    """
+    what, env_id = config.what, getattr(config, "env", None)
+    if config.kind == "run":
+        refuse({"--env": env_id}, "a run brings its environment; leave it out")
+        folder = RunFolder.open(what)
+        if compose.name_of_run(folder) in FITS:
+            fit = load_fit(folder, trust=config.trust)
+            yield Loaded(f"{fit.config.task_name}, {fit.config.model_name}", fit=fit)
+            return
+        with agent_of(what, episodes, config.seed, trust=config.trust) as (agent, source, its_evaluator):
+            yield Loaded(source, agent.policy, evaluator=lambda: its_evaluator, spec=agent.spec)
+        return
+    make: Any = None if env_id is None else partial(make_env, env_id)
+    source, call = config.kind, None
+    policy: Any = None
+    if config.kind == PRETRAINED:
+        policy, own = load_pretrained(what)
+        make = make or own
+    elif config.kind == SUBJECTS[".zip"]:
+        policy = load_policy(what, config.vecnormalize)
+        source = f"{type(policy).__module__.split('.')[0]}'s {type(policy).__name__}"
+    elif config.kind == "function":
+        call, source = load_function(what), "a function"
+    else:
+        call, source = load_program(what).module(), "an exported program"
+    evaluator = None if make is None else lambda: Evaluator(make, episodes, config.seed)
+    yield Loaded(source, policy, call, evaluator=evaluator, spec=getattr(policy, "spec", None))
+
+
+def load_fit(folder: RunFolder, *, trust: bool = False, checked: bool = True) -> Any:
+    """The fit of a finished run, on the CPU wherever it was trained.
+
+    Args:
+        trust: whether a module that a dataset names may be imported to make its environment.
+        checked: refuse members that are not what they were: the same numbers mean another function where a layer has changed.
+    Raises:
+        RunFolderError, CheckpointError: the run is unfinished, its files are damaged, or of another version.
+        ConfigError: a run of another kind.
+    """
+    name = compose.name_of_run(folder)
+    config = compose.from_run(name, folder)
+    if name not in FITS:
+        raise ConfigError(f"{folder.path} is a run of {config.verb}: it has no model to predict with")
+    fit = getattr(importlib.import_module(f"rppdyn.jobs.{name}"), FITS[name]).load(config, folder, trust=trust)
+    if checked and name != "fit_image":
+        result = folder.result() or {}
+        errors, stored = (np.array(m["test/error"], dtype=float) for m in (fit.evaluate(), result["metrics"]))
+        if not np.allclose(errors, stored, rtol=ERROR_TOLERANCE, atol=0, equal_nan=True):
+            commit = str(result.get("provenance", {}).get("commit") or "unknown")[:10]
+            raise RunFolderError(
+                f"{folder.path}: its members have other test errors than when they were fitted, by another version of this "
+                f"package (commit {commit}); use that one, or fit again with another run_dir="
+            )
+    return fit
 
 
 def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
