@@ -441,7 +441,7 @@ def compile_terms(
         [c for part in parts for c in part.origin],
         quaternions=[int(first) + i for first, part in zip(firsts, parts, strict=False) for i in part.quaternions],
     )  # fmt: skip
-    state = {key: space for key, space in state_spaces(model, chosen).items() if key in ("qpos", "qvel")}
+    state = {key: space for key, space in state_spaces(model, chosen).items() if key != "action"}
     symmetries = tuple(Symmetry(s.name, note=" ".join(f"{d}." for d in s.deviations[:3])) for s in chosen)
     named = tuple((group, part.dim) for group, part in zip(groups, parts, strict=True)) if "" not in groups else ()
     spec = SymmetrySpec(

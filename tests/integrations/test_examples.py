@@ -14,9 +14,9 @@ from rppdyn.cli import main
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SAYS = {
     "walker_stable_baselines3": ("PPO, relaxed networks ('leg swap',) 120", "SAC, a mirror loss ('leg swap',) 120"),
-    "ant_isaac_lab": ("largest defect", "'policy': (32, ", "(32, 8)"),
+    "ant_isaac_lab": ("left-right: dynamics exact", "'policy': (32, ", "(32, 8)"),
     "humanoid_holosoma": ("0.0\n(8, 17)",),
-    "quadruped_mjlab": ("largest defect", "'actor': (8, ", "(8, 12)"),
+    "quadruped_mjlab": ("left-right: dynamics approximate", "'actor': (8, ", "(8, 12)"),
 }
 
 

