@@ -171,7 +171,7 @@ class Worker:
             env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
-        self._at_exit = weakref.finalize(self, self._process.kill)
+        self._at_exit = weakref.finalize(self, _end, self._process)
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Have a function of some module called; neither it nor the arguments may need this process.
@@ -233,13 +233,15 @@ class Worker:
     def close(self) -> None:
         """End the process, at once."""
         self._at_exit()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            try:
-                pipe.close()
-            except OSError:  # what was not sent yet
-                pass
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with suppress(OSError):  # what was not sent yet
+            pipe.close()
 
 
 def in_turn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import os
@@ -124,3 +125,11 @@ def test_a_script_without_a_main_guard_has_one_which_ends_when_the_script_is_kil
             return
         time.sleep(0.05)
     raise AssertionError(f"{pid} is there still")
+
+
+def test_a_worker_that_nobody_closed_leaves_no_open_pipe():
+    worker = Worker()
+    process = worker._process
+    del worker
+    gc.collect()
+    assert process.poll() is not None and process.stdin.closed and process.stdout.closed
