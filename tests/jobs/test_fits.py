@@ -203,7 +203,7 @@ def test_maps_of_bilinear_layers_are_counted(tmp_path):
     config = dynamics(tmp_path / "seven", "model.bilinear_maps=7", 'model.hidden=["6*T(0)+8*T(1)",4]')
     net = fit_dynamics.Dynamics(config).stack.member(0)
     assert {k.maps for k in net.blocks[0].bilinear.contractions} == {7}
-    with pytest.raises(compose.ConfigError, match="model.bilinear_maps=0: must be"):
+    with pytest.raises(compose.ConfigError, match=r"model\.bilinear_maps=0: must be"):
         dynamics(tmp_path / "none", "model.bilinear_maps=0")
 
 
