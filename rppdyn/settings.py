@@ -10,6 +10,7 @@ and a check of several keys is a `ConfigError` that `__post_init__` raises. Noth
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -71,6 +72,8 @@ def settings(cls: Settings) -> Settings:
 
     @wraps(init)
     def construct(self: Any, **content: Any) -> None:
+        paths = lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value  # noqa: E731
+        content = {k: [*map(paths, v)] if isinstance(v, list) else paths(v) for k, v in content.items()}
         try:
             init(self, **content)
         except ValidationError as error:
