@@ -403,10 +403,8 @@ def _equivariance(k: int, subject: str, groups: Sequence[Group]) -> Markup | Non
         head = ["configuration", "generator", *networks.values()]
         parts.append(html.table(f"Equivariance errors by generator on {subject}", head, rows, range(2, len(head))))
     elif _is_agent(groups[0]):
-        parts.append(html.paragraph("No equivariance error was measured here: no symmetry was given, or policies are constant."))
-            html.paragraph(
-                "No equivariance error was measured here: no symmetry was given, or the policies are constant."
-            )
+        parts.append(
+            html.paragraph("No equivariance error was measured: no symmetry was given, or policies are constant.")
         )
     else:
         return None

@@ -141,7 +141,7 @@ def test_a_plain_network_of_a_nested_dictionary_goes_on_with_a_fresh_episode(sai
 
     assert "mean return" in said_of("evaluate-agent", "run", "--episodes", "1", "--trust")
     said_of("report", "run", "--out", "page.html")
-    assert "No equivariance error was measured here" in (here / "page.html").read_text()
+    assert "No equivariance error was measured" in (here / "page.html").read_text()
     said_of("export", "run", "--torch", "run.pt2", "--states", "20", "--trust")
     card = json.loads((here / "run.json").read_text())
     assert [entry["name"] for entry in card["observation"]["entries"]] == NAMES if "observation" in card else card
