@@ -220,12 +220,6 @@ def test_the_target_entropy_reaches_the_agent(word, expected):
     assert (agent.settings().target_entropy, agent.max_gradient_norm) == (expected, 0.5)
 
 
-@pytest.mark.parametrize("value", ["null", "car", "nan", "[1]"])
-def test_an_impossible_target_entropy_is_named(value):
-    with pytest.raises(ValueError, match=r"agent\.target_entropy=.*: must be auto or a number"):
-        compose.composed("train_agent", [*WORDS, f"agent.target_entropy={value}"])
-
-
 def test_a_finished_run_that_goes_on_is_unfinished_again(config, result, tmp_path, monkeypatch):
     first = replace(config, run_dir=str(tmp_path / "run"))
     shutil.copytree(result.run, first.run_dir)
@@ -300,7 +294,7 @@ def test_a_resumed_run_takes_its_own_words_and_keeps_its_place(config, result, m
         ("model=mlp", "model=mlp: a resumed run keeps its model"),
         ("env=Walker2d-v5", "env=Walker2d-v5: a resumed run keeps its env"),
         ("run_dir=elsewhere", "with run_dir=elsewhere: it goes on where it is"),
-        ("env.nonsense.x=1", "unknown key 'env.nonsense.x'"),
+        ("env.nonsense.x=1", "unknown key 'env.nonsense"),
     ):
         assert main(["train-agent", "--resume", run, word]) == 2
         err = capsys.readouterr().err
@@ -508,7 +502,7 @@ def test_a_chain_of_groups_is_trained_learned_and_built_again(tmp_path):
     ((*CHAIN, "model.free_variance=certified"), "model.free_variance=certified with model.groups"),
     ((*CHAIN, "model.critic_free_variance=1"), "model.critic_free_variance=1.0 with groups"),
     (CHAIN[:3], "model.variances=null: give both"),
-    ((*CHAIN[:3], "model.variances=[0,0,0]"), "no pathway is left"),
+    ((*CHAIN[:3], "model.variances=[0,0,0]"), "leaves no pathway"),
     ((*WINDY, 'model.groups=["left-right","DkeR3(4)"]', CHAIN[3]), "begins with left-right"),
     ((*WINDY, 'model.groups=["DkeR3(4)","O(2)"]', CHAIN[3]), "O(2) is given by 2 x 2 matrices and DkeR3(4) by 3 x 3"),
     ((*WINDY, 'model.groups=["DkeR3(4)","SO(3)"]', CHAIN[3]), "SO(3) is no subgroup of DkeR3(4)"),

@@ -13,7 +13,7 @@ from rppdyn.cli import VERBS, main
 
 DOCS = Path(__file__).parents[2] / "docs" / "jobs"
 NO_VERBS = {"own-data", "own-robot", "own-rows", "sweeps", "trust", "your-environment"}
-SHARED = {"plots", "results"}
+SHARED = {"loading", "results"}
 OF_OTHER_TASKS = {"fit_trajectories"}  # of fit-dynamics, with data=
 
 
@@ -56,13 +56,9 @@ def test_a_warning_is_said_once_and_not_once_a_seed(how, tmp_path, monkeypatch, 
 def test_a_flag_that_is_a_fraction_is_read_as_one(capsys):
     assert main(["certify", "InvertedPendulum-v5", "--states", "20", "--control-scale", "0.5"]) == 0
     capsys.readouterr()
-    for word, said in (
-        ("0", "--control-scale 0.0"),
-        ("nan", "--control-scale nan"),
-        ("half", "invalid float value: 'half'"),
-    ):
+    for word in ("0", "nan", "half"):
         assert main(["certify", "InvertedPendulum-v5", "--control-scale", word]) == 2
-        assert said in capsys.readouterr().err.replace("=", " ")
+        assert f"--control-scale {word}: must be" in capsys.readouterr().err
 
 
 def test_a_resumed_run_says_where_its_settings_are_from(tmp_path, monkeypatch, capsys):
