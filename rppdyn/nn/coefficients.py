@@ -281,7 +281,8 @@ class CoefficientMap(ExactBuffers):
         if self.form == "zero":
             return theta.new_zeros(shape) if onto is None else onto
         runs = theta.view(*theta.shape[:-1], -1, self.run)
-        if self.ties is not None and theta.requires_grad and torch.is_grad_enabled():
+        is_learned = theta.requires_grad and torch.is_grad_enabled() and not torch.jit.is_tracing()
+        if self.ties is not None and is_learned:
             runs = TiedGather.apply(runs, self.index_of_runs, self.ties)
         else:
             runs = runs.index_select(-2, self.index_of_runs)
