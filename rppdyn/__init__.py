@@ -17,7 +17,7 @@ __all__ = ["__version__", "fit", "load"]
 
 FLOORS = (
     "agents", "basis", "compression", "dynamics", "envs", "equivariance", "errors", "groups", "images", "integrations",
-    "jobs", "nn", "priors", "reps", "runs", "tasks",
+    "jobs", "nn", "priors", "reps", "runs", "settings", "tasks",
 )  # fmt: skip
 """Modules and packages that are imported when they are first asked for."""
 
