@@ -13,13 +13,13 @@
 #   make clean         remove .venv, caches and build products; runs/ stays
 #
 #   PYTHON=...         the interpreter to build .venv from (3.11 or newer)
-#   BENCHMARKS=...     some of them: basis layers sac dynamics images install
+#   BENCHMARKS=...     some of them: basis layers acting sac dynamics images install
 #   TORCH_INDEX=...    one more package index, for instance https://download.pytorch.org/whl/cpu
 
 PYTHON ?=
 TORCH_INDEX ?=
 JOBS ?= 2
-BENCHMARKS ?= basis layers sac dynamics images install
+BENCHMARKS ?= basis layers acting sac dynamics images install
 PYTEST_ARGS ?=
 
 VENV := .venv

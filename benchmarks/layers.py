@@ -2,6 +2,7 @@ r"""Time training steps of relaxed and equivariant networks beside an MLP of the
 
     OMP_NUM_THREADS=1 python benchmarks/layers.py --json docs/results/layers.json --plot docs/results/layers.png
     OMP_NUM_THREADS=1 python benchmarks/layers.py --products    # channel-wise products alone, for infinite groups
+    OMP_NUM_THREADS=1 python benchmarks/layers.py --swarms      # products of groups, and SO(3) by width
     OMP_NUM_THREADS=1 python benchmarks/layers.py --assembly    # ways of turning coefficients into dense weights
 
 Ratios first, then the pieces of one block, then how cost grows with batch, width, the group's order and tensor rank. A step is
@@ -25,7 +26,7 @@ from measuring import Step, Timing, begin, can_compile, command_line, interleave
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.groups import SO, D, Group, O, SO13p, Z
+from rppdyn.groups import SO, D, Group, O, S, SO13p, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, merge
 from rppdyn.nn.compiling import compiled
 from rppdyn.nn.hidden import component_major
@@ -130,6 +131,18 @@ def products() -> list[Table]:
     }  # fmt: skip
     found = [Table(str(G), rep_in(G), rep_out(G), 256, 256, nets) for G, (rep_in, rep_out) in reps.items()]
     return [*found, Table("SO(3), to a matrix", *body(), 256, 256, nets), Table("Z(2)", *robot(Z(2)), 256, 256, finite)]
+
+
+def swarms() -> list[Table]:
+    """Products of groups, as swarms have them, and narrow and wide networks of one group; not compiled."""
+    nets = {"MLP": (MLP, None), "RPP": (RPPEMLP, 3.0), "EMLP": (EMLP, 3.0)}
+    in_space = (4 * V + Scalar)(SO(3)), V(SO(3))
+    found = [Table(f"SO(3), width {width}", *in_space, width, 256, nets) for width in (64, 256, 1024)]
+    for space, members in ((SO(3), S(3)), (O(2), S(4)), (D(4), S(4))):
+        G = space * members
+        rep = V(members).lift(G) * V(space).lift(G)
+        found.append(Table(f"a swarm, {G}", rep + rep, rep, 256, 256, nets))
+    return found
 
 
 def robot(G: Group) -> tuple[Rep, Rep]:
@@ -317,9 +330,11 @@ def main() -> None:
     parser = command_line(__doc__, rounds=40, quick=12, plot=True)
     parser.add_argument("--assembly", action="store_true", help="compare ways of assembling weights instead")
     parser.add_argument("--products", action="store_true", help="measure channel-wise products alone")
+    parser.add_argument("--swarms", action="store_true", help="measure products of groups alone")
     arguments, where = begin(parser)
-    if arguments.products:
-        write(arguments.json, where, {"times": {table.title: measure(table, arguments.rounds) for table in products()}})
+    if arguments.products or arguments.swarms:
+        chosen = products() if arguments.products else swarms()
+        write(arguments.json, where, {"times": {table.title: measure(table, arguments.rounds) for table in chosen}})
         return
     if arguments.assembly:
         write(arguments.json, where, {"times": {t.title: assembly(t, arguments.rounds) for t in tables()}})

@@ -427,19 +427,38 @@ class Examination:
 
     def _compare_resets(self, elements: Elements, resets: list[np.ndarray]) -> ResetTest:
         """Largest distance between the marginals of one half of the resets and of the images of the other half."""
-        from scipy.stats import ks_2samp  # here: every command would wait for it otherwise
-
         half = len(resets[0]) // 2
         tests = []
         for key, values in zip(self.evidence.state_keys, resets, strict=False):
             space = getattr(elements.spec, key)
             z = space.encode(values)
-            images = elements.image(key, z[half:])
+            images = elements.image(key, z[half : 2 * half])
             for i in counted_features(space):
-                result = ks_2samp(z[:half, i], images[:, i])
-                tests.append((float(result.pvalue), float(result.statistic), space.features[i].name))
+                distance, p_value = kolmogorov_smirnov(z[:half, i], images[:, i])
+                tests.append((p_value, distance, space.features[i].name))
         p_value, distance, name = min(tests, key=lambda test: (test[0], -test[1]))
         return ResetTest(distance, min(1.0, p_value * len(tests)), name)
+
+
+def kolmogorov_smirnov(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """The largest distance between the distributions of as many x as y, and how likely one as large is if they are the same.
+
+    The probability is exact. (`scipy.stats` has it too, and takes longer to import than the rest of a certificate.)
+
+    Source: Hodges 1958, Eq. 2.3, as nested products.
+
+    >>> distance, p = kolmogorov_smirnov(np.arange(5.0), np.arange(5.0) + 2.5)
+    >>> round(distance, 2), round(p, 4)
+    (0.6, 0.3571)
+    """
+    n, values = len(x), np.concatenate([x, y])
+    below = [np.searchsorted(np.sort(sample), values, side="right") for sample in (x, y)]
+    h = int(np.abs(below[0] - below[1]).max())
+    p = 0.0
+    for k in range(n // h if h else 0, -1, -1):
+        j = np.arange(h)
+        p = float(np.prod((n - k * h - j) / (n + k * h + j + 1))) * (1.0 - p)
+    return h / n, min(1.0, 2.0 * p) if h else 1.0
 
 
 # -- whether mirrored states lie where rollouts go: a wrong map whose images are never visited can't be refuted by data --------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_map
 
 from rppdyn.equivariance.actions import Action, check_actions, check_finite, generator_names, tangents
 from rppdyn.reps import Rep
@@ -60,8 +61,7 @@ def lie_derivative(
     """
     check_actions(rep_in, rep_out, x)
     derivatives = []
-    for k, velocity in enumerate(tangents(rep_in, x)):
-        y, pushed = _whole_derivative(f, x, velocity)
+    for k, (y, pushed) in enumerate(_whole_derivatives(f, x, [*tangents(rep_in, x)])):
         if isinstance(rep_out, Rep) and y.shape[-1:] != (rep_out.dim,):
             raise ValueError(f"f(x) has shape {tuple(y.shape)}; rep_out ({rep_out}) asks for {rep_out.dim} components")
         derivatives.append(pushed - tangents(rep_out, y)[k])
@@ -80,19 +80,26 @@ def derivative(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Ten
         return y, _differences(double, at, v.to(at.dtype))[0].to(y.dtype)
 
 
-def _whole_derivative(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The same, with what was detached."""
-    y, pushed = derivative(f, x, v)
+def _whole_derivatives(
+    f: Callable[[Tensor], Tensor], x: Tensor, velocities: Sequence[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """The same along each velocity, with what was detached; whether anything was is asked once, along a sum of all."""
+    results = [derivative(f, x, v) for v in velocities]
+    if not results:
+        return results
     try:
-        double, at = _in_double(f, x, y)
-        v = v.to(at.dtype)
-        if not _is_whole(double, at, v):
-            whole, error = _differences(double, at, v)
-            if error.norm() < NOISE * whole.norm():  # else f is noisy
-                pushed = whole.to(y.dtype)
+        double, at = _in_double(f, x, results[0][0])
+        if not _is_whole(
+            double, at, torch.stack([math.cos(k) * v.to(at.dtype) for k, v in enumerate(velocities)]).sum(0)
+        ):
+            for k, v in enumerate(velocities):
+                whole, error = _differences(double, at, v.to(at.dtype))
+                if error.norm() < NOISE * whole.norm():  # else f is noisy
+                    y, _ = results[k]
+                    results[k] = y, whole.to(y.dtype)
     except RuntimeError:  # no forward mode to be judged; or inside torch.vmap, where nothing may be decided by values
         pass
-    return y, pushed
+    return results
 
 
 def _forward(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,23 +113,31 @@ class _Double(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         func = Tensor.double if func in (Tensor.float, Tensor.half, Tensor.bfloat16) else func
-        flat, structure = tree_flatten((args, kwargs or {}))
-        with torch.inference_mode(False):  # where tensors count what is written into them
-            doubled = [_doubled(leaf) for leaf in flat]
-        args, kwargs = tree_unflatten(doubled, structure)
+        copies: list[tuple[Tensor, Tensor]] = []
+        args, kwargs = _doubled(args, copies), _doubled(kwargs or {}, copies)
         result = func(*args, **kwargs)
-        for leaf, copy in zip(flat, doubled, strict=True):
-            if copy is not leaf and isinstance(copy, Tensor) and copy._version:
-                # only the copy was given to it
+        for leaf, copy in copies:
+            if copy._version:  # only the copy was given to it
                 raise TypeError(f"{func.__name__} writes into a tensor of {leaf.dtype}")
-        return tree_map(_doubled, result)
+        return _doubled(result, [])
 
 
-def _doubled(leaf: Any) -> Any:
-    """A tensor, or a dtype, in double precision; anything else as it is."""
-    if isinstance(leaf, torch.dtype):
-        return torch.complex128 if leaf.is_complex else torch.float64 if leaf.is_floating_point else leaf
-    return leaf.to(_doubled(leaf.dtype)) if isinstance(leaf, Tensor) else leaf
+def _doubled(value: Any, copies: list[tuple[Tensor, Tensor]]) -> Any:
+    """Tensors, and dtypes, in double precision; anything else as it is. Copies are put beside what they are of."""
+    if isinstance(value, Tensor):
+        dtype = _doubled(value.dtype, copies)
+        if dtype is value.dtype:
+            return value
+        with torch.inference_mode(False):  # where tensors count what is written into them
+            copies.append((value, value.to(dtype)))
+        return copies[-1][1]
+    if isinstance(value, torch.dtype):
+        return torch.complex128 if value.is_complex else torch.float64 if value.is_floating_point else value
+    if type(value) in (tuple, list):
+        return type(value)(_doubled(item, copies) for item in value)
+    if isinstance(value, tuple | list | dict):  # `torch.return_types`, too
+        return tree_map(lambda item: _doubled(item, copies) if isinstance(item, Tensor | torch.dtype) else item, value)
+    return value
 
 
 def _in_double(f: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
@@ -133,7 +148,7 @@ def _in_double(f: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Cal
             return f(x.clone())
 
     try:
-        at = _doubled(x)
+        at = _doubled(x, [])
         if (double(at) - y).norm() <= ALIKE * y.norm():
             return double, at
     except Exception:  # of any kind: f may be scripted, check dtypes, or write into a tensor of its own
@@ -152,13 +167,16 @@ def _is_whole(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> bool:
     y, pushed = _forward(f, x, v)
     eps = torch.finfo(x.dtype).eps
     step = _step(x, v, eps ** (1 / 3))
-    slopes = torch.stack([(f(x + h * v) - y) / h for h in (step, -step, 3 * step, -3 * step)])
+    tolerance = eps**0.2 * pushed.norm() + 10 * eps * y.norm() / step
+    near = [(f(x + h * v) - y) / h for h in (step, -step)]
+    if (sum(near) / 2 - pushed).norm() <= tolerance / 2:
+        return True
+    slopes = torch.stack([*near, *((f(x + h * v) - y) / h for h in (3 * step, -3 * step))])
     middle = slopes.mean(0)
     off = (middle - pushed).abs()
     smooth = torch.where((slopes - middle).abs().amax(0) < SMOOTH * off, off, 0.0).norm()
     # of several kinks in one entry some cancel, but not most
-    detached = smooth > eps**0.2 * pushed.norm() + 10 * eps * y.norm() / step and smooth > 0.5 * off.norm()
-    return not detached
+    return not bool(smooth > tolerance and smooth > 0.5 * off.norm())
 
 
 def _step(x: Tensor, v: Tensor, share: float) -> Tensor:
