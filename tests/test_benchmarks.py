@@ -60,7 +60,7 @@ def test_what_can_t_be_measured_or_written_is_refused_first(words, monkeypatch, 
 def test_make_bench_runs_scripts_that_have_a_quick_form():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     names = re.search(r"^BENCHMARKS \?= (.*)$", makefile, re.MULTILINE).group(1).split()
-    assert names == ["basis", "layers", "sac", "dynamics", "images", "install"]
+    assert names == ["basis", "layers", "acting", "sac", "dynamics", "images", "install"]
     for name in names:
         source = (ROOT / "benchmarks" / f"{name}.py").read_text(encoding="utf-8")
         assert "command_line(" in source or '"--quick"' in source, f"{name} has no --quick"
