@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -409,6 +410,9 @@ class TiedGather(torch.autograd.Function):
         if total.device.type == "cpu":  # as_strided takes memory: the sum is computed once, and in runs
             total = total.as_strided(total.shape, total.stride())
         return total, None, None
+
+
+TiedGather.forward.__signature__ = inspect.signature(TiedGather.forward)  # type: ignore[attr-defined]  # torch asks at each call
 
 
 def _longest_run(index: Tensor, rank: int) -> int:
