@@ -141,6 +141,7 @@ class RPPSAC(SymmetricAgent, SAC):
             raise ValueError(
                 f"normalisation={kind!r}: targets don't fit networks that batches normalise; use RPPCrossQ"
             )
+        # stable-baselines3 builds the buffer, so the class is put in place for it and taken back: what is saved is the choice
         chosen = self.replay_buffer_class
         plain = chosen in (None, ReplayBuffer) and self.n_steps == 1
         if plain and not self.optimize_memory_usage and not self.replay_buffer_kwargs:
@@ -186,7 +187,7 @@ class RPPSAC(SymmetricAgent, SAC):
         self.record_updates(wait=False)
 
     def settings(self) -> SACSettings:
-        """The numbers of the next update."""
+        """The numbers of the next update. Adam's are the actor's; `check_optimisers` refuses other optimisers that differ."""
         group = self.actor.optimizer.param_groups[0]
         move_targets = self._n_updates % self.target_update_interval == 0
         return SACSettings(
@@ -254,6 +255,7 @@ class RPPSAC(SymmetricAgent, SAC):
                 total[:] = total[0] + value, total[1] + count
         means = {name: value / count for name, (value, count) in totals.items()}
         self._sums = []
+        # the temperature scales the actor's loss: where it is not finite that isn't either, and is what is named
         self.check_finite({name: value for name, value in means.items() if name != "ent_coef"})
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name, value in sorted(means.items()):
