@@ -90,7 +90,7 @@ def training_step(stack: Ensemble, loss: Callable[[], Tensor]) -> Step:
     optimiser = torch.optim.Adam(stack.parameters(), lr=1e-4, foreach=True)
 
     def step() -> None:
-        with torch_threads(None, stack.members):
+        with torch_threads(None):
             optimiser.zero_grad()
             loss().backward()
             optimiser.step()
@@ -181,13 +181,13 @@ def fit_step(model: str, members: int, batch: int) -> Step:
     """A default fit's steps, one after another."""
     words = [f"model={model}", f"seeds={members}", f"optimiser.batch_size={batch}", "compile=true", "device=cpu"]
     config = composed("fit_dynamics", [*words, "task.validation=1", "task.test=1", "task.horizon=1"])
-    with torch_threads(config.threads, members):
+    with torch_threads(config.threads):
         fit = Dynamics(config, workers=True)
     fit.compile()
     numbers = itertools.count()
 
     def step() -> None:
-        with torch_threads(config.threads, members):
+        with torch_threads(config.threads):
             fit.step(next(numbers))
 
     return step
