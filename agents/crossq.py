@@ -93,9 +93,8 @@ class CrossQUpdate(SACUpdate):
             return losses.sum(), {"losses": losses, "running": running}
 
         gradient, found = gradient_of(loss, state["critic"])
-        self.move_critics_(
-            state, batch, gradient, rate, settings
-        )  # torch 2.13 can't compile its penalty here, so no metric
+        # its penalty is no metric: torch 2.13 can't compile that here
+        self.move_critics_(state, batch, gradient, rate, settings)
         metrics = {"critic_loss": found["losses"]}
         if settings.moves_actor:
             metrics |= self.move_actors_(state, batch, numbers, settings, found["running"])
@@ -134,9 +133,8 @@ def projected(values: Tensor, probabilities: Tensor, atoms: Tensor) -> Tensor:
     """Probabilities (..., N) of these values (..., N), shared out between the neighbouring atoms (N,)."""
     place = (values.clamp(atoms[0], atoms[-1]) - atoms[0]) * ((len(atoms) - 1) / (atoms[-1] - atoms[0]))
     index = torch.arange(len(atoms), device=atoms.device, dtype=atoms.dtype)
-    near = (1 - (place.unsqueeze(-1) - index).abs()).clamp_min(
-        0
-    )  # a sum, as scattering depends on the number of threads
+    # a sum over all pairs, as the order of a scatter depends on the number of threads
+    near = (1 - (place.unsqueeze(-1) - index).abs()).clamp_min(0)
     return (probabilities.unsqueeze(-1) * near).sum(-2)
 
 

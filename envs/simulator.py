@@ -125,7 +125,7 @@ class Outcome(NamedTuple):
 
 
 class StateEntries(NamedTuple):
-    """Which entry of an observation each position, velocity and activation of a state is, -1 where there is none.
+    """Indices of a state's positions, velocities and activations in an observation; -1 for those that it lacks.
 
     Attributes:
         limit: limit of velocities in the observation, which may be clipped.

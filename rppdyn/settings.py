@@ -1,4 +1,4 @@
-"""Settings: read-only dataclasses that hold each key's type, range, default and help, and refuse a value in one line.
+"""Settings: dataclasses that hold each key's type, range, default and help, and refuse a value in one line.
 
 `pydantic` validates them. A class of settings is made by `@settings`; a key of it is a field such as
 
@@ -72,15 +72,19 @@ def settings(cls: Settings) -> Settings:
 
     @wraps(init)
     def construct(self: Any, **content: Any) -> None:
-        paths = lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value  # noqa: E731
-        content = {k: [*map(paths, v)] if isinstance(v, list) else paths(v) for k, v in content.items()}
         try:
-            init(self, **content)
+            init(self, **{key: _paths_as_text(value) for key, value in content.items()})
         except ValidationError as error:
             raise ConfigError(explain(error, type(self))) from error
 
     made.__init__ = construct
     return made
+
+
+def _paths_as_text(value: Any) -> Any:
+    if isinstance(value, list):
+        return [*map(_paths_as_text, value)]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def settle(config: Any, **values: Any) -> None:

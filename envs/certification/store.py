@@ -153,13 +153,7 @@ def save_certificate(certificate: Certificate) -> Path | None:
     certificate = replace(certificate, others=(), refused=())
     c = certificate
     path = _path(c.model_digest, c.environment, c.spec_digest, c.solver, c.mujoco, c.control_scale)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, certificate.to_dict())
-    except OSError as error:
-        logger.warning("the certificate of %s is not stored (%s)", certificate.env_id, error)
-        return None
-    return path
+    return path if _is_written(path, certificate.to_dict(), f"the certificate of {certificate.env_id}") else None
 
 
 def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[Certificate | None, str]:
@@ -266,12 +260,19 @@ def find_or_derive(
         except (OSError, ValueError) as error:
             logger.warning("the stored spec %s is damaged (%s) and derived again", path, error)
     spec = build()
+    _is_written(path, spec.to_dict(), f"the spec of {spec.env_id}")
+    return spec
+
+
+def _is_written(path: Path, content: dict[str, Any], what: str) -> bool:
+    """Write a file of the cache, or warn that it can't be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, spec.to_dict())
+        write_json(path, content)
     except OSError as error:
-        logger.warning("the spec of %s is not stored (%s)", spec.env_id, error)
-    return spec
+        logger.warning("%s is not stored (%s)", what, error)
+        return False
+    return True
 
 
 @cache

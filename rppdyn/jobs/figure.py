@@ -261,7 +261,7 @@ def draw_files(groups: Sequence[Group]) -> Figure:
 
 
 def _paint_components(axes: Axes, components: Mapping[str, Any]) -> None:
-    """Of which components the errors of transition models are, those with the largest at the longest horizon."""
+    """Draw the components of the state with the largest errors at the longest horizon, for transition models."""
     names, errors = components["names"], np.array(components["errors"], float)  # no number: not shown
     shown = np.argsort(errors[-1])[-MAX_COMPONENTS:]
     for colour, horizon, row in zip(COLOURS, components["horizons"], errors, strict=False):

@@ -80,7 +80,7 @@ class Loaded:
 
 @contextmanager
 def load(config: Any, episodes: int) -> Iterator[Loaded]:
-    """What a verb's ``config.what`` names, of the kind ``config.kind``.
+    """Load what a verb's ``config.what`` names, of the kind ``config.kind``.
 
     Args:
         config: has ``env``, ``seed``, ``trust`` and ``vecnormalize``, too, where its verb takes them.

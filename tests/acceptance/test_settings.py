@@ -45,7 +45,7 @@ FLAGS = {f"{verb.title().replace('-', '')}Config": verb for verb in VERBS if ver
 
 
 def wrong_values(item: Any, pool: Sequence[Any] = POOL) -> list[Any]:
-    """What a field's own type and limits don't allow."""
+    """Values of a pool that a field's own type and limits refuse."""
     adapter: TypeAdapter[Any] = TypeAdapter(
         Annotated[item.annotation, None, *item.metadata], config=ConfigDict(coerce_numbers_to_str=True)
     )

@@ -220,6 +220,12 @@ def test_the_target_entropy_reaches_the_agent(word, expected):
     assert (agent.settings().target_entropy, agent.max_gradient_norm) == (expected, 0.5)
 
 
+@pytest.mark.parametrize("value", ["null", "car", "nan", "[1]"])
+def test_an_impossible_target_entropy_is_named(value):
+    with pytest.raises(ValueError, match=r"agent\.target_entropy=.*: must be 'auto', or a"):
+        compose.composed("train_agent", [*WORDS, f"agent.target_entropy={value}"])
+
+
 def test_a_finished_run_that_goes_on_is_unfinished_again(config, result, tmp_path, monkeypatch):
     first = replace(config, run_dir=str(tmp_path / "run"))
     shutil.copytree(result.run, first.run_dir)

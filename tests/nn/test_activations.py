@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 from torch import nn
 
 from rppdyn.groups import SO, Z
+from rppdyn.jobs.config.base import Activation
 from rppdyn.nn import ACTIVATIONS, EMLP, MLP, RPPEMLP, Pointwise
-from rppdyn.nn.hidden import activation_of
+from rppdyn.nn.hidden import ALIASES, activation_of
 from rppdyn.reps import Rep, Scalar, V
 
 SIGN = Rep.from_generators(Z(2), discrete_generators=[[[-1.0]]], name="sign")
@@ -29,6 +32,10 @@ def test_a_module_of_torch_is_the_same_function(name):
     z = torch.randn(50, generator=seeded())
     torch.testing.assert_close(ACTIVATIONS[name].module()(z), ACTIVATIONS[name](z))
     assert activation_of(ACTIVATIONS[name].module) is ACTIVATIONS[name]
+
+
+def test_configurations_name_the_same_ones():
+    assert set(get_args(Activation)) == set(ACTIVATIONS) | set(ALIASES)
 
 
 @pytest.mark.parametrize("wrong", ["rellu", nn.Linear, 3, nn.ReLU()])

@@ -1,4 +1,4 @@
-"""What can not be merged, and frozen networks; that merging keeps the function is tested with the networks."""
+"""Networks that merging refuses, and frozen ones; `test_networks.py` has that merging keeps the function."""
 
 from __future__ import annotations
 

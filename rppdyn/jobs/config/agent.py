@@ -36,6 +36,8 @@ from rppdyn.settings import (
 
 Architecture = Literal["auto", "regular", "tensor"]
 Variant = Literal["derived", "published"]
+SYMMETRY_HELP = 'a choice of the task ("D4"), or derived symmetries joined by "+"; null: its default'
+VARIANT_HELP = "derived, or published, the representation of the residual-pathway papers, right or wrong"
 
 EVALUATION_SEED = 10_000  # of the first evaluation episode's reset; training uses seeds of its own
 
@@ -45,12 +47,8 @@ class EnvConfig:
     """The task: a Gymnasium environment, stock or with actuators made weaker or stronger, and which symmetry is used."""
 
     id: str = setting(..., "of a Gymnasium environment, module:Id for one of your own; written by env=")
-    symmetry: str | None = setting(
-        None, 'a choice of the task ("D4"), or derived symmetries joined by "+"; null: its default'
-    )
-    variant: Variant = setting(
-        "derived", "derived, or published, the representation of the residual-pathway papers, right or wrong"
-    )
+    symmetry: str | None = setting(None, SYMMETRY_HELP)
+    variant: Variant = setting("derived", VARIANT_HELP)
     spec: str | None = setting(
         None,
         "a file with the symmetry: YAML of terms or of a mirror image, or JSON of a spec; null: derived from the model",

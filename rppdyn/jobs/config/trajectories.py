@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rppdyn.jobs.config.agent import Variant
+from rppdyn.jobs.config.agent import SYMMETRY_HELP, VARIANT_HELP, Variant
 from rppdyn.jobs.config.base import AUTO, Columns, Shares, at_least, free_variance_number
 from rppdyn.jobs.config.fit import DynamicsModelConfig, FitConfig, FitEvaluationConfig, Layer, NetworkConfig
 from rppdyn.settings import ConfigError, Count, Natural, Positive, Text, Variance, setting, settings, settle
@@ -228,12 +228,8 @@ class FitTransitionConfig(FitConfig):
     """`rppdyn fit-transition`."""
 
     dataset: str | None = setting(None, "a Minari dataset: its id, or its folder")
-    symmetry: str | None = setting(
-        None, 'a choice of the task ("D4"), or derived symmetries joined by "+"; null: its default'
-    )
-    variant: Variant = setting(
-        "derived", "or published, the representation of the residual-pathway papers, right or wrong"
-    )
+    symmetry: str | None = setting(None, SYMMETRY_HELP)
+    variant: Variant = setting("derived", VARIANT_HELP)
     spec: str | None = setting(
         None,
         "a YAML file of the terms that the observation consists of; null: read off the observation itself",
