@@ -395,7 +395,7 @@ def test_hidden_layers_are_given_as_text_or_one_by_one(tmp_path):
     assert first.dim == 9 and sorted(len(index) for _, index in first.blocks()) == [2, 3]
     assert second == 5 * Scalar(G)
     assert third == hidden_representation(9, G)
-    for hidden, message in [("[]", "at least 1 item"), ("[1.5]", "give a number of channels"), ("0", "at least 1")]:
+    for hidden, message in [("[]", "at least 1 item"), ("[1.5]", "must be an integer"), ("0", "at least 1")]:
         with pytest.raises(ValueError, match=message):
             dynamics(tmp_path / "no", f"model.hidden={hidden}")
     with pytest.raises(ValueError, match=r"model\.hidden 3\*X: unknown 'X'"):
