@@ -261,6 +261,7 @@ def test_text_from_files_is_escaped(tmp_path):
     assert 'aria-label="&#34;&lt;b&gt;&#34;"' in table and ">&amp;</th>" in table and ">&lt;i&gt;</th>" in table
 
 
+@pytest.mark.rendered
 def test_several_environments_are_apart(tmp_path, monkeypatch):
     made = [make_run(tmp_path / "a"), make_run(tmp_path / "b", env="Walker2d-v5")]
     text = written(made, tmp_path)
@@ -341,6 +342,7 @@ def test_the_browser_would_notice(runs, tmp_path):
 
 
 @needs_browser
+@pytest.mark.rendered
 def test_a_screenshot_shows_the_curves(runs, tmp_path):
     path = report.run(ReportConfig(runs=list(runs), out=str(tmp_path / "report.html")))
     shot = tmp_path / "shot.png"

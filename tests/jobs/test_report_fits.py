@@ -240,6 +240,7 @@ def test_learned_variances_are_those_at_the_end(tmp_path):
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rendered
 def test_agents_and_fits_on_one_page(runs, text, tmp_path):
     page = Page(text)
     headings = [content for _, content in page.all("h2")]
@@ -278,6 +279,7 @@ def test_in_a_browser(text, tmp_path, window, scheme):
 
 
 @needs_browser
+@pytest.mark.rendered
 def test_a_screenshot_shows_every_model(runs, tmp_path):
     written(runs[:3], tmp_path)
     shot = tmp_path / "shot.png"  # as far as the curves
