@@ -241,7 +241,8 @@ def test_learned_variances_are_those_at_the_end(tmp_path):
 
 
 @pytest.mark.rendered
-def test_agents_and_fits_on_one_page(runs, text, tmp_path):
+def test_agents_and_fits_on_one_page(runs, tmp_path):
+    text = written(runs, tmp_path)
     page = Page(text)
     headings = [content for _, content in page.all("h2")]
     assert headings[:2] == ["At a glance", "What was trained"]
