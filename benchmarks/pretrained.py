@@ -30,8 +30,8 @@ from rppdyn.agents.export import (
     write_pretrained,
 )
 from rppdyn.envs import certify
+from rppdyn.jobs.building import Evaluator, agent_of, policy_of
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.training.evaluation import Evaluator, agent_of, policy_of
 from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.files import read_tensors, replacing, write_json
 

@@ -28,7 +28,7 @@ from rppdyn.agents import RPPSAC
 from rppdyn.agents.sac import train_agents
 from rppdyn.agents.seeds import SeedTrainer, Updates, collect
 from rppdyn.envs import make_env, symmetry_spec
-from rppdyn.jobs.training.workers import WorkerEnv
+from rppdyn.jobs.building import WorkerEnv
 
 PEER, STEPS = "stable-baselines3, one seed", 20
 OPTIONS = dict(batch_size=256, buffer_size=1_000_000, learning_starts=0)

@@ -67,11 +67,9 @@ def _measure(job: str, config: Any, of: str, **options: Any) -> int:
 def evaluate_agent(config: command.EvaluateAgentConfig) -> int:
     if config.kind == "run":
         _require_runs(config.run)
-    if config.video is not None:  # before MuJoCo is imported, which fails where MUJOCO_GL names what is not there
-        from rppdyn.jobs.training.evaluation import require_format
+    from rppdyn.jobs import playing
 
-        require_format(config.video)
-    return _measure("evaluate_agent", config, config.run, progress=True)
+    return _print_measured(lambda: playing.evaluate(config, progress=True), playing.table)
 
 
 def export(config: command.ExportConfig) -> int:
@@ -127,9 +125,9 @@ def collect(arguments: argparse.Namespace) -> int:
     config = CollectConfig(env=compose.environment(arguments.overrides), **options)
     if config.kind == "run":
         _require_runs(str(config.source))
-    from rppdyn.jobs import collect
+    from rppdyn.jobs import playing
 
-    print(collect.run(config, progress=True))
+    print(playing.collect(config, progress=True))
     return 0
 
 

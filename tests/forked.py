@@ -14,7 +14,7 @@ from typing import Any
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     ["torch._dynamo", "tensorboard.summary.writer.event_file_writer", "matplotlib.figure", "rppdyn.jobs.train_agent",
-     "rppdyn.jobs.collect", "rppdyn.jobs.equivariance", "rppdyn.jobs.fit_transition"]
+     "rppdyn.jobs.playing", "rppdyn.jobs.equivariance", "rppdyn.jobs.fit_transition"]
 )  # fmt: skip
 
 

@@ -48,8 +48,8 @@ FLOORS = {
 }
 # The rooms of jobs, and files that they share, in the same way. The other files beside them are verbs, which may use every
 # room, and some rooms verbs' models.
-ROOMS_OF_JOBS = {"config": 0, "results": 1, "figure": 2, "fitting": 3, "training": 3, "loading": 4, "measuring": 5}
-FILES_OF_JOBS = {"figure", "results", "loading"}
+ROOMS_OF_JOBS = {"config": 0, "results": 1, "figure": 2, "fitting": 3, "building": 3, "loading": 4, "measuring": 5}
+FILES_OF_JOBS = {"figure", "results", "building", "loading"}
 TOP = 6  # where verbs are
 VERBS_OF_ROOMS = {("fitting", "report"), ("figure", "loading"), ("measuring", "fit_image")}
 """Verbs and rooms that a lower room asks: a fit leaves the report of its own run, `figure` plays agents from files, images are

@@ -11,9 +11,10 @@ from functools import partial
 
 from rppdyn.agents import RPPSAC, policy_equivariance_error
 from rppdyn.jobs import train_agent
+from rppdyn.jobs.building import agent_of, policy_of
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
-from rppdyn.jobs.training.evaluation import agent_of, film, policy_of
+from rppdyn.jobs.playing import film
 from rppdyn.runs import RunFolder, read_metrics
 from rppdyn.runs.workers import torch_threads
 

@@ -400,9 +400,6 @@ class SubspaceFit:
     def evidence(self) -> list[Evidence | None]:
         return []
 
-    def close(self) -> None:
-        self.fit.close()
-
 
 class _Predict(nn.Module):
     """A fit's prediction as a module, so that ``functional_call`` reaches the parameters of its stack."""

@@ -14,13 +14,13 @@ from torch import Tensor
 from rppdyn.envs.spec import align
 from rppdyn.equivariance import Discovery, discover, index_families
 from rppdyn.equivariance.discover import kind_of
+from rppdyn.jobs.building import process_state
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.equivariance import functions_of
 from rppdyn.jobs.loading import load, load_fit, load_function
 from rppdyn.jobs.measuring.targets import check_policy, inputs_at, inputs_of, states_of
-from rppdyn.jobs.training.building import process_state
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.files import write_json, write_measured

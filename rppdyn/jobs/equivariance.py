@@ -15,6 +15,8 @@ from rppdyn.envs.spec import align
 from rppdyn.equivariance.actions import generator_names
 from rppdyn.equivariance.functions import Function
 from rppdyn.errors import require_trust
+from rppdyn.jobs import building
+from rppdyn.jobs.building import process_state
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, EquivarianceConfig, pretrained_name
@@ -37,8 +39,6 @@ from rppdyn.jobs.measuring.measure import (
     pooled,
 )
 from rppdyn.jobs.measuring.targets import inputs_at, inputs_of, states_of
-from rppdyn.jobs.training import building
-from rppdyn.jobs.training.building import process_state
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json, write_measured

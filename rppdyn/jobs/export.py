@@ -25,11 +25,11 @@ from rppdyn.agents.export import (
     torch_policy,
 )
 from rppdyn.envs import SymmetrySpec, certificate_for, make_env
+from rppdyn.jobs.building import Evaluator
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import ExportConfig
 from rppdyn.jobs.loading import load, load_program
-from rppdyn.jobs.training.evaluation import Evaluator
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import replacing, write_json
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise, starmap
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -36,9 +33,7 @@ from rppdyn.groups import SO, Group, SO2eR3
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.fit import FitConfig, FitDynamicsConfig, PendulumTaskConfig, RolloutConfig
 from rppdyn.jobs.fitting.members import (
-    GAUSSIAN,
     StackFit,
-    backward,
     build_stack,
     equivariance_metrics,
     run_fit,
@@ -50,7 +45,6 @@ from rppdyn.nn.compiling import can_compile, check_compiler
 from rppdyn.reps import Rep, Scalar, V
 from rppdyn.runs import Progress, RunFolder
 from rppdyn.runs.files import write_json
-from rppdyn.runs.workers import Worker, WorkerError, in_turn, processes
 from rppdyn.tasks import OtherParametersError, Pendulum, TrajectoryData, load_trajectories
 
 logger = logging.getLogger(__name__)
@@ -246,9 +240,6 @@ EXACT = 1e-6
 PAYS = 500
 """Steps from which on ``torch.compile`` saves a relaxed network's fit as much time as it takes where nothing is cached."""
 
-MAX_PROCESSES = 4
-"""Processes that share a fit's members; no more have been measured."""
-
 
 def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
     """Fit the configured models into their run folder.
@@ -257,7 +248,7 @@ def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = Fal
     """
 
     def build() -> Dynamics:
-        dynamics = Dynamics(config, progress, workers=True)
+        dynamics = Dynamics(config, progress)
         if config.task.wind:
             logger.info("%s", dynamics.symmetry())
         if config.compile or (config.compile is None and dynamics.gains_by_compiling()):
@@ -272,10 +263,8 @@ class Dynamics(DynamicsFit):
 
     config: FitDynamicsConfig
 
-    def __init__(self, config: FitDynamicsConfig, progress: bool = False, workers: bool = False):
+    def __init__(self, config: FitDynamicsConfig, progress: bool = False):
         self.config, self.progress = config, progress
-        self.workers = [Worker() for _ in range(_processes(config))] if workers else []
-        self.parts: Parts | None = None
         task = config.task
         self.pendulum = _pendulum(task)
         self.rep = under_group(task.group, self.pendulum.rep)
@@ -325,21 +314,16 @@ class Dynamics(DynamicsFit):
 
     def _trajectories(self) -> Iterator[TrajectoryData]:
         """Each seed's; what is wrong with the task is found with the first."""
-        task, (first, *others) = self.config.task, self.config.all_seeds
+        task = self.config.task
         try:
-            yield _load(task, first)
-            if self.workers and task.file is None:
-                yield from in_turn(self.workers, _load, ((task, seed) for seed in others))
-            else:
-                yield from (_load(task, seed) for seed in others)
+            for seed in self.config.all_seeds:
+                yield _load(task, seed)
         except OtherParametersError as error:
             key = KEYS.get(error.name, f"task.{error.name.removeprefix('n_')}")
             raise ConfigError(
                 f"task.file={task.file} was made with {key}={error.found}, not {error.wanted}: make them the same, or leave "
                 "the file out"
             ) from error
-        except WorkerError:
-            raise
         except ValueError as error:
             raise ConfigError(f"{'task' if task.file is None else f'task.file={task.file}'}: {error}") from error
 
@@ -352,21 +336,14 @@ class Dynamics(DynamicsFit):
         axis = "exactly" if defect < EXACT else f"but for {defect:.2g} of it"
         return f"The pendulum's field is off {self.rep.G} by {error:.2g}; about its best axis it is symmetric {axis}."
 
-    def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        if not self.workers:
-            return super()._backward(inputs, targets)
-        if self.parts is None:
-            build = partial(_PartFit, self.config, self.chunk_times, self.compiled)
-            self.parts = Parts(self.stack, self.workers, build)
-        return self.parts.backward(inputs, targets, self.prior_scale)
-
     # -- what a fit of vector fields asks -----------------------------------------------------------------------------
 
     def system(self, net: nn.Module) -> DynamicsModel:
         return _system(self.config, net)
 
     def solve(self, model: DynamicsModel, weights: Any, inputs: Tensor) -> Trajectories:
-        return _solve(self.config, self.chunk_times, model, weights, inputs)
+        step = self.config.rollout.step
+        return integrate(model, inputs, self.chunk_times, method="rk4", step=step, weights=weights)
 
     def held(self, split: str) -> tuple[Tensor, Tensor]:
         chunks = torch.stack([getattr(data, split) for data in self.data]).to(device=self.device, dtype=self.dtype)
@@ -383,11 +360,9 @@ class Dynamics(DynamicsFit):
         return self.data[0].times.tolist()
 
     def rollouts(self, members: Sequence[DynamicsModel]) -> Iterable[Trajectories]:
-        jobs = [
-            (self.config.rollout, member, self.truth(index)[:, 0].clone(), self.data[0].times)
-            for index, member in enumerate(members)
-        ]
-        return in_turn(self.workers, roll_out, jobs) if self.workers else starmap(roll_out, jobs)
+        times = self.data[0].times
+        for index, member in enumerate(members):
+            yield roll_out(self.config.rollout, member, self.truth(index)[:, 0], times)
 
     def errors(self, found: Float[Tensor, "n T d"], truth: Float[Tensor, "n T d"]) -> dict[str, Float[Tensor, "n t"]]:
         """Return errors of the state, ``energy_drift`` of the true energy, and ``momentum_drift`` of the angular momentum about
@@ -440,19 +415,6 @@ def roll_out(
     return integrate(model, z0, times, method="rk4", step=options.test_step)
 
 
-class _PartFit:
-    """A worker's part of a fit: a stack of some of the members, to take their gradients."""
-
-    def __init__(self, config: FitDynamicsConfig, times: Float[Tensor, " T"], compiled: bool, stack: Ensemble):
-        self.config, self.times, self.stack, self.model = config, times, stack, _system(config, stack)
-        if compiled:
-            self.model.compile(dynamic=False)
-
-    def __call__(self, inputs: Tensor, targets: Tensor, prior_scale: Tensor) -> Tensor:
-        prediction = _rollout(self.config, self.times, self.model, self.model.assemble(), inputs)
-        return backward(self.stack, prediction, targets, GAUSSIAN, prior_scale)
-
-
 def _pendulum(task: PendulumTaskConfig) -> Pendulum:
     first, second = task.masses
     return Pendulum(k2=task.k2, wind=task.wind, m1=first, m2=second)
@@ -472,118 +434,5 @@ def _load(task: PendulumTaskConfig, seed: int) -> TrajectoryData:
     )
 
 
-def _solve(
-    config: FitDynamicsConfig, times: Float[Tensor, " T"], model: DynamicsModel, weights: Any, z0: Tensor
-) -> Trajectories:
-    """As in training."""
-    return integrate(model, z0, times, method="rk4", step=config.rollout.step, weights=weights)
-
-
-def _rollout(
-    config: FitDynamicsConfig, times: Float[Tensor, " T"], model: DynamicsModel, weights: Any, z0: Tensor
-) -> Tensor:
-    """States after the first, for the likelihood."""
-    return _solve(config, times, model, weights, z0).states[..., 1:, :]
-
-
-def _processes(config: FitDynamicsConfig) -> int:
-    """How many workers a fit has: none where it has one member, or is too short for them to pay."""
-    count = min(processes(config.threads), config.seeds, MAX_PROCESSES)
-    is_long = config.optimiser.epochs * config.steps_per_epoch >= PAYS
-    return count if count > 1 and is_long and device_of(config.device).type == "cpu" else 0
-
-
 def _system(config: FitDynamicsConfig, net: nn.Module) -> DynamicsModel:
     return HamiltonianModel(net) if config.model.system == "hamiltonian" else NeuralODEModel(net)
-
-
-# -- processes that share the members ----------------------------------------------------------------------------------
-
-VALUES, GRADIENTS = "values", "gradients"  # files
-
-
-Backward = Callable[..., Float[Tensor, " members"]]
-"""Function of a stack: takes tensors ``(members, ...)``, leaves gradients with parameters, returns each member's error."""
-
-
-class Parts:
-    """A stack's members, some of them with each worker, where their gradients are taken.
-
-    Two threads of one process share out every product of ten members, and wait for each other after each; two processes with
-    five members each wait once in a step. Parameters and gradients are in files that all of them map, so that no more than
-    batches and errors is sent.
-
-    The stack's parameters move to a file that the workers map: what is done to them in place is seen there.
-
-    Args:
-        build: makes, from a part of the stack, the function that is called there with that part of every argument; both are
-            sent to the workers, so it is a function of a module or an object of a class of one.
-    """
-
-    def __init__(self, stack: Ensemble, workers: Sequence[Worker], build: Callable[[Ensemble], Backward]):
-        self.workers, self.parameters = workers, list(stack.stacked)
-        self.slices = _slices(stack.members, len(workers))
-        shapes, dtype = [p.shape for p in self.parameters], self.parameters[0].dtype
-        with tempfile.TemporaryDirectory(prefix="rppdyn-parts-", ignore_cleanup_errors=True) as folder:
-            for name in (VALUES, GRADIENTS):  # in full: a full disk is found out here, and not by a signal
-                Path(folder, name).write_bytes(bytes(sum(p.nbytes for p in self.parameters)))
-            values, self.gradients = _shared(folder, shapes, dtype)
-            for parameter, value in zip(self.parameters, values, strict=True):
-                parameter.data = value.copy_(parameter.detach())
-            for worker, members in zip(workers, self.slices, strict=True):
-                worker.ask(_take, stack.part(members), build, stack.members, members, folder)
-            for worker in workers:
-                worker.answer()  # from here on the files need no names
-
-    def backward(self, *values: Float[Tensor, "members ..."]) -> Float[Tensor, " members"]:
-        """Gradients of all members, left with the stack's parameters; each member's error."""
-        for worker, members in zip(self.workers, self.slices, strict=True):
-            worker.ask(_backward, [value[members].clone() for value in values])  # a view is sent with all that it is of
-        errors = torch.cat([worker.answer() for worker in self.workers])
-        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
-            parameter.grad = gradient
-        return errors
-
-
-def _slices(members: int, parts: int) -> list[slice]:
-    """As equal as they can be."""
-    ends = [members * part // parts for part in range(parts + 1)]
-    return [slice(start, end) for start, end in pairwise(ends)]
-
-
-def _shared(folder: str, shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
-    """Values and gradients of all members."""
-    values, gradients = (_mapped(Path(folder, name), shapes, dtype) for name in (VALUES, GRADIENTS))
-    return values, gradients
-
-
-def _mapped(path: Path, shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> list[Tensor]:
-    """Tensors of these shapes whose memory is a file's."""
-    sizes = [math.prod(shape) for shape in shapes]
-    flat = torch.from_file(str(path), shared=True, size=sum(sizes), dtype=dtype)
-    return [part.view(*shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
-
-
-class _Worker:
-    """The part that a worker has."""
-
-    backward: Backward
-    parameters: list[Tensor]
-    gradients: list[Tensor]
-
-
-def _take(part: Ensemble, build: Callable[[Ensemble], Backward], of: int, members: slice, folder: str) -> None:
-    values, gradients = _shared(folder, [(of, *p.shape[1:]) for p in part.stacked], part.stacked[0].dtype)
-    for parameter, value in zip(part.stacked, values, strict=True):
-        parameter.data = value[members]
-    _Worker.parameters, _Worker.gradients = list(part.stacked), [gradient[members] for gradient in gradients]
-    _Worker.backward = staticmethod(build(part))
-
-
-def _backward(values: list[Tensor]) -> Tensor:
-    for parameter in _Worker.parameters:
-        parameter.grad = None
-    errors = _Worker.backward(*values)
-    for parameter, gradient in zip(_Worker.parameters, _Worker.gradients, strict=True):
-        gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
-    return errors

@@ -22,6 +22,8 @@ from rppdyn.envs.episodes import Segments, check_log, draw_chunks, transition_da
 from rppdyn.equivariance.error import geometric_mean, relative_difference
 from rppdyn.equivariance.functions import Function, index_blocks, measured_networks
 from rppdyn.groups import Group
+from rppdyn.jobs import building
+from rppdyn.jobs.building import certify_variance
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.trajectories import FitTransitionConfig
@@ -37,8 +39,6 @@ from rppdyn.jobs.fitting.members import (
 )
 from rppdyn.jobs.measuring.targets import changes
 from rppdyn.jobs.results import FitResult, by_member
-from rppdyn.jobs.training import building
-from rppdyn.jobs.training.building import certify_variance
 from rppdyn.nn import Chained, Ensemble
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.files import write_json

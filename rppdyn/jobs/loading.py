@@ -31,12 +31,12 @@ from rppdyn.agents.policy import RPPPolicy
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
 from rppdyn.envs.wrappers import dictionary_of, unflattening
 from rppdyn.errors import modules_of, place_in_users_code, reason, search_modules
+from rppdyn.jobs.building import Evaluator, Policy, agent_of, policy_of
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import EVALUATION_SEED
 from rppdyn.jobs.config.base import refuse
 from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, pretrained_name
 from rppdyn.jobs.results import FileAgent
-from rppdyn.jobs.training.evaluation import Evaluator, Policy, agent_of, policy_of
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.settings import ConfigError, did_you_mean
 

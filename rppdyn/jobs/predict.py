@@ -16,13 +16,13 @@ from torch import Tensor
 
 from rppdyn.dynamics import FittedDynamics, TransitionModel
 from rppdyn.envs import SymmetrySpec
+from rppdyn.jobs.building import agent_of
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import PredictConfig
 from rppdyn.jobs.fit_transition import load_transition_model
 from rppdyn.jobs.fitting.user_data import FittedFunction, like, mean_or_all
 from rppdyn.jobs.loading import load_fit
-from rppdyn.jobs.training.evaluation import agent_of
 from rppdyn.nn import Ensemble
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import replacing, write_measured

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import io
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rppdyn.agents import RPPSAC, Agent, LearnVariances, WidenVariances
+from rppdyn.agents import RPPSAC, Agent, AgentEquivarianceError, LearnVariances, WidenVariances
 from rppdyn.agents.policy import prior_share, widest
 from rppdyn.agents.seeds import LOG_INTERVAL, SeedTrainer, train_together
 from rppdyn.envs import SymmetrySpec, certificate_for
@@ -24,150 +29,125 @@ from rppdyn.envs.certification.certificate import share_of
 from rppdyn.envs.spec import VERDICTS
 from rppdyn.envs.state import why_not_capturable
 from rppdyn.errors import UntrustedError, by_user, one_line
-from rppdyn.jobs.config.agent import ModelConfig, TrainAgentConfig
-from rppdyn.jobs.config.base import CERTIFIED, LEARNED, ConfigError
+from rppdyn.jobs import building
+from rppdyn.jobs.building import (
+    PRELOAD,
+    Evaluator,
+    WorkerEnv,
+    build_agent,
+    build_env,
+    capture_into,
+    certify_variance,
+    process_state,
+    spec_of,
+)
+from rppdyn.jobs.config.agent import EVALUATION_SEED, ModelConfig, TrainAgentConfig
+from rppdyn.jobs.config.base import CERTIFIED, LEARNED, ConfigError, device_of
 from rppdyn.jobs.config.compose import preflight
 from rppdyn.jobs.figure import draw_run
 from rppdyn.jobs.loading import load_function
 from rppdyn.jobs.results import TrainAgentResult, TrainManyResult
-from rppdyn.jobs.training import building
-from rppdyn.jobs.training.building import build_agent, build_env, capture_into, certify_variance, process_state, spec_of
-from rppdyn.jobs.training.evaluation import AsyncEvaluations, Evaluations, SyncEvaluations
-from rppdyn.jobs.training.processes import RemoteProgress, Seeds, portable, shared_out, side_by_side
-from rppdyn.jobs.training.workers import WorkerEnv
 from rppdyn.priors.likelihood import NARROW_SHARE
 from rppdyn.runs import Progress, RunFolder, RunFolderError, Session, StopRequest, stop_on_signals
 from rppdyn.runs.files import write_json
-from rppdyn.runs.session import ProgressBar
-from rppdyn.runs.workers import Stopped, WorkerError, asked_to_stop
+from rppdyn.runs.workers import Stopped, Worker, WorkerError, asked_to_stop, kept_random_state, portable, processes
 from rppdyn.settings import keys_of_sections
 
 logger = logging.getLogger(__name__)
 
 
-# -- evaluations and checkpoints on the way ----------------------------------------------------------------------------
+# -- evaluations -------------------------------------------------------------------------------------------------------
+
+Measured = tuple[dict[str, Any], float]
+"""Values by the names that `docs/metrics.md` defines, and the seconds that it took."""
 
 
-class Recorder(BaseCallback):
-    """Evaluates and saves an agent between two of its updates.
+class Evaluations:
+    """Measures an agent as it is, always on the same initial states: here, or with `workers=true` in a worker on the CPU.
 
-    Everything happens before a step is taken and after the updates of the one before, where the agent, its buffer and
-    its environment agree; nothing it does draws from the random states that training uses. An evaluation beside training is
-    recorded when its values come, at the step that it was begun at; the next one, and the next checkpoint, wait for it. One
-    that is due with a checkpoint comes after it, and again in a run that goes on from there.
+    Args:
+        spec: the symmetry of the agent's networks.
     """
 
-    def __init__(
-        self, run: Session, total_steps: int, evaluations: Evaluations, stop: StopRequest, progress: ProgressBar
-    ) -> None:
-        super().__init__()
-        self.run, self.total_steps, self.evaluations = run, total_steps, evaluations
-        self.stop, self.progress = stop, progress
-        self.stopped = False
-        self._clock = time.monotonic()
-        self._counted = run.saved
-        self._pending: _Pending | None = None
-        self._is_first = True  # of this process's updates
+    def __init__(self, config: TrainAgentConfig, spec: SymmetrySpec) -> None:
+        # without what training alone needs
+        agent = replace(config.agent, buffer_size=1, num_envs=1, compile=False, matmul_precision=None)
+        self._arguments = replace(config, device="cpu", agent=agent), spec
+        self._states = config.evaluation.states
+        self._worker = Worker(PRELOAD) if config.workers else None
+        self._evaluator = None if config.workers else _evaluator(config)
 
-    def _on_rollout_start(self) -> None:
-        agent: Any = self.model
-        step = agent.num_timesteps
-        self.stop.interrupts = False
-        if self.stop:
-            self.stopped = True
-            self._save(agent)  # at once: an evaluation that is under way may take longer than there is
-            if self._pending is not None:
-                self._record(agent, wait=True)
-                self._save(agent)
-            return
-        self._record(agent, wait=False)
-        if self.run.save_due(step):
-            self._record(agent, wait=True)
-            self._save(agent)
-        if self.run.due(step):
-            self._evaluate(agent)
-        if (
-            self._is_first
-            and agent.compiles
-            and step + agent.train_freq.frequency * agent.n_envs > agent.learning_starts
-        ):
-            self._is_first = False
-            self._record(agent, wait=True)
-            if self.run.saved < step:
-                self._save(agent)
-            self.progress.say("compiling, up to a minute")
-            self.stop.interrupts = True  # the checkpoint has all that there is
+    def begin(self, agent: Agent) -> Future[Measured]:
+        """Measure the agent as it is now."""
+        if self._worker is None:
+            assert self._evaluator is not None
+            answer: Future[Measured] = Future()
+            answer.set_result(_measure(agent, self._evaluator, self._states))
+            return answer
+        weights = io.BytesIO()
+        # copies: agents that are trained together have views of what all share, which would be saved whole
+        copied = {key: value.to("cpu", copy=True) for key, value in agent.policy.state_dict().items()}
+        torch.save(copied, weights)
+        return self._worker.submit(_measure_there, *self._arguments, weights.getvalue())
 
-    def _on_training_end(self) -> None:
-        """Begin the last evaluation, so that those of all seeds are under way before one is waited for."""
-        agent: Any = self.model
-        self.stop.interrupts = False
-        if not self.stopped:
-            self._evaluate_at_end(agent)
-
-    def _on_step(self) -> bool:
-        agent: Any = self.model
-        if not self.stop.interrupts:
-            self.progress.update(min(agent.num_timesteps, self.total_steps))
-        return not self.stopped
-
-    def finish(self, agent: Agent) -> None:
-        """The last evaluation and the last checkpoint, where they are not there already."""
-        self._evaluate_at_end(agent)
-        self._record(agent, wait=True)
-        if self.run.saved < agent.num_timesteps:
-            self._save(agent)
-
-    def _evaluate_at_end(self, agent: Agent) -> None:
-        if self.run.measured < agent.num_timesteps:
-            self._evaluate(agent)
-
-    def _save(self, agent: Agent) -> None:
-        self.run.checkpoint(agent.num_timesteps, partial(capture_into, agent))
-
-    def _evaluate(self, agent: Agent) -> None:
-        agent.record_updates()
-        agent.check_finite()  # stop a run that has diverged before it evaluates nothing
-        self._record(agent, wait=True)
-        step, now = agent.num_timesteps, time.monotonic()
-        speed = (step - self._counted) / (now - self._clock) if now > self._clock else 0.0
-        self._pending = _Pending(step, _training_metrics(agent), speed)
-        self.run.measured = self._counted = step
-        agent.logger.dump(step)
-        self.evaluations.begin(agent)
-        self._clock = time.monotonic()
-        self._record(agent, wait=False)
-
-    def _record(self, agent: Agent, wait: bool) -> None:
-        """Record the evaluation that was begun last, once."""
-        pending = self._pending
-        if pending is None:
-            return
-        start = time.monotonic()
-        try:
-            found = self.evaluations.found(wait)
-        except (WorkerError, RuntimeError) as error:
-            self._pending = None
-            if self.run.saved < agent.num_timesteps:
-                self._save(agent)
-            raise type(error)(f"the evaluation at step {pending.step}: {error}") from error
-        self._clock += time.monotonic() - start  # what training waited for an evaluation is none of its time
-        if found is None:
-            return
-        values, seconds = found
-        timing = {"time/steps_per_second": pending.steps_per_second, "time/evaluation_seconds": seconds}
-        # not by the agent's log, whose records may be of a later step
-        self.run.record(pending.step, values | pending.training, timing, unlogged=("train/", "prior/"))
-        self.progress.show(**{"return": values["eval/return_mean"]})
-        self._pending = None
+    def close(self) -> None:
+        """Close environments."""
+        for part in (self._worker, self._evaluator):
+            if part is not None:
+                part.close()
 
 
-class _Pending(NamedTuple):
-    """An evaluation that was begun: at which step, and what else is recorded with it."""
+def _evaluator(config: TrainAgentConfig) -> Evaluator:
+    return Evaluator(partial(build_env, config), config.evaluation.episodes, EVALUATION_SEED)
 
-    step: int
-    training: dict[str, Any]
-    steps_per_second: float
+
+def _measure(agent: Agent, evaluator: Evaluator, states: int) -> Measured:
+    start = time.monotonic()
+    with kept_random_state():
+        values = measure(agent, evaluator, states)
+    return values, time.monotonic() - start
+
+
+_there: tuple[Agent, Evaluator] | None = None
+
+
+def _measure_there(config: TrainAgentConfig, spec: SymmetrySpec, weights: bytes) -> Measured:
+    """In a worker: measure the agent with these weights, which is built at the first call."""
+    global _there
+    if _there is None:
+        _there = build_agent(config, build_env(config), spec), _evaluator(config)
+    agent, evaluator = _there
+    agent.policy.load_state_dict(torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True))
+    return _measure(agent, evaluator, config.evaluation.states)
+
+
+def measure(agent: Agent, evaluator: Evaluator, states: int) -> dict[str, Any]:
+    """Returns, equivariance errors and pathways of an agent, by the names that `docs/metrics.md` defines."""
+    # one step's actions are too little for a GPU to be faster at
+    player = agent.policy if agent.device.type == "cpu" else copy.deepcopy(agent.policy).to("cpu")
+    episodes = evaluator.play(player)
+    observations, actions = evaluator.explore(player).spread(states)
+    values: dict[str, Any] = {
+        "eval/return_mean": float(episodes.returns.mean()),
+        "eval/return_std": float(episodes.returns.std()),
+        "eval/length_mean": float(episodes.lengths.mean()),
+        "eval/returns": episodes.returns.tolist(),
+    }
+    if not agent.spec.is_trivial:
+        for who, error in agent.equivariance_errors(observations, actions).items():
+            values |= _named(who, error)
+    return values | {f"pathway/{name}": value for name, value in agent.pathway_statistics().items()}
+
+
+def _named(who: str, error: AgentEquivarianceError) -> dict[str, Any]:
+    """Errors by generator; null where they are vacuous."""
+    values: dict[str, Any] = {f"equivariance/{who}": None if error.vacuous else error.error}
+    for generator, value in error.per_generator.items():
+        values[f"equivariance/{who}/{generator}"] = None if error.vacuous else value
+    return values
+
+
+# -- what training itself records --------------------------------------------------------------------------------------
 
 
 def _training_metrics(agent: Agent) -> dict[str, Any]:
@@ -261,153 +241,32 @@ def _callback(name: str, found: Callable) -> BaseCallback:
 
 # -- runs --------------------------------------------------------------------------------------------------------------
 
-MUCH = 100
-"""How many times as large as the free pathway's share of the prior is what a certificate leaves to it, where that is said."""
 
-_STRICT = (
-    "the prior allows the free pathway {:.1g}% of the squared weights, practically a strict network: "
-    "model.free_variance=certified allows it more"
-)
+class _Pending(NamedTuple):
+    """An evaluation that was begun: at which step, its answer, and what else is recorded with it."""
 
-
-def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = False) -> TrainAgentResult:
-    """Train an agent into its run folder.
-
-    Args:
-        resume: go on from the folder's last checkpoint; start where there is no folder yet.
-        progress: show a bar on standard error.
-    Raises:
-        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
-        ConfigError, ValueError: the environment, its symmetry or the networks can't be made as configured; no folder
-            has been made then.
-        CheckpointError: the folder's checkpoints are all damaged.
-        ValueError: an observation, a reward or an action that is not finite; the last checkpoint is one from before.
-        DivergedError: weights, losses or an optimiser's state are no longer finite; the last checkpoint is one from before.
-    """
-    finished = preflight(config, resume)
-    if finished is not None:
-        return TrainAgentResult.from_dict(finished)
-    with ExitStack() as stack:
-        stack.enter_context(process_state(config.threads))
-        run = stack.enter_context(_begun(config))
-        stop = stack.enter_context(stop_on_signals())
-        bar = stack.enter_context(_bar(config, 1, run.session.saved, progress))
-        return run.train(stop, bar)
+    step: int
+    answer: Future[Measured]
+    training: dict[str, Any]
+    steps_per_second: float
 
 
-def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool = False) -> TrainManyResult:
-    """Train the agents of `config.seeds` seeds at once, each into the run folder that it would have alone.
+class AgentRun(BaseCallback):
+    """A run under way. As the last callback of its agent it evaluates and saves it between two updates.
 
-    They are shared out over as many processes as there are threads (on a GPU as `threads` says, or one), up to one for each
-    seed; the gradient updates of those of a process are done as one. What ends one seed's training is warned of and said in the
-    result; the others go on.
-    Arguments as for `run`.
-
-    Raises:
-        ValueError: a fault that stops every seed.
-    """
-    found: dict[int, TrainAgentResult] = {}
-    waiting: list[TrainAgentConfig] = []
-    errors: dict[int, Exception] = {}
-    for own in config.each():
-        try:
-            finished = preflight(own, resume)
-        except RunFolderError as error:
-            if not resume:
-                raise
-            errors[own.seed] = error
-            logger.warning("seed %d: %s", own.seed, error)
-            continue
-        if finished is None:
-            waiting.append(own)
-        else:
-            found[own.seed] = TrainAgentResult.from_dict(finished)
-    parts, threads = shared_out(config, waiting)
-    bar_from = partial(_bar, config, len(waiting), enabled=progress)
-    with stop_on_signals() as stop:
-        if len(parts) > 1:
-            trained = side_by_side(partial(_train_part, threads=threads), parts, stop, bar_from)
-        else:
-            trained = [_train_seeds(waiting, threads, stop, bar_from)]
-    if stop and not any(part.results or part.errors for part in trained):
-        raise Stopped
-    for part in trained:
-        found |= {result.seed: result for result in part.results}
-        errors |= part.errors
-    if errors and not found:
-        raise next(iter(errors.values()))
-    return TrainManyResult([found[seed] for seed in sorted(found)], errors)
-
-
-def _train_seeds(
-    waiting: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], ProgressBar]
-) -> TrainManyResult:
-    """Train seeds in this process; the bar shows steps from that on at which the last one begins."""
-    if waiting and waiting[0].agent.ppo is not None:
-        return _train_in_turn(waiting, threads, stop, bar_from)
-    runs: dict[int, _Run] = {}
-    found: list[TrainAgentResult] = []
-    with process_state(threads), ExitStack() as stack:
-
-        def build(own: TrainAgentConfig) -> RPPSAC:
-            runs[own.seed] = stack.enter_context(_begun(own))
-            agent = runs[own.seed].agent
-            assert isinstance(agent, RPPSAC)
-            return agent
-
-        stop.interrupts = True
-        trainees = {own.seed: SeedTrainer(partial(build, own), name=f"seed {own.seed}") for own in waiting}
-        stop.interrupts = False
-        if runs:
-            bar = stack.enter_context(bar_from(min(run.session.saved for run in runs.values())))
-            for seed, run in runs.items():
-                trainees[seed].callback = run.callbacks(stop, bar)
-            try:
-                train_together(list(trainees.values()), waiting[0].total_steps)
-            except Stopped:
-                for run in runs.values():
-                    run.end_at_checkpoint()
-            for seed, run in runs.items():
-                if trainees[seed].error is None:
-                    with trainees[seed].guarded():
-                        found.append(run.finish())
-    errors = {seed: trainee.error for seed, trainee in trainees.items() if trainee.error is not None}
-    return TrainManyResult(found, errors)
-
-
-def _train_in_turn(
-    waiting: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], ProgressBar]
-) -> TrainManyResult:
-    """Train seeds one after the other: updates of PPO are not done as one."""
-    found: list[TrainAgentResult] = []
-    errors: dict[int, Exception] = {}
-    with process_state(threads), bar_from(0) as bar:
-        for own in waiting:
-            if stop:
-                break
-            try:
-                with _begun(own) as run:
-                    found.append(run.train(stop, bar))
-            except Exception as error:
-                errors[own.seed] = error
-                logger.warning("seed %d: %s", own.seed, one_line(error), exc_info=None if by_user(error) else error)
-    return TrainManyResult(found, errors)
-
-
-def _train_part(waiting: Seeds, threads: int) -> TrainManyResult:
-    """Train seeds in a worker process."""
-    try:
-        return portable(_train_seeds(waiting, threads, asked_to_stop, RemoteProgress))
-    except Stopped:
-        return TrainManyResult([])
-
-
-class _Run:
-    """A run under way: its agent, as its last checkpoint left it, and what it writes.
+    Everything happens before a step is taken and after the updates of the one before, where the agent, its buffer and its
+    environment agree; nothing draws from the random states that training uses. An evaluation may run in a worker. Its values
+    are recorded at the step where it began; the next evaluation and the next checkpoint wait for them. An evaluation that is
+    due with a checkpoint begins after it, and begins again in a run that goes on from there.
 
     Args:
+        agent: as its last checkpoint left it.
         users: callbacks of the user's.
+    Attributes:
+        stop, bar: a request that ends the run at a checkpoint, and the bar that shows its steps.
     """
+
+    bar: Progress
 
     def __init__(
         self,
@@ -415,74 +274,155 @@ class _Run:
         session: Session,
         agent: Agent,
         evaluations: Evaluations,
-        users: list[BaseCallback],
+        users: Sequence[BaseCallback],
     ) -> None:
+        super().__init__()
         self.config, self.session, self.agent = config, session, agent
         self.evaluations, self.users = evaluations, users
+        self.stop, self.stopped = StopRequest(), False
+        self._clock = time.monotonic()
+        self._counted = session.saved
+        self._pending: _Pending | None = None
+        self._is_first = True  # of this process's updates
 
-    def train(self, stop: StopRequest, bar: ProgressBar) -> TrainAgentResult:
+    @property
+    def callbacks(self) -> list[BaseCallback]:
+        """The callbacks of each step: the user's, those that move variances, and this one."""
+        model = self.config.model
+        if model.widen is not None:
+            return [*self.users, WidenVariances(model.widen), self]
+        if model.free_variance == LEARNED:
+            return [*self.users, LearnVariances(model.learn_every), self]
+        return [*self.users, self]
+
+    def train(self, stop: StopRequest, bar: Progress) -> TrainAgentResult:
         """Train for the steps that are left, and finish."""
-        callbacks, agent, begun = self.callbacks(stop, bar), self.agent, self.session.saved
+        self.stop, self.bar, begun = stop, bar, self.session.saved
         if begun < self.config.total_steps:
-            interval = LOG_INTERVAL * agent.n_envs if isinstance(agent, RPPSAC) else 1  # episodes, or rollouts
+            # episodes, or rollouts
+            interval = LOG_INTERVAL * self.agent.n_envs if isinstance(self.agent, RPPSAC) else 1
             try:
-                agent.learn(
+                self.agent.learn(
                     self.config.total_steps - begun,
-                    callback=callbacks,
+                    callback=self.callbacks,
                     reset_num_timesteps=begun == 0,
                     log_interval=interval,
                 )
-            except Stopped:
-                self.end_at_checkpoint()
+            except Stopped:  # the run ends at its last checkpoint
+                self.stopped = True
         return self.finish()
 
-    def callbacks(self, stop: StopRequest, bar: ProgressBar) -> list[BaseCallback]:
-        """The callbacks of each step: the user's, those that move variances, and the recorder."""
-        model, before = self.config.model, list(self.users)
-        if model.widen is not None:
-            before.append(WidenVariances(model.widen))
-        elif model.free_variance == LEARNED:
-            before.append(LearnVariances(model.learn_every))
-        self._recorder = Recorder(self.session, self.config.total_steps, self.evaluations, stop, bar)
-        return [*before, self._recorder]
+    def _on_rollout_start(self) -> None:
+        step = self.agent.num_timesteps
+        self.stop.interrupts = False
+        if self.stop:
+            self.stopped = True
+            self._save()  # at once: an evaluation that is under way may take longer than there is
+            if self._pending is not None:
+                self._record(wait=True)
+                self._save()
+            return
+        self._record(wait=False)
+        if self.session.save_due(step):
+            self._record(wait=True)
+            self._save()
+        if self.session.due(step):
+            self._evaluate()
+        agent: Any = self.agent
+        if (
+            self._is_first
+            and agent.compiles
+            and step + agent.train_freq.frequency * agent.n_envs > agent.learning_starts
+        ):
+            self._is_first = False
+            self._record(wait=True)
+            if self.session.saved < step:
+                self._save()
+            self.bar.say("compiling, up to a minute")
+            self.stop.interrupts = True  # the checkpoint has all that there is
 
-    def end_at_checkpoint(self) -> None:
-        """End where the last checkpoint was taken: what came after it was interrupted."""
-        self._recorder.stopped = True
+    def _on_step(self) -> bool:
+        if not self.stop.interrupts:
+            self.bar.update(min(self.agent.num_timesteps, self.config.total_steps))
+        return not self.stopped
 
-    def _ended_early(self) -> str:
-        left = self.config.total_steps - self.session.saved
-        return f"ended by {' or '.join(self.config.callback_names)}" if left > 0 and self.users else ""
+    def _on_training_end(self) -> None:
+        """Begin the last evaluation, so that those of all seeds are under way before one is waited for."""
+        self.stop.interrupts = False
+        if not self.stopped and self.session.measured < self.agent.num_timesteps:
+            self._evaluate()
+
+    def _save(self) -> None:
+        self.session.checkpoint(self.agent.num_timesteps, partial(capture_into, self.agent))
+
+    def _evaluate(self) -> None:
+        agent = self.agent
+        agent.record_updates()
+        agent.check_finite()  # stop a run that has diverged before it evaluates nothing
+        self._record(wait=True)
+        step, now = agent.num_timesteps, time.monotonic()
+        speed = (step - self._counted) / (now - self._clock) if now > self._clock else 0.0
+        training = _training_metrics(agent)
+        self.session.measured = self._counted = step
+        agent.logger.dump(step)
+        self._pending = _Pending(step, self.evaluations.begin(agent), training, speed)
+        self._clock = time.monotonic()
+        self._record(wait=False)
+
+    def _record(self, wait: bool) -> None:
+        """Record the evaluation that was begun last, once; unless it is not ready and nothing waits for it."""
+        pending = self._pending
+        if pending is None or not (wait or pending.answer.done()):
+            return
+        self._pending, start = None, time.monotonic()
+        try:
+            values, seconds = pending.answer.result()
+        except (WorkerError, RuntimeError) as error:
+            if self.session.saved < self.agent.num_timesteps:
+                self._save()
+            raise type(error)(f"the evaluation at step {pending.step}: {error}") from error
+        self._clock += time.monotonic() - start  # what training waited for an evaluation is none of its time
+        timing = {"time/steps_per_second": pending.steps_per_second, "time/evaluation_seconds": seconds}
+        # not by the agent's log, whose records may be of a later step
+        self.session.record(pending.step, values | pending.training, timing, unlogged=("train/", "prior/"))
+        self.bar.show(**{"return": values["eval/return_mean"]})
 
     def finish(self) -> TrainAgentResult:
         """The last evaluation and checkpoint, the final agent, figure and result; unless the run was stopped."""
-        config, folder, stopped = self.config, self.session.folder, self._recorder.stopped
-        if not stopped:
-            self._recorder.finish(self.agent)
+        config, session, folder, agent = self.config, self.session, self.session.folder, self.agent
+        if not self.stopped:
+            if session.measured < agent.num_timesteps:
+                self._evaluate()
+            self._record(wait=True)
+            if session.saved < agent.num_timesteps:
+                self._save()
+        note = "stopped; a checkpoint was written" if self.stopped else ""
+        if not note and self.users and session.saved < config.total_steps:
+            note = f"ended by {' or '.join(config.callback_names)}"
         result = TrainAgentResult(
             run=str(folder.path),
             env=config.env.id,
             model=config.model.kind,
             seed=config.seed,
-            steps=self.session.saved,
+            steps=session.saved,
             total_steps=config.total_steps,
             metrics=folder.metrics.last(),
-            compiled=self.agent.compiles,
-            fresh_episodes=self.agent.fresh_episodes,
-            prior=_prior(config.model, self.agent),
-            seconds=self.session.seconds,
-            interrupted=stopped,
-            note="stopped; a checkpoint was written" if stopped else self._ended_early(),
+            compiled=agent.compiles,
+            fresh_episodes=agent.fresh_episodes,
+            prior=_prior(config.model, agent),
+            seconds=session.seconds,
+            interrupted=self.stopped,
+            note=note,
         )
-        if not stopped:
-            building.save_model(self.agent, folder)
-            self.session.finish(result)
+        if not self.stopped:
+            building.save_model(agent, folder)
+            session.finish(result)
             draw_run(folder, "learning_curve")  # it must not cost the result
         return result
 
 
 @contextmanager
-def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
+def begin(config: TrainAgentConfig) -> Iterator[AgentRun]:
     """Build a run's agent, or take it from its last checkpoint; the folder is held, and files are open, in the block."""
     users = load_callbacks(config.callback_names, load_function, config.env.named_by)
     with ExitStack() as stack:
@@ -510,10 +450,204 @@ def _begun(config: TrainAgentConfig) -> Iterator[_Run]:
             _say_fresh(config, agent, session.saved, fresh or "its checkpoints hold no environment")
         _describe_symmetry(session.folder, spec, env, agent)
         agent.set_logger(Logger(folder=None, output_formats=[Events(session)]))
-        evaluations = stack.enter_context(
-            closing(AsyncEvaluations(config, spec) if config.workers else SyncEvaluations(config))
-        )
-        yield _Run(config, session, agent, evaluations, users)
+        evaluations = stack.enter_context(closing(Evaluations(config, spec)))
+        yield AgentRun(config, session, agent, evaluations, users)
+
+
+def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = False) -> TrainAgentResult:
+    """Train an agent into its run folder.
+
+    Args:
+        resume: go on from the folder's last checkpoint; start where there is no folder yet.
+        progress: show a bar on standard error.
+    Raises:
+        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
+        ConfigError, ValueError: the environment, its symmetry or the networks can't be made as configured; no folder
+            has been made then.
+        CheckpointError: the folder's checkpoints are all damaged.
+        ValueError: an observation, a reward or an action that is not finite; the last checkpoint is one from before.
+        DivergedError: weights, losses or an optimiser's state are no longer finite; the last checkpoint is one from before.
+    """
+    finished = preflight(config, resume)
+    if finished is not None:
+        return TrainAgentResult.from_dict(finished)
+    with process_state(config.threads), begin(config) as under_way, stop_on_signals() as stop:
+        with _bar([config], under_way.session.saved, progress) as bar:
+            return under_way.train(stop, bar)
+
+
+# -- several seeds -----------------------------------------------------------------------------------------------------
+
+POLL_SECONDS = 0.1  # between two looks at whether a stop was asked for
+
+Seeds = Sequence[TrainAgentConfig]
+"""Configurations of one seed each."""
+
+
+def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool = False) -> TrainManyResult:
+    """Train the agents of `config.seeds` seeds at once, each into the run folder that it would have alone.
+
+    They are shared out over as many processes as there are threads (on a GPU as `threads` says, or one), up to one for each
+    seed; the gradient updates of those of a process are done as one. What ends one seed's training is warned of and said in the
+    result; the others go on.
+    Arguments as for `run`.
+
+    Raises:
+        ValueError: a fault that stops every seed.
+    """
+    results: dict[int, TrainAgentResult] = {}
+    errors: dict[int, Exception] = {}
+    waiting: list[TrainAgentConfig] = []
+    for one_seed in config.each():
+        try:
+            finished = preflight(one_seed, resume)
+        except RunFolderError as error:
+            if not resume:
+                raise
+            errors[one_seed.seed] = error
+            logger.warning("seed %d: %s", one_seed.seed, error)
+            continue
+        if finished is None:
+            waiting.append(one_seed)
+        else:
+            results[one_seed.seed] = TrainAgentResult.from_dict(finished)
+    parts, threads = share_out(config, waiting)
+    with stop_on_signals() as stop:
+        if len(parts) > 1:
+            trained = _train_in_workers(parts, threads, stop, progress)
+        else:
+            trained = [_train_seeds(waiting, threads, stop, partial(_bar, waiting, enabled=progress))]
+    if stop and not any(part.results or part.errors for part in trained):
+        raise Stopped
+    for part in trained:
+        results |= {result.seed: result for result in part.results}
+        errors |= part.errors
+    if errors and not results:
+        raise next(iter(errors.values()))
+    return TrainManyResult([results[seed] for seed in sorted(results)], errors)
+
+
+def share_out(config: TrainAgentConfig, waiting: Seeds) -> tuple[list[Seeds], int]:
+    """The seeds of each process, and torch's threads there.
+
+    Threads of one process share out every product and wait for each other after each; processes never do. A seed has its place
+    among all seeds of the configuration, finished ones included: those that go on do so beside the same others, and round as
+    before. On a CPU there is one process where environments have their own (`workers`), which want processors too; on a GPU
+    there are as many as threads were asked for: while one updates its seeds, others collect.
+    """
+    on_cpu = device_of(config.device).type == "cpu"
+    threads = processes(config.threads if on_cpu else config.threads or 1)
+    count = 1 if on_cpu and config.workers else min(threads, config.seeds)
+    if count == 1:
+        return [waiting], config.threads or 1
+    parts = [[each for each in waiting if (each.seed - config.seed) % count == part] for part in range(count)]
+    return [part for part in parts if part], threads // count
+
+
+def _train_in_workers(parts: Sequence[Seeds], threads: int, stop: StopRequest, progress: bool) -> list[TrainManyResult]:
+    """Train each part in a worker; the seeds of one that is gone have that for their error."""
+    with ExitStack() as stack:
+        workers = [stack.enter_context(closing(Worker(PRELOAD))) for _ in parts]
+        answers = [
+            worker.submit(_train_part, part, threads, progress, position)
+            for position, (worker, part) in enumerate(zip(workers, parts, strict=True))
+        ]
+        asked = False
+        while wait(answers, timeout=POLL_SECONDS).not_done:
+            if stop and not asked:
+                asked = True
+                for worker in workers:
+                    worker.stop()
+        return [_result_of(part, answer) for part, answer in zip(parts, answers, strict=True)]
+
+
+def _result_of(part: Seeds, answer: Future[TrainManyResult]) -> TrainManyResult:
+    try:
+        return answer.result()
+    except (WorkerError, RuntimeError) as error:
+        logger.warning("seeds %s: %s", ", ".join(str(each.seed) for each in part), error)
+        return TrainManyResult([], {each.seed: error for each in part})
+
+
+def _train_part(part: Seeds, threads: int, progress: bool, position: int) -> TrainManyResult:
+    """In a worker: train seeds."""
+    with suppress(Stopped):
+        trained = _train_seeds(part, threads, asked_to_stop, partial(_bar, part, enabled=progress, position=position))
+        return TrainManyResult(trained.results, {seed: portable(error) for seed, error in trained.errors.items()})
+    return TrainManyResult([])
+
+
+def _train_seeds(seeds: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], Progress]) -> TrainManyResult:
+    """Train seeds in this process; the bar shows steps from that on at which the last one begins."""
+    if seeds and seeds[0].agent.ppo is not None:
+        return _train_in_turn(seeds, threads, stop, bar_from)
+    runs: dict[int, AgentRun] = {}
+    results: list[TrainAgentResult] = []
+    with process_state(threads), ExitStack() as stack:
+
+        def build(config: TrainAgentConfig) -> RPPSAC:
+            runs[config.seed] = stack.enter_context(begin(config))
+            agent = runs[config.seed].agent
+            assert isinstance(agent, RPPSAC)
+            return agent
+
+        stop.interrupts = True
+        trainers = {each.seed: SeedTrainer(partial(build, each), name=f"seed {each.seed}") for each in seeds}
+        stop.interrupts = False
+        if runs:
+            bar = stack.enter_context(bar_from(min(each.session.saved for each in runs.values())))
+            for seed, each in runs.items():
+                each.stop, each.bar = stop, bar
+                trainers[seed].callback = each.callbacks
+            try:
+                train_together(list(trainers.values()), seeds[0].total_steps)
+            except Stopped:  # the runs end at their last checkpoints
+                for each in runs.values():
+                    each.stopped = True
+            for seed, each in runs.items():
+                if trainers[seed].error is None:
+                    with trainers[seed].guarded():
+                        results.append(each.finish())
+    return TrainManyResult(results, {seed: t.error for seed, t in trainers.items() if t.error is not None})
+
+
+def _train_in_turn(
+    seeds: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], Progress]
+) -> TrainManyResult:
+    """Train seeds one after the other: updates of PPO are not done as one."""
+    results: list[TrainAgentResult] = []
+    errors: dict[int, Exception] = {}
+    with process_state(threads), bar_from(0) as bar:
+        for each in seeds:
+            if stop:
+                break
+            try:
+                with begin(each) as under_way:
+                    results.append(under_way.train(stop, bar))
+            except Exception as error:
+                errors[each.seed] = error
+                logger.warning("seed %d: %s", each.seed, one_line(error), exc_info=None if by_user(error) else error)
+    return TrainManyResult(results, errors)
+
+
+def _bar(seeds: Seeds, initial: int, enabled: bool, position: int = 0) -> Progress:
+    """One bar for the seeds of a process, which advance together."""
+    config, *others = seeds
+    label = f"{config.env.id} {config.model.kind}"
+    if others or position:
+        label += f", seed{'s' * bool(others)} {' '.join(str(each.seed) for each in seeds)}"
+    return Progress(config.total_steps, initial=initial, description=label, enabled=enabled, position=position)
+
+
+# -- what is said of a run ---------------------------------------------------------------------------------------------
+
+MUCH = 100
+"""How many times as large as the free pathway's share of the prior is what a certificate leaves to it, where that is said."""
+
+_STRICT = (
+    "the prior allows the free pathway {:.1g}% of the squared weights, practically a strict network: "
+    "model.free_variance=certified allows it more"
+)
 
 
 def _restore(config: TrainAgentConfig, agent: Agent, checkpoint: Path) -> None:
@@ -541,12 +675,6 @@ def _say_fresh(config: TrainAgentConfig, agent: Agent, step: int, why: str) -> N
     logger.warning("seed %d goes on from step %d with a fresh episode", config.seed, step)
     if agent.env is not None:
         agent.env.seed(int(np.random.SeedSequence([config.seed, step]).generate_state(1)[0]))
-
-
-def _bar(config: TrainAgentConfig, count: int, initial: int, enabled: bool) -> Progress:
-    """One bar for all runs, which advance together."""
-    label = f"{config.env.id} {config.model.kind}" + (f", {count} seeds" if count > 1 else "")
-    return Progress(config.total_steps, initial=initial, description=label, enabled=enabled)
 
 
 def _prior(model: ModelConfig, agent: Agent) -> str:

@@ -37,18 +37,6 @@ PARTS = (
 )
 
 
-class ProgressBar(Protocol):
-    """The bar of a job, or the way to one in another process; a context manager."""
-
-    def update(self, count: int) -> None: ...
-    def say(self, what: str) -> None: ...
-    def show(self, **values: float) -> None: ...
-    def __enter__(self) -> ProgressBar: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None: ...
-
-
 class _Meter(tqdm):
     """A line without the last parts that don't fit it: tqdm itself cuts it at its end, in the middle of a number."""
 
@@ -65,7 +53,7 @@ class Progress:
     """A bar over environment steps (or any count) with a few last values and speed.
 
     Where standard error is no terminal it prints a line every ten seconds instead of redrawing ten times a second. Work
-    that is done within `delay` seconds shows no bar.
+    that is done within `delay` seconds shows no bar. Bars of several processes have a `position` each, in lines.
     """
 
     def __init__(
@@ -76,6 +64,7 @@ class Progress:
         unit: str = "step",
         enabled: bool = True,
         delay: float = 0.0,
+        position: int = 0,
     ):
         terminal = sys.stderr.isatty()
         self._bar = _Meter(
@@ -85,6 +74,7 @@ class Progress:
             unit=unit,
             file=sys.stderr,
             disable=not enabled,
+            position=position,
             delay=delay,
             mininterval=0.2 if terminal else 10.0,
             dynamic_ncols=terminal,

@@ -1,37 +1,37 @@
-"""This process, its threads, stops and random streams; and workers: processes of one thread that call functions for it."""
+"""This process, its threads, stops and random streams; and workers, processes of one thread that call functions for it."""
 
 from __future__ import annotations
 
 import logging
 import math
+import multiprocessing
 import os
 import pickle
 import random
 import signal
-import subprocess
 import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from itertools import islice
 from logging.handlers import QueueHandler
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.random import mtrand
 
-from rppdyn.errors import UserCodeError, UserError, one_line, place_in_users_code
+from rppdyn.errors import UserCodeError, UserError, by_user, one_line, place_in_users_code
 
 if TYPE_CHECKING:
     import torch
-
-START = "from rppdyn.runs.workers import serve; serve()"
-LONGEST = 10.0  # seconds that a worker gets to end by itself
-RECORD, TOLD, ANSWER = range(3)  # what a worker sends
 
 
 # -- this process ------------------------------------------------------------------------------------------------------
@@ -138,7 +138,8 @@ def torch_threads(threads: int | None) -> Iterator[None]:
 
 # -- workers -----------------------------------------------------------------------------------------------------------
 
-STOP = signal.SIGUSR1  # in a worker, from its thread that listens
+SHUTDOWN_SECONDS = 10.0  # that a process gets to end by itself
+STOP = signal.SIGUSR1  # sent to a worker
 asked_to_stop = StopRequest()
 """In a worker: true once its :meth:`Worker.stop` was called."""
 
@@ -148,188 +149,160 @@ class WorkerError(UserError):
 
 
 class Worker:
-    """A process that calls functions, one after another; what they keep in their modules stays there.
+    """A pool of one process: it calls functions one after another, and what they keep in their modules stays there.
 
-    It is a new interpreter that imports what its functions are in and nothing else, so that scripts without a main guard and
-    notebooks can have one. Ctrl-C in a terminal does not reach it, and it leaves SIGTERM, which schedulers send to all of a
-    job's processes, to this one. It ends when this one closes it, or is gone, in the middle of a call too.
+    It imports what its functions are in and nothing else, so that scripts without a main guard and notebooks can have one.
+    It leaves Ctrl-C and SIGTERM, which terminals and schedulers send to all of a job's processes, to this one. It ends when
+    this one closes it, or is gone, in the middle of a call too.
 
     >>> from math import sqrt
     >>> worker = Worker()
-    >>> worker.ask(sqrt, 9)
-    >>> worker.answer()
+    >>> worker.submit(sqrt, 9).result()
     3.0
     >>> worker.close()
+
+    Args:
+        preload: modules that take long to import, for the server that the first worker and all later ones are forked from.
+    Attributes:
+        process: of multiprocessing.
     """
 
-    def __init__(self) -> None:
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", START, *sys.argv],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
-        )
-        self._at_exit = weakref.finalize(self, _end, self._process)
+    def __init__(self, preload: Sequence[str] = ("torch",)) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(preload))  # without effect where it runs already
+        records, there = context.Pipe(duplex=False)
+        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(there, {**os.environ}))
+        with _without_the_script():
+            self._pid = self._pool.submit(os.getpid)  # starts the process
+        there.close()  # so that the records end with the process
+        (self.process,) = self._pool._processes.values()
+        self._listener = threading.Thread(target=_listen, args=(records,), daemon=True)
+        self._listener.start()
+        self._at_exit = weakref.finalize(self, _end, self.process, self._pool)
 
-    def ask(self, function: Callable[..., Any], *arguments: Any) -> None:
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Have a function of some module called; neither it nor the arguments may need this process.
 
-        Raises:
-            WorkerError: the process is gone.
+        Returns:
+            Its value; or what it raised, as :func:`portable`; or WorkerError where the process is gone.
         """
-        self._send(pickle.dumps((function, arguments)))
+        answer: Future[Any] = Future()
+
+        def take(done: Future[Any]) -> None:
+            error = done.exception()
+            if error is None:
+                answer.set_result(done.result())
+            else:
+                answer.set_exception(self._gone() if isinstance(error, BrokenProcessPool) else error)
+
+        try:
+            self._pool.submit(_call, function, arguments).add_done_callback(take)
+        except BrokenProcessPool:
+            answer.set_exception(self._gone())
+        return answer
 
     def stop(self) -> None:
-        """Ask the function that is called there, if it looks at :data:`asked_to_stop`, to come to an end.
-
-        Raises:
-            WorkerError: the process is gone.
-        """
-        self._send(None)
-
-    def _send(self, request: bytes | None) -> None:
-        assert self._process.stdin is not None
-        try:
-            pickle.dump(request, self._process.stdin)
-            self._process.stdin.flush()
-        except OSError as error:
-            raise self._gone() from error
-
-    def answer(self, told: Callable[[Any], None] | None = None) -> Any:
-        """The value of the function that was asked for first and is not answered.
-
-        Args:
-            told: called with each value that the function tells (:func:`tell`), when it comes.
-        Raises:
-            RuntimeError: the function raised; a UserCodeError where code of the user's did.
-            WorkerError: the process is gone.
-        """
-        assert self._process.stdout is not None
-        while True:
-            try:
-                kind, content = pickle.load(self._process.stdout)
-            except (EOFError, pickle.UnpicklingError) as error:
-                raise self._gone() from error
-            if kind == RECORD:
-                logging.getLogger(content.name).handle(content)
-            elif kind == TOLD:
-                if told is not None:
-                    told(content)
-            else:
-                value, failure, users = content
-                if users:
-                    raise UserCodeError(f"in a worker process: {failure}")
-                if failure:
-                    raise RuntimeError(f"in a worker process: {failure}")
-                return value
+        """Ask the function that is called there, if it looks at :data:`asked_to_stop`, to come to an end."""
+        with suppress(BrokenProcessPool, ProcessLookupError):  # its caller hears of that
+            os.kill(self._pid.result(), STOP)
 
     def _gone(self) -> WorkerError:
-        code = self._process.wait(LONGEST)
-        how = f"ended with status {code}" if code >= 0 else f"was killed by signal {-code}"
-        return WorkerError(f"a worker process ({self._process.pid}) {how}")
+        self.process.join(SHUTDOWN_SECONDS)
+        code = self.process.exitcode
+        how = (
+            "hung up" if code is None else f"ended with status {code}" if code >= 0 else f"was killed by signal {-code}"
+        )
+        return WorkerError(f"a worker process ({self.process.pid}) {how}")
 
     def close(self) -> None:
-        """End the process, at once."""
+        """End the process, at once; what it logged before is logged here."""
         self._at_exit()
+        self._listener.join()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+@contextmanager
+def _without_the_script() -> Iterator[None]:
+    """Let a new process import neither the script that is running nor joblib's way to start others, unknown there."""
+    main, method = sys.modules["__main__"], multiprocessing.get_start_method(allow_none=True)
+    unknown = method is not None and method not in multiprocessing.get_all_start_methods()
+    sys.modules["__main__"] = ModuleType("__main__")
+    if unknown:
+        multiprocessing.set_start_method("forkserver", force=True)
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        if unknown:
+            multiprocessing.set_start_method(method, force=True)
+
+
+def _listen(records: Connection) -> None:
+    """Log what is logged in a worker until it is gone."""
+    with suppress(EOFError, OSError):
+        while True:
+            record = records.recv()
+            logging.getLogger(record.name).handle(record)
+    records.close()
+
+
+def _end(process: BaseProcess, pool: ProcessPoolExecutor) -> None:
     process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        assert pipe is not None
-        with suppress(OSError):  # what was not sent yet
-            pipe.close()
+    pool.shutdown(cancel_futures=True)
 
 
-def in_turn(
-    workers: Sequence[Worker], function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]
-) -> Iterator[Any]:
-    """Values of a function, in order, by workers that have one call each at a time."""
-    waiting = iter(arguments)
-    asked: list[Worker] = []
-    for worker, own in zip(workers, islice(waiting, len(workers)), strict=False):
-        worker.ask(function, *own)
-        asked.append(worker)
-    while asked:
-        worker = asked.pop(0)
-        value = worker.answer()
-        for own in islice(waiting, 1):
-            worker.ask(function, *own)
-            asked.append(worker)
-        yield value
+# -- in a worker -------------------------------------------------------------------------------------------------------
 
 
-class _Answers(logging.Handler):
-    """The messages of a worker, log records included."""
+class _Records(logging.Handler):
+    """Log records, sent to the process that the worker works for."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, pipe: Connection) -> None:
         super().__init__()
-        self._file, self._turns = file, threading.RLock()
-        self._picklable = QueueHandler(SimpleQueue()).prepare
-
-    def send(self, kind: int, content: Any) -> None:
-        message = pickle.dumps((kind, content))
-        with self._turns:
-            before, asked_to_stop.interrupts = asked_to_stop.interrupts, False  # a message is whole
-            self._file.write(message)
-            self._file.flush()
-            asked_to_stop.interrupts = before
+        self._pipe, self._prepare = pipe, QueueHandler(SimpleQueue()).prepare
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.send(RECORD, self._picklable(record))
+        before, asked_to_stop.interrupts = asked_to_stop.interrupts, False  # a record is sent whole
+        self._pipe.send(self._prepare(record))
+        asked_to_stop.interrupts = before
 
 
-_answers: _Answers | None = None
-
-
-def tell(value: Any) -> None:
-    """In a worker: send a value before the answer."""
-    assert _answers is not None
-    _answers.send(TOLD, value)
-
-
-def serve() -> None:
-    """Call, in a worker, what it is asked to until there is nobody left who could ask."""
-    global _answers
-    del sys.argv[0]  # what is left is the command of the process that asks
+def _begin(pipe: Connection, environment: dict[str, str]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    os.environ.update(environment)  # the server has that of its start
+    import torch  # takes seconds
+
     signal.signal(STOP, lambda number, _: asked_to_stop.ask(number))
-    requests: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_listen, args=(sys.stdin.buffer, requests), daemon=True).start()
-    _answers = _Answers(os.fdopen(os.dup(1), "wb"))
-    os.dup2(2, 1)  # what is printed is no answer
-    logging.getLogger().addHandler(_answers)
-    while True:
-        value, failure, users = None, "", False
-        try:
-            function, arguments = pickle.loads(requests.get())
-            value = function(*arguments)
-        except Exception as error:
-            if users := place_in_users_code(error) is not None:
-                failure = one_line(error)
-            else:
-                failure = traceback.format_exc()
-        try:
-            _answers.send(ANSWER, (value, failure, users))
-        except BrokenPipeError:
-            return
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    logging.getLogger().addHandler(_Records(pipe))
 
 
-def _listen(file: BinaryIO, requests: SimpleQueue[bytes]) -> None:
-    """Take in requests also while a function is called; nobody is left who could hear of it when they end."""
-    while True:
-        try:
-            request = pickle.load(file)
-        except (EOFError, pickle.UnpicklingError):
-            os._exit(0)
-        if request is None:
-            os.kill(os.getpid(), STOP)
-        else:
-            requests.put(request)
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(0)
+
+
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise portable(error) from None
+
+
+def portable(error: Exception) -> Exception:
+    """The error in a form that another process can read, and where it still is the user's (`by_user`) or is not."""
+    if not by_user(error):
+        return RuntimeError(f"in a worker process: {''.join(traceback.format_exception(error))}")
+    if place_in_users_code(error) is not None:
+        return UserCodeError(f"in a worker process: {one_line(error)}")
+    with suppress(Exception):  # its class may want other arguments than it passes on
+        copy = pickle.loads(pickle.dumps(error))
+        if by_user(copy):
+            return copy
+    return UserError(str(error))
 
 
 # -- random streams that follow from a seed, and the global ones of the process ----------------------------------------

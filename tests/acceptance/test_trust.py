@@ -23,9 +23,9 @@ from refusals import refused
 from rppdyn.cli import main
 from rppdyn.envs import make_env, read_episodes, write_episodes
 from rppdyn.errors import code_named_in, modules_of
-from rppdyn.jobs import evaluate_agent
+from rppdyn.jobs import playing
+from rppdyn.jobs.building import agent_of
 from rppdyn.jobs.config.command import EvaluateAgentConfig
-from rppdyn.jobs.training.evaluation import agent_of
 from rppdyn.runs.files import user_folder
 from rppdyn.runs.ownership import is_own, sign
 
@@ -246,7 +246,7 @@ def test_what_is_typed_or_imported_is_not_asked_about(planted, capfd):
     assert main(["certify", f"evil:{STOCK}", "--states", "20"]) == 0, capfd.readouterr().err
     assert planted.marker.exists()
     planted.name(f"evil:{STOCK}")
-    assert evaluate_agent.run(EvaluateAgentConfig(run="dl", episodes=1)).lengths  # imported above
+    assert playing.evaluate(EvaluateAgentConfig(run="dl", episodes=1)).lengths  # imported above
 
 
 def test_a_function_is_typed(planted):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rppdyn.cli import main
-from rppdyn.jobs import evaluate_agent
+from rppdyn.jobs import playing
 from rppdyn.jobs.config.command import EvaluateAgentConfig
 from rppdyn.runs.files import UnwrittenError
 
@@ -73,5 +73,5 @@ def test_another_file_stands_in_the_way(run, capsys):
 def test_in_python_the_error_has_the_result(run):
     (run / "evaluation.json").mkdir()
     with pytest.raises(UnwrittenError, match=r"evaluation\.json can't be written") as error:
-        evaluate_agent.run(EvaluateAgentConfig(run="dl", episodes=1))
+        playing.evaluate(EvaluateAgentConfig(run="dl", episodes=1))
     assert error.value.result.lengths

@@ -16,7 +16,7 @@ from rppdyn.agents.seeds import train_many
 from rppdyn.agents.update import clip_
 from rppdyn.envs import make_env, symmetry_spec
 from rppdyn.errors import DivergedError
-from rppdyn.jobs.training.workers import WorkerEnv
+from rppdyn.jobs.building import WorkerEnv
 from rppdyn.runs.files import not_finite
 
 ENV = "InvertedPendulum-v5"

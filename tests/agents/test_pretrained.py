@@ -12,7 +12,7 @@ import torch
 
 from rppdyn import cli
 from rppdyn.agents import RPPSAC, export, pretrained_agents, pretrained_card
-from rppdyn.jobs.training.evaluation import Evaluator, policy_of
+from rppdyn.jobs.building import Evaluator, policy_of
 
 NAMES = sorted(pretrained_agents())
 WINDY = "rppdyn/WindyPendulum-v0"

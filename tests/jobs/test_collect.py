@@ -14,10 +14,10 @@ from stable_baselines3 import SAC, TD3
 
 from rppdyn.cli import main
 from rppdyn.envs import make_env, read_episodes
-from rppdyn.jobs import collect, train_agent
+from rppdyn.jobs import playing, train_agent
+from rppdyn.jobs.building import agent_of
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.command import CollectConfig
-from rppdyn.jobs.training.evaluation import agent_of
 from rppdyn.runs import RunFolder
 
 WEAK = 0.5
@@ -64,7 +64,7 @@ def zips(tmp_path_factory) -> dict[str, str]:
 
 def collected(**options):
     """The result of a job and the dataset that it wrote."""
-    result = collect.run(CollectConfig(**options))
+    result = playing.collect(CollectConfig(**options))
     return result, read_episodes(result.dataset)
 
 
@@ -144,15 +144,15 @@ def test_a_part_of_a_replay_buffer_is_whole_episodes_of_it(trained):
     chosen = [keys.index(episode.observations.tobytes()) for episode in some.episodes]
     assert chosen == sorted(chosen) and 20 <= sum(result.lengths) < 70
     with refused("71 steps", "70"):
-        collect.run(CollectConfig(source=trained, steps=71, name="tests/more-v0"))
+        playing.collect(CollectConfig(source=trained, steps=71, name="tests/more-v0"))
 
 
 def test_an_environment_beside_a_run_must_be_the_runs(trained):
     words = "env=InvertedPendulum-v5", "env.kwargs.reset_noise_scale=0.05"
-    collect.run(CollectConfig(env=compose.environment([*words, "env.actuator_scale.slider=0.5"]), source=trained))
+    playing.collect(CollectConfig(env=compose.environment([*words, "env.actuator_scale.slider=0.5"]), source=trained))
     for other in (words, ["env=Swimmer-v5"]):
         with refused(other[0], trained, "InvertedPendulum-v5", "leave out env="):
-            collect.run(CollectConfig(env=compose.environment(other), source=trained))
+            playing.collect(CollectConfig(env=compose.environment(other), source=trained))
 
 
 def test_the_run_and_global_random_states_are_left_alone(trained):
@@ -162,7 +162,7 @@ def test_the_run_and_global_random_states_are_left_alone(trained):
     files = {path: path.stat().st_mtime_ns for path in Path(trained).rglob("*")}
     before = states()
     for i, play in enumerate((None, "exploring")):
-        collect.run(CollectConfig(source=trained, play=play, steps=10, name=f"tests/alone-v{i}"))
+        playing.collect(CollectConfig(source=trained, play=play, steps=10, name=f"tests/alone-v{i}"))
     assert states() == before
     assert {path: path.stat().st_mtime_ns for path in Path(trained).rglob("*")} == files
 
@@ -172,7 +172,7 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path):
     RunFolder.create(tmp_path / "run", asdict(config))
     for play in (None, "exploring"):
         with refused("has no policy yet", "--resume"):
-            collect.run(CollectConfig(source=str(tmp_path / "run"), play=play))
+            playing.collect(CollectConfig(source=str(tmp_path / "run"), play=play))
 
 
 # -- files and random actions -----------------------------------------------------------------------------------------
@@ -252,4 +252,4 @@ def test_what_a_user_does_wrong_is_one_line(monkeypatch, tmp_path, root, capfd, 
 
 def test_a_file_for_another_environment_is_refused(zips):
     with refused(zips["SAC"], "(4,)", "Swimmer-v5", "(8,)"):
-        collect.run(CollectConfig(env=compose.environment(["env=Swimmer-v5"]), source=zips["SAC"], trust=True))
+        playing.collect(CollectConfig(env=compose.environment(["env=Swimmer-v5"]), source=zips["SAC"], trust=True))

@@ -114,7 +114,7 @@ def test_a_certified_variance_is_written_once_and_the_model_loads_without_a_simu
     def again(*_, **__):
         raise AssertionError("the number stands in the run's folder")
 
-    monkeypatch.setattr("rppdyn.jobs.training.building.certified_share", again)
+    monkeypatch.setattr("rppdyn.jobs.building.certified_share", again)
     model, _ = fit_transition.load_transition_model(tmp_path / "run")
     assert model.net.member(0).pathway_variances()["head"]["free"] == pytest.approx(number)
     folder = RunFolder(tmp_path / "run")

@@ -20,12 +20,11 @@ from rppdyn.agents import RPPSAC
 from rppdyn.cli import main
 from rppdyn.envs import certify, save_certificate, symmetry_spec
 from rppdyn.envs.certification.certificate import share_of
-from rppdyn.jobs import evaluate_agent, report, train_agent
+from rppdyn.jobs import building, playing, report, train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import EvaluateAgentConfig, ReportConfig
 from rppdyn.jobs.results import TrainManyResult
-from rppdyn.jobs.training import building
 from rppdyn.priors import free_variance
 from rppdyn.runs import RunFolder, RunFolderError, Session, StopRequest, read_metrics
 
@@ -102,7 +101,7 @@ def test_evaluations_step_the_configured_environment(config, result):
     env = building.build_env(config)
     stock = building.build_env(compose.composed("train_agent", WORDS))
     assert env.unwrapped.model.actuator_gear[0, 0] == 0.5 * stock.unwrapped.model.actuator_gear[0, 0]
-    played = evaluate_agent.run(EvaluateAgentConfig(run=result.run, episodes=1))
+    played = playing.evaluate(EvaluateAgentConfig(run=result.run, episodes=1))
     assert played.returns == result.metrics["eval/returns"]
 
 
@@ -126,7 +125,7 @@ def test_a_damaged_policy_is_named(config, result, damage):
     try:
         folder.policy_file.write_bytes(damage(whole))
         with pytest.raises(RunFolderError, match=r"policy\.pt is damaged: delete .*result\.json") as error:
-            evaluate_agent.run(EvaluateAgentConfig(run=result.run, episodes=1))
+            playing.evaluate(EvaluateAgentConfig(run=result.run, episodes=1))
         assert "\n" not in str(error.value)
     finally:
         folder.policy_file.write_bytes(whole)
@@ -136,7 +135,7 @@ def test_a_run_without_any_policy_is_refused(config, tmp_path):
     empty = replace(config, run_dir=str(tmp_path / "run"))
     RunFolder.create(empty.folder(), asdict(empty))
     with pytest.raises(RunFolderError, match="has no policy yet"):
-        evaluate_agent.run(EvaluateAgentConfig(run=empty.run_dir, episodes=1))
+        playing.evaluate(EvaluateAgentConfig(run=empty.run_dir, episodes=1))
 
 
 def test_a_folder_in_use_is_refused(config, result):
@@ -197,7 +196,7 @@ def test_a_stored_configuration_that_can_t_be_used_is_named(config, result):
     try:
         folder.config_file.write_text(stored.replace("hidden: 8", "hidden: 0"))
         with pytest.raises(ValueError, match=r"config\.yaml: model\.hidden=0"):
-            evaluate_agent.run(EvaluateAgentConfig(run=result.run, episodes=1))
+            playing.evaluate(EvaluateAgentConfig(run=result.run, episodes=1))
     finally:
         folder.config_file.write_text(stored)
 
@@ -240,7 +239,7 @@ def test_a_finished_run_that_goes_on_is_unfinished_again(config, result, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         train_agent.run(replace(first, total_steps=100), resume=True)
     assert RunFolder.open(first.run_dir).result() is None
-    played = evaluate_agent.run(EvaluateAgentConfig(run=first.run_dir, episodes=1))
+    played = playing.evaluate(EvaluateAgentConfig(run=first.run_dir, episodes=1))
     assert played.source == "policy of the checkpoint at step 60"  # and not the earlier end's
 
 
@@ -339,11 +338,11 @@ def test_the_symmetry_is_chosen_by_name_and_kept_with_the_run(tmp_path, monkeypa
     def derived_again(*_, **__):
         raise AssertionError("the run's own symmetry stands in its folder")
 
-    monkeypatch.setattr("rppdyn.jobs.training.building.symmetry_spec", derived_again)
-    evaluate_agent.run(EvaluateAgentConfig(run=config.run_dir, episodes=1))
+    monkeypatch.setattr("rppdyn.jobs.building.symmetry_spec", derived_again)
+    playing.evaluate(EvaluateAgentConfig(run=config.run_dir, episodes=1))
     (folder.path / building.SPEC).write_text("{")
     with pytest.raises(RunFolderError, match=r"spec\.json can't be read"):
-        evaluate_agent.run(EvaluateAgentConfig(run=config.run_dir, episodes=1))
+        playing.evaluate(EvaluateAgentConfig(run=config.run_dir, episodes=1))
 
 
 def test_a_certificate_of_this_very_model_is_stored_and_silences_the_warning(tmp_path, caplog, monkeypatch):
@@ -392,14 +391,14 @@ def test_a_certified_variance_is_written_once_and_neither_resuming_nor_evaluatin
     def again(*_, **__):
         raise AssertionError("the number stands in the run's folder")
 
-    monkeypatch.setattr("rppdyn.jobs.training.building.certified_share", again)
+    monkeypatch.setattr("rppdyn.jobs.building.certified_share", again)
     monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "another"))
     longer = train_agent.run(compose.composed("train_agent", [*words, "total_steps=60"]), resume=True)  # these words
     assert longer.steps == 60 and stored(tmp_path / "run", "certified_variance") == pytest.approx(number)
     folder = RunFolder.open(tmp_path / "run")
     config = compose.from_run("train_agent", folder, ["total_steps=70"])  # and the run's own
     assert train_agent.run(config, resume=True).steps == 70
-    evaluate_agent.run(EvaluateAgentConfig(run=str(folder.path), episodes=1))
+    playing.evaluate(EvaluateAgentConfig(run=str(folder.path), episodes=1))
     assert compose.composed("train_agent", words).identity() == config.identity()
 
 
@@ -524,14 +523,14 @@ def test_what_is_no_chain_is_refused_in_one_line_before_there_is_a_folder(tmp_pa
 def test_an_episode_is_filmed(config, result, tmp_path):
     path = tmp_path / "film.gif"
     try:
-        played = evaluate_agent.run(EvaluateAgentConfig(run=result.run, episodes=1, video=str(path)))
+        played = playing.evaluate(EvaluateAgentConfig(run=result.run, episodes=1, video=str(path)))
     except ValueError as error:
         if "nothing can draw here" in str(error):
             pytest.skip(str(error))
         raise
     with Image.open(path) as images:
         assert 1 < images.n_frames <= played.lengths[0] + 1
-    assert f"film of the first episode: {path}" in evaluate_agent.table(played)
+    assert f"film of the first episode: {path}" in playing.table(played)
 
 
 def test_several_seeds_at_once_are_the_runs_they_would_be_alone(tmp_path, monkeypatch, caplog):
@@ -541,7 +540,9 @@ def test_several_seeds_at_once_are_the_runs_they_would_be_alone(tmp_path, monkey
         "rppdyn.jobs.train_agent.WorkerEnv",
         lambda build, count: workers.append(build) or DummyVecEnv([build] * count),
     )
-    monkeypatch.setattr(train_agent, "AsyncEvaluations", lambda config, spec: train_agent.SyncEvaluations(config))
+    evaluations = train_agent.Evaluations
+    here = lambda config, spec: evaluations(replace(config, workers=False), spec)  # noqa: E731
+    monkeypatch.setattr(train_agent, "Evaluations", here)
     many = compose.composed("train_agent", words)
     save = Session.checkpoint
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from rppdyn.runs import Progress, provenance, stop_on_signals
-from rppdyn.runs.workers import Stopped, Worker, asked_to_stop, tell
+from rppdyn.runs.workers import Stopped, Worker, asked_to_stop
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -113,7 +113,6 @@ def test_the_time_that_is_left_is_without_what_is_done_once():
 
 
 def _stopped_while_it_waits() -> str:
-    tell("waits")
     try:
         asked_to_stop.interrupts = True
         if not asked_to_stop:
@@ -126,8 +125,8 @@ def _stopped_while_it_waits() -> str:
 def test_a_worker_stops_at_once_where_it_may():
     worker = Worker()
     try:
-        worker.ask(_stopped_while_it_waits)
-        start = time.monotonic()
-        assert worker.answer(lambda said: worker.stop()) == "stopped" and time.monotonic() - start < 30
+        answer, start = worker.submit(_stopped_while_it_waits), time.monotonic()
+        worker.stop()
+        assert answer.result() == "stopped" and time.monotonic() - start < 30
     finally:
         worker.close()

@@ -16,97 +16,72 @@ from pathlib import Path
 import pytest
 import torch
 
-from rppdyn.runs.workers import Worker, WorkerError, asked_to_stop, in_turn, tell
+from rppdyn.errors import UserCodeError, by_user
+from rppdyn.runs.workers import Worker, WorkerError, asked_to_stop, portable
+from rppdyn.settings import ConfigError
 
 UNGUARDED = """
 import math, sys, time
-busy = sys.argv[1] == "busy"
 from rppdyn.runs.workers import Worker
 print("once")
 worker = Worker()
-worker.ask(math.sqrt, 9)
-assert worker.answer() == 3
-print(worker._process.pid, flush=True)
-busy and worker.ask(time.sleep, 60)
+assert worker.submit(math.sqrt, 9).result() == 3
+print(worker.process.pid, flush=True)
+if sys.argv[1] == "busy":
+    worker.submit(time.sleep, 60)
 input()
 """
 
 
 @pytest.fixture
-def workers(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/somewhere/rppdyn", "train-agent", "seeds=2", "-c", ""])
-    both = [Worker(), Worker()]
-    yield both
-    for worker in both:
-        worker.close()
-
-
-def command() -> list[str]:
-    return sys.argv
-
-
-def test_values_come_in_order_and_errors_with_what_was_said_there(workers, caplog):
-    assert list(in_turn(workers, floordiv, [(n, 2) for n in range(7)])) == [0, 0, 1, 1, 2, 2, 3]
-    assert list(in_turn(workers, floordiv, [(9, 2)])) == [4] and list(in_turn(workers, floordiv, [])) == []
-    first, second = workers
-    first.ask(command)
-    assert first.answer() == sys.argv  # the command that it works for
-    first.ask(os.getpid), second.ask(torch.get_num_threads)
-    assert first.answer() not in (os.getpid(), second._process.pid) and second.answer() == 1
-
-    first.ask(floordiv, 1, 0)
-    with pytest.raises(RuntimeError, match=r"in a worker process: (?s:.*)ZeroDivisionError"):
-        first.answer()
-    with pytest.raises((AttributeError, TypeError), match="pickle"):
-        first.ask(lambda: 1)
-    first.ask(print, "no answer"), first.ask(logging.warning, "steps of %g", 0.5), first.ask(math.sqrt, 4)
-    assert [first.answer() for _ in range(3)] == [None, None, 2.0]
-    assert "steps of 0.5" in caplog.messages
+def worker():
+    worker = Worker()
+    yield worker
+    worker.close()
 
 
 def count_until_stopped(most: int) -> int:
-    """Called in a worker, by name: it tells each number, and warns of the first."""
+    """Called in a worker, by name."""
     for number in range(most):
-        tell(number)
-        if number == 0:
-            logging.getLogger("there").warning("%s of %d", "counting", most)
+        logging.getLogger("there").warning("%d of %d", number, most)
         if asked_to_stop:
             return number
         time.sleep(0.01)
     return most
 
 
-def test_what_a_function_tells_comes_at_once_and_it_can_be_asked_to_stop(caplog):
-    worker, heard = Worker(), []
+def test_values_come_in_order_with_what_was_logged_and_a_call_can_be_asked_to_stop(worker, caplog):
+    answers = [worker.submit(floordiv, n, 2) for n in range(4)]
+    assert [answer.result() for answer in answers] == [0, 0, 1, 1]
+    assert worker.submit(torch.get_num_threads).result() == 1
+    assert worker.submit(os.getpid).result() == worker.process.pid != os.getpid()
+    with pytest.raises((AttributeError, TypeError), match="pickle"):
+        worker.submit(lambda: 1).result()
 
-    def hear(number: int) -> None:
-        heard.append(number)
-        assert number == 0 or caplog.messages  # it came before the answer
-        if number == 3:
-            os.kill(worker._process.pid, signal.SIGTERM)  # as a scheduler sends to all; it is this process that decides
-        if number == 5:
-            worker.stop()
-
-    worker.ask(count_until_stopped, 1000)
-    last = worker.answer(hear)
-    assert 5 <= last < 1000 and heard == list(range(last + 1)) and not asked_to_stop
-    assert caplog.messages == ["counting of 1000"]
+    counting = worker.submit(count_until_stopped, 1000)
+    os.kill(
+        worker.process.pid, signal.SIGINT
+    )  # as a terminal and a scheduler send to all; it is this process that decides
+    os.kill(worker.process.pid, signal.SIGTERM)
+    while "3 of 1000" not in caplog.messages:  # it is heard before there is an answer
+        time.sleep(0.01)
+    worker.stop()
+    last = counting.result()
     worker.close()
+    assert 3 <= last < 1000 and not asked_to_stop
+    assert caplog.messages == [f"{number} of 1000" for number in range(last + 1)]
 
 
-def test_one_that_is_gone_is_named_and_closed_all_the_same(workers):
-    worker = workers[0]
-    worker.ask(os.kill, os.getpid(), 0)
-    worker.answer()
-    worker.ask(os._exit, 3)
-    with pytest.raises(WorkerError, match=rf"a worker process \({worker._process.pid}\) ended with status 3"):
-        worker.answer()
-    killed = workers[1]
-    killed._process.send_signal(signal.SIGKILL)
-    with pytest.raises(WorkerError, match="was killed by signal 9"):
-        for _ in range(2):  # what is sent before it is gone is lost
-            killed.ask(math.sqrt, 4)
-            killed.answer()
+@pytest.mark.parametrize("how, said", [(3, "ended with status 3"), (signal.SIGKILL, "was killed by signal 9")])
+def test_one_that_is_gone_is_named_and_closed_all_the_same(worker, how, said):
+    pid = worker.submit(os.getpid).result()
+    answer = worker.submit(os._exit, 3) if how == 3 else worker.submit(time.sleep, 60)
+    if how != 3:
+        os.kill(pid, how)
+    for lost in (answer, worker.submit(math.sqrt, 4)):
+        with pytest.raises(WorkerError, match=rf"a worker process \({pid}\) {said}"):
+            lost.result()
+    worker.stop()
 
 
 @pytest.mark.parametrize("state", ["idle", "busy"])
@@ -127,9 +102,35 @@ def test_a_script_without_a_main_guard_has_one_which_ends_when_the_script_is_kil
     raise AssertionError(f"{pid} is there still")
 
 
-def test_a_worker_that_nobody_closed_leaves_no_open_pipe():
+def test_a_worker_that_nobody_closed_ends():
     worker = Worker()
-    process = worker._process
+    process, listener = worker.process, worker._listener
     del worker
     gc.collect()
-    assert process.poll() is not None and process.stdin.closed and process.stdout.closed
+    listener.join(10)
+    assert not listener.is_alive() and not process.is_alive()
+
+
+class Particular(ValueError):
+    def __init__(self, name: str, number: int) -> None:
+        super().__init__(f"{name} of {number}")
+
+
+def test_errors_come_back_with_what_they_tell_a_user(monkeypatch, worker):
+    """Whether one is the user's stands in its traceback, which pickling loses."""
+
+    def sent(error: Exception) -> Exception:
+        try:
+            raise error
+        except Exception as raised:
+            return portable(raised)
+
+    users = sent(KeyError("x"))
+    assert isinstance(users, UserCodeError) and "test_workers.py:" in str(users) and "KeyError" in str(users)
+    monkeypatch.setitem(globals(), "__package__", "rppdyn")  # this module's errors are the package's
+    for error in (ConfigError("seed=x: wrong"), Particular("seeds", 3), MemoryError("too large")):
+        assert by_user(sent(error)) and str(sent(error)) == str(error)
+    assert type(sent(ConfigError("seed=x"))) is ConfigError
+    assert not by_user(sent(KeyError("x"))) and "Traceback" in str(sent(KeyError("x")))
+    failed = worker.submit(int, "no number").exception()
+    assert not by_user(failed) and "in a worker process: Traceback" in str(failed) and "no number" in str(failed)

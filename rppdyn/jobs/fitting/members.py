@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
@@ -39,7 +38,7 @@ from rppdyn.priors import Evidence, VarianceLearning, learn_variances, negative_
 from rppdyn.reps import Rep
 from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, Session, stop_on_signals
 from rppdyn.runs.files import load_tensors, not_finite, write_tensors
-from rppdyn.runs.workers import Stopped, Worker, stream, torch_threads
+from rppdyn.runs.workers import Stopped, stream, torch_threads
 from rppdyn.settings import keys_of_sections
 
 Made = TypeVar("Made")
@@ -219,7 +218,6 @@ class FitSubject(Protocol):
     def evidence(self) -> list[Evidence | None]: ...
     def save(self, folder: RunFolder) -> None: ...
     def draw(self, folder: RunFolder) -> None: ...
-    def close(self) -> None: ...
 
 
 class StackFit(ABC):
@@ -235,11 +233,9 @@ class StackFit(ABC):
 
     Attributes:
         compiled: whether it is trained by ``torch.compile``.
-        workers: processes that do some of the work.
     """
 
     compiled = False
-    workers: Sequence[Worker] = ()
 
     def __init__(
         self,
@@ -316,11 +312,6 @@ class StackFit(ABC):
     @abstractmethod
     def test(self) -> dict[str, Any]:
         """Errors and other measures of the finished members, lists with one value per seed."""
-
-    def close(self) -> None:
-        """End the workers."""
-        for worker in self.workers:
-            worker.close()
 
     def save(self, folder: RunFolder) -> None:  # noqa: B027  (most have nothing of the kind)
         """Save what figures are drawn from, and further files beside the members and the result."""
@@ -501,7 +492,8 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
     finished = preflight(config, resume)
     if finished is not None:
         return FitResult.from_dict(finished)
-    with Session(config) as run, torch_threads(config.threads), closing(build()) as subject:
+    with Session(config) as run, torch_threads(config.threads):
+        subject = build()
         run.begin(
             lambda checkpoint: subject.load_state_dict(load_tensors(checkpoint / STATE)),
             evaluate_every=config.evaluation.every * subject.steps_per_epoch,

@@ -21,10 +21,10 @@ from rppdyn.agents.policy import SymmetricPolicy
 from rppdyn.envs import Space, SymmetrySpec
 from rppdyn.equivariance.functions import Function, MeasuredNetwork
 from rppdyn.errors import one_line, place_in_users_code
+from rppdyn.jobs.building import noisy
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.loading import Loaded
-from rppdyn.jobs.training.evaluation import noisy
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep, Scalar
 from rppdyn.tasks.tables import read_arrays

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import ClassVar
 
@@ -13,7 +14,6 @@ import pytest
 from rppdyn.agents import RPPSAC, SACUpdate
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.training import evaluation
 from rppdyn.runs import RunFolder, Session, StopRequest, read_metrics
 from rppdyn.runs.workers import WorkerError
 
@@ -37,20 +37,34 @@ def configured(run, *words: str):
     return compose.composed("train_agent", [*WORDS, f"run_dir={run}", *words])
 
 
-class Late(evaluation.SyncEvaluations):
-    """Measures at once, and says so only when it is asked for the third time, or waited for."""
+class Answer(Future):
+    """One that is ready when it is asked for the third time, or waited for."""
+
+    looks = 3
+
+    def __init__(self, step: int, values, waited: list[int]) -> None:
+        super().__init__()
+        self.step, self.waited, self.asked = step, waited, 0
+        self.set_result(values)
+
+    def done(self) -> bool:
+        self.asked += 1
+        return self.asked >= self.looks
+
+    def result(self, timeout=None):
+        if self.asked < self.looks:
+            self.waited.append(self.step)
+        return super().result(timeout)
+
+
+class Late(train_agent.Evaluations):
+    """Measures at once, and says so later."""
 
     waited: ClassVar[list[int]] = []
+    answer = Answer
 
-    def begin(self, agent) -> None:
-        super().begin(agent)
-        self.step, self.asked = agent.num_timesteps, 0
-
-    def found(self, wait: bool):
-        if self._found is not None and wait:
-            self.waited.append(self.step)
-        self.asked += 1
-        return super().found(wait) if wait or self.asked > 2 else None
+    def begin(self, agent) -> Future:
+        return self.answer(agent.num_timesteps, super().begin(agent).result(), self.waited)
 
 
 def records(run) -> tuple[list, list]:
@@ -60,7 +74,7 @@ def records(run) -> tuple[list, list]:
 
 @pytest.fixture
 def late(monkeypatch) -> type[Late]:
-    monkeypatch.setattr(train_agent, "SyncEvaluations", Late)
+    monkeypatch.setattr(train_agent, "Evaluations", Late)
     monkeypatch.setattr(Late, "waited", [])
     return Late
 
@@ -118,33 +132,36 @@ def test_several_environments_in_a_worker_and_evaluations_beside_it_make_the_sam
     assert rows == expected
 
 
-class Broken(Late):
-    def found(self, wait: bool):
-        if self.step == 60 and (wait or self.asked):
+class Broken(Answer):
+    looks = 2
+
+    def result(self, timeout=None):
+        if self.step == 60:
             raise WorkerError("a worker process (1) was killed by signal 9")
-        return super().found(wait)
+        return super().result(timeout)
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_an_evaluation_that_fails_costs_no_steps(tmp_path, monkeypatch, stops):
+def test_an_evaluation_that_fails_costs_no_steps(tmp_path, monkeypatch, late, stops):
     stop = StopRequest()
-    monkeypatch.setattr(train_agent, "SyncEvaluations", Broken)
-    begin = Broken.begin
+    begin = Late.begin
 
-    def begin_and_stop(self, agent) -> None:
-        begin(self, agent)
-        if self.step == 60 and stops:
+    def begin_and_stop(self, agent) -> Future:
+        answer = begin(self, agent)
+        if answer.step == 60 and stops:
             stop.signal = 15
+        return answer
 
-    monkeypatch.setattr(Broken, "begin", begin_and_stop)
+    monkeypatch.setattr(Late, "answer", Broken)
+    monkeypatch.setattr(Late, "begin", begin_and_stop)
     monkeypatch.setattr("rppdyn.jobs.train_agent.stop_on_signals", lambda: nullcontext(stop))
-    config = configured(tmp_path / "run", "total_steps=120", "checkpoint_every=1000")
+    config = configured(tmp_path / "run", "total_steps=90", "checkpoint_every=1000")
     with pytest.raises(WorkerError, match=r"the evaluation at step 60: a worker process \(1\) was killed"):
         train_agent.run(config)
     assert records(tmp_path / "run")[1] == ["step-000000000063"]
     monkeypatch.undo()
     train_agent.run(config, resume=True)
-    assert [row["step"] for row in records(tmp_path / "run")[0]][-1] == 120
+    assert [row["step"] for row in records(tmp_path / "run")[0]][-1] == 90
 
 
 def interrupted(*args, **kwargs):

@@ -17,7 +17,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, train_many
 from rppdyn.envs import make_env, symmetry_spec
-from rppdyn.jobs.training.workers import WorkerEnv, WorkerError
+from rppdyn.errors import UserCodeError
+from rppdyn.jobs.building import WorkerEnv
+from rppdyn.runs.workers import WorkerError
 
 HOPPER = partial(make_env, "Hopper-v5")
 
@@ -30,7 +32,7 @@ class Kill(BaseCallback):
         self.step = step
 
     def _on_step(self) -> bool:
-        process = self.training_env.process
+        process = self.training_env.worker.process
         os.kill(process.pid, signal.SIGINT)  # which it leaves to this process
         os.kill(process.pid, signal.SIGTERM)
         if self.num_timesteps == self.step:
@@ -78,16 +80,15 @@ def test_steps_are_the_same_a_dead_worker_fails_its_seed_alone_and_none_is_left(
     resumed = restored(make(HOPPER()), captured[1]).learn(20, reset_num_timesteps=False)
     builds = [partial(restored, trainee.agent, data) for trainee, data in zip(there, captured, strict=True)]
     alive = train_many(builds, 90, [Kill(80), None])
-    pid = envs[0].process.pid
-    assert str(alive[0].error) == f"the environment's worker (process {pid}) was killed by signal 9"
-    assert caplog.text.count("agent 0: the environment's worker") == 1 and alive[1].error is None
+    pid = envs[0].worker.process.pid
+    assert str(alive[0].error) == f"a worker process ({pid}) was killed by signal 9"
+    assert caplog.text.count("agent 0: a worker process") == 1 and alive[1].error is None
     for name, value in alive[1].agent.update_state().items():
         torch.testing.assert_close(resumed.update_state()[name], value, rtol=1e-4, atol=1e-6)
     for env in envs:
         env.close()
         env.close()
-        assert not env.process.is_alive() and env.process.exitcode is not None
-    assert envs[1].process.exitcode == 0  # it ended by itself
+        assert not env.worker.process.is_alive()
 
 
 def test_several_environments_of_a_worker_take_the_steps_of_a_dummy():
@@ -114,6 +115,8 @@ def test_several_environments_of_a_worker_take_the_steps_of_a_dummy():
     assert there.get_attr("spec", 1)[0].id == "Hopper-v5"
     assert not there.has_attr("nothing") and there.env_is_wrapped(gym.Wrapper, [0, 2]) == [True, True]
     assert there.env_method("get_wrapper_attr", "frame_skip", indices=[1]) == [4]
+    with pytest.raises(AttributeError, match="nothing"):
+        there.get_attr("nothing")
     there.close()
 
 
@@ -122,7 +125,7 @@ def no_environment() -> gym.Env:
 
 
 def test_an_environment_that_can_t_be_made_there_is_said_to_be_one():
-    with pytest.raises(WorkerError, match=r"worker \(process \d+\) ended with status 3 while it made the environment"):
+    with pytest.raises(WorkerError, match=r"worker process \(\d+\) ended with status 3 while it made the environment"):
         WorkerEnv(no_environment)
 
 
@@ -138,9 +141,7 @@ def broken() -> gym.Env:
 def test_what_ends_an_environment_there_is_said_here():
     env = WorkerEnv(broken)
     env.reset()
-    with pytest.raises(
-        WorkerError, match=r"ended with status 1 \(\S*test_workers.py:\d+: RuntimeError: the robot broke\)"
-    ):
+    with pytest.raises(UserCodeError, match=r"test_worker_env.py:\d+: RuntimeError: the robot broke$"):
         env.step(np.zeros((1, 3), np.float32))
     env.close()
 
@@ -151,7 +152,7 @@ import joblib
 
 def steps():
     import gymnasium
-    from rppdyn.jobs.training.workers import WorkerEnv
+    from rppdyn.jobs.building import WorkerEnv
     env = WorkerEnv(lambda: gymnasium.make("InvertedPendulum-v5"))
     try:
         return env.reset().shape

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from rppdyn.jobs.config.base import ConfigError
-from rppdyn.jobs.training.evaluation import drawing, film, require_format
+from rppdyn.jobs.playing import drawing, film, require_format
 
 STEPS = 12
 
@@ -79,7 +79,7 @@ def test_formats_are_refused_before_anything_is_played(monkeypatch):
     require_format("a.GIF")
     with pytest.raises(ConfigError, match=r"--video film\.avi: the name must end in \.gif or \.mp4"):
         require_format("film.avi")
-    monkeypatch.setattr("rppdyn.jobs.training.evaluation.find_spec", lambda name: None)
+    monkeypatch.setattr("rppdyn.jobs.playing.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install imageio-ffmpeg, or write a \.gif"):
         require_format("film.mp4")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rppdyn.agents import RPPSAC
-from rppdyn.jobs.training.evaluation import Episodes, Evaluator
+from rppdyn.jobs.building import Episodes, Evaluator
 from rppdyn.runs.workers import kept_random_state
 
 

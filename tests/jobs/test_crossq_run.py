@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rppdyn.agents import RPPCrossQ
-from rppdyn.jobs import evaluate_agent, train_agent
+from rppdyn.jobs import playing, train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import EvaluateAgentConfig
@@ -58,7 +58,7 @@ def test_killed_and_resumed_bit_for_bit(tmp_path, words):
     assert not any(name.startswith("critic_target") for name in policies[0])
     assert type(RPPCrossQ.load(found.model_file)) is RPPCrossQ
     if not words:
-        evaluated = evaluate_agent.run(EvaluateAgentConfig(run=str(found.path), episodes=1))
+        evaluated = playing.evaluate(EvaluateAgentConfig(run=str(found.path), episodes=1))
         assert len(evaluated.returns) == 1
 
 

@@ -1,0 +1,582 @@
+"""The agent of a run, built from its configuration and kept in its folder; its environments, and episodes in them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.envs.mujoco import MujocoEnv
+from numpy.typing import NDArray
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvStepReturn
+from stable_baselines3.td3.policies import TD3Policy
+
+from rppdyn.agents import RPPSAC, Agent, RelaxedPPO, RPPCrossQ
+from rppdyn.agents.buffers import RowReplayBuffer
+from rppdyn.agents.policy import FREE_VARIANCE
+from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, symmetry_spec
+from rppdyn.envs.mirror import plain_spec
+from rppdyn.errors import place_in_users_code
+from rppdyn.jobs.config import compose, notation
+from rppdyn.jobs.config.agent import SAC_ONLY, ModelConfig, TrainAgentConfig
+from rppdyn.jobs.config.base import CERTIFIED, ConfigError, device_of
+from rppdyn.jobs.results import final_policy
+from rppdyn.priors import free_variance
+from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
+from rppdyn.runs.files import load_tensors, replacing, write_json, write_tensors
+from rppdyn.runs.ownership import staying_own
+from rppdyn.runs.workers import SHUTDOWN_SECONDS, Worker, WorkerError, kept_random_state, torch_threads
+
+logger = logging.getLogger(__name__)
+
+
+def build_env(config: TrainAgentConfig, **options: Any) -> Any:
+    """The configured environment, monitored and resumable, its spaces seeded (Gymnasium takes entropy from the system).
+
+    Args:
+        options: options of `gymnasium.make`, beside the configured ones.
+    """
+    scale = config.env.actuator_scale or None
+    env = make_env(config.env.id, actuator_scale=scale, named_by=config.env.named_by, **(config.env.kwargs | options))
+    env.observation_space.seed(config.seed)
+    env.action_space.seed(config.seed)
+    return env
+
+
+def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySpec:
+    """The symmetry that a run was begun with, and that its networks fit; for a new run that of its environment.
+
+    Of an environment from which none can be derived, and which says none itself, a plain network has none.
+
+    Raises:
+        ValueError: the environment has no such symmetry, or none that can be derived.
+        RunFolderError: the run's own is damaged.
+    """
+    if (stored := load_spec(folder)) is not None:
+        return stored
+    if config.env.spec is not None:
+        return file_spec(env, config.env.spec, symmetry=config.env.symmetry)
+    needs_none = config.model.kind == "mlp" and not (config.agent.augment or config.agent.mirror_loss)
+    needs_none = needs_none and config.env.symmetry is None and config.env.variant == "derived"
+    if needs_none and not (isinstance(env.unwrapped, MujocoEnv) or hasattr(env.unwrapped, "symmetry_spec")):
+        return plain_spec(env)
+    try:
+        return symmetry_spec(env, symmetry=config.env.symmetry, variant=config.env.variant)
+    except ValueError as error:
+        if not needs_none or place_in_users_code(error) is not None:
+            raise
+        logger.warning("%s; the plain network does without", error)
+        return plain_spec(env)
+
+
+def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent:
+    """The configured agent, untrained."""
+    model, agent = config.model, config.agent
+    device = device_of(config.device)
+    learning_rate: float | LinearSchedule = agent.learning_rate
+    if agent.learning_rate_end is not None:
+        learning_rate = LinearSchedule(agent.learning_rate, agent.learning_rate_end, 1.0)
+    if agent.ppo is not None:
+        return RelaxedPPO(
+            "RPPPolicy",
+            env,
+            spec=spec,
+            learning_rate=learning_rate,
+            batch_size=agent.batch_size,
+            gamma=agent.gamma,
+            max_grad_norm=math.inf if agent.max_gradient_norm is None else agent.max_gradient_norm,
+            **asdict(agent.ppo),
+            seed=config.seed,
+            device=device,
+            policy_kwargs=_networks(model) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas), eps=1e-5)),
+        )
+    networks = _networks(model) | _chain(model, spec) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas)))
+    kind, own = RPPSAC, {name: getattr(agent, name) for name in SAC_ONLY}
+    if agent.crossq is not None:
+        kind, own = RPPCrossQ, own | asdict(agent.crossq)
+        del own["tau"]
+        networks["normalisation"] = own.pop("normalisation")
+    built = kind(
+        "RPPPolicy",
+        env,
+        spec=spec,
+        learning_rate=learning_rate,
+        batch_size=agent.batch_size,
+        gamma=agent.gamma,
+        **own,
+        max_gradient_norm=agent.max_gradient_norm,
+        seed=config.seed,
+        device=device,
+        policy_kwargs=networks,
+    )
+    if isinstance(built.replay_buffer, RowReplayBuffer):
+        _ = built.replay_buffer.rows  # whose memory is taken, or found wanting, before the run has a folder
+    return built
+
+
+def _networks(model: ModelConfig) -> dict[str, Any]:
+    """Arguments of policies that say what their networks are."""
+    same = (
+        "hidden",
+        "critic_hidden",
+        "num_layers",
+        "equivariant_variance",
+        "critic_equivariant_variance",
+        "critic_free_variance",
+    )
+    free = FREE_VARIANCE if model.groups else model.free
+    arguments = {name: getattr(model, name) for name in same}
+    return (
+        dict(model=model.kind, free_variance=free, network_kwargs=_network(model), critic_hidden=model.critic_hidden)
+        | arguments
+    )
+
+
+def _network(model: ModelConfig) -> dict[str, Any]:
+    """Further arguments of the networks."""
+    options: dict[str, Any] = dict(architecture=model.architecture, bilinear=model.bilinear)
+    if model.free_scale is not None:
+        options["free_scale"] = model.free_scale
+    if model.activation is not None:
+        options["activation"] = model.activation
+    return options
+
+
+def _chain(model: ModelConfig, spec: SymmetrySpec) -> dict[str, Any]:
+    """Arguments of a policy whose networks have a chain of groups; none without, as in older checkpoints."""
+    if model.groups is None:
+        return {}
+    return dict(groups=notation.chain(model.groups, spec.group, spec.generator_names), variances=model.variances)
+
+
+@contextmanager
+def process_state(threads: int | None) -> Iterator[None]:
+    """Torch's thread count and the global random states as the job needs them, put back afterwards.
+
+    Stable-baselines3 seeds Python's, NumPy's and torch's global generators and draws from them.
+    """
+    with torch_threads(threads), kept_random_state():
+        yield
+
+
+def certify_variance(model: Any, folder: RunFolder, env: Any, spec: SymmetrySpec, inputs: int, *, reward: bool) -> None:
+    """Set `certified_variance` of a model's configuration: as the run has it, else from the environment's certificate.
+
+    Args:
+        model: configuration of the networks; left alone where the variance is not certified.
+        folder: folder of the run, or where it will be.
+        inputs: number of inputs of the layer with the most, see :func:`rppdyn.priors.free_variance`.
+        reward: whether networks learn rewards or values.
+    Raises:
+        ConfigError: the environment's symmetry can't be certified.
+    """
+    if model.free_variance != CERTIFIED:
+        return
+    if folder.config_file.is_file():
+        model.certified_variance = folder.config().get("model", {}).get("certified_variance")
+    if model.certified_variance is not None:
+        return
+    try:
+        found = certified_share(env, spec, reward=reward)
+        model.certified_variance = free_variance(found.share, model.equivariant_variance, inputs)
+    except ValueError as error:
+        raise ConfigError(f"model.free_variance={CERTIFIED}: {error}") from error
+    number = f"model.free_variance={CERTIFIED} is {model.certified_variance:.3g}"
+    if found.share == 0:
+        logger.warning("%s: %s is %s, networks are strict", number, spec.env_id, found.note)
+    elif found.verdict == "broken":
+        logger.warning("%s, wide: the symmetry of %s is %s; model=mlp does without it", number, spec.env_id, found.note)
+    else:
+        share = f"the prior allows the free pathway {100 * found.share:.2g} % of the squared weights"
+        logger.warning("%s: %s is %s, %s", number, spec.env_id, found.note, share)
+
+
+# -- its files ---------------------------------------------------------------------------------------------------------
+
+AGENT = "agent.pt"
+SPEC = "spec.json"
+
+
+def capture_into(agent: Agent, checkpoint: Path) -> None:
+    """Write what an exact continuation needs of an agent: model, optimisers, replay buffer, random states, simulator."""
+    torch.save(agent.capture(), checkpoint / AGENT)
+
+
+def restore_from(agent: Agent, checkpoint: Path) -> None:
+    """Put an agent where a checkpoint left it.
+
+    Raises:
+        CheckpointError: the file is damaged.
+        ValueError: the checkpoint is of another agent.
+    """
+    agent.restore(load_tensors(checkpoint / AGENT))
+
+
+def save_model(agent: Agent, folder: RunFolder) -> None:
+    """The final agent, twice: `policy.pt`, tensors that this package loads, and stable-baselines3's `model.zip`.
+
+    The second is for `RPPSAC.load`; stable-baselines3 writes parts of it as pickles, so load it from people you trust.
+    """
+    write_tensors(folder.policy_file, agent.policy.state_dict())
+    with replacing(folder.model_file) as path:
+        agent.save(path)
+
+
+def save_spec(folder: RunFolder, spec: SymmetrySpec) -> None:
+    """The symmetry that a run's networks were built for, in `spec.json`."""
+    with staying_own(folder.path):
+        write_json(folder.path / SPEC, spec.to_dict())
+
+
+def load_spec(folder: RunFolder) -> SymmetrySpec | None:
+    """The symmetry that a run's networks were built for; None where it was not written yet.
+
+    Raises:
+        RunFolderError: the file is damaged, or of another version.
+    """
+    path = folder.path / SPEC
+    if not path.is_file():
+        return None
+    try:
+        return SymmetrySpec.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except Exception as error:  # it may be anything
+        raise RunFolderError(f"{path} can't be read ({error}): delete it, and the symmetry is derived anew") from error
+
+
+def load_policy(agent: Agent, folder: RunFolder) -> str:
+    """Give an agent the weights of a run: those of its end, or else of its last checkpoint; says which.
+
+    Raises:
+        RunFolderError: the run has neither yet, or the file is damaged.
+        CheckpointError: none of the checkpoints can be read.
+    """
+    if folder.result() is not None and folder.policy_file.is_file():
+        weights = _load(folder.policy_file)
+        try:
+            agent.policy.load_state_dict(weights)
+        except (RuntimeError, KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(
+                f"{folder.policy_file} is of another network than config.yaml says; delete {folder.result_file} and write it "
+                f"again with rppdyn train-agent --resume {folder.path}"
+            ) from error
+        return final_policy(folder.result() or {})
+    return f"policy of the checkpoint at step {load_checkpoint(agent, folder)}"
+
+
+def load_checkpoint(agent: Agent, folder: RunFolder) -> int:
+    """Give an agent all that a run's last checkpoint holds, its replay buffer included; its step. The run stays as it is.
+
+    Raises:
+        RunFolderError: the run has none yet.
+        CheckpointError: none of the checkpoints can be read.
+    """
+    checkpoint = folder.checkpoints.latest()
+    if checkpoint is not None:
+        restore_from(agent, checkpoint.path)
+        return checkpoint.step
+    if folder.result() is not None:
+        raise RunFolderError(
+            f"{folder.path} is finished and has neither {folder.policy_file.name} nor a checkpoint: train it again with "
+            "another run_dir="
+        )
+    raise RunFolderError(
+        f"{folder.path} has no policy yet: let the run go on with rppdyn train-agent --resume {folder.path}"
+    )
+
+
+def _load(path: Path) -> Any:
+    try:
+        return load_tensors(path)
+    except CheckpointError as error:
+        raise RunFolderError(
+            f"{path} is damaged: delete {path.parent / 'result.json'} and write it again "
+            f"with rppdyn train-agent --resume {path.parent}"
+        ) from error
+
+
+# -- environments in a process of their own ----------------------------------------------------------------------------
+
+PRELOAD = ["rppdyn.jobs.building"]
+"""What workers of a run import, all of them at once."""
+
+
+class WorkerEnv(VecEnv):
+    """Environments that step in a worker, one after the other, for agents that are trained together.
+
+        RPPSAC("RPPPolicy", WorkerEnv(partial(make_env, "Ant-v5")), seed=3)
+
+    Steps are those of stable-baselines3's `DummyVecEnv`, bit by bit. One message brings the steps of all; with
+    `SubprocVecEnv` ten seeds of 64 environments would be 640 processes.
+
+    Args:
+        build: makes an environment there; `rppdyn.envs.make_env` makes one whose state can be captured.
+        count: how many there are.
+    Raises:
+        WorkerError: the process is gone; also by every method, as whatever an environment raises.
+    """
+
+    def __init__(self, build: Callable[[], gymnasium.Env], count: int = 1) -> None:
+        self.worker = Worker(PRELOAD)
+        self._answer: Future[Any] | None = None
+        try:
+            spaces = self.worker.submit(_make_envs, CloudpickleWrapper(build), count).result()
+        except WorkerError as error:
+            raise WorkerError(f"{error} while it made the environment") from error
+        super().__init__(count, *spaces)
+
+    def _asked(self, name: str, *arguments: Any, **options: Any) -> Any:
+        return self.worker.submit(_of_envs, name, arguments, options).result()
+
+    def reset(self) -> Any:
+        observations, self.reset_infos = self.worker.submit(_reset_envs, self._seeds, self._options).result()
+        self._reset_seeds()
+        self._reset_options()
+        return observations
+
+    def step_async(self, actions: NDArray) -> None:
+        self._answer = self.worker.submit(_step_envs, actions)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        assert self._answer is not None
+        *step, self.reset_infos = self._answer.result()
+        return tuple(step)
+
+    def has_attr(self, attr_name: str) -> bool:
+        return self._asked("has_attr", attr_name)
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        value = self._asked("get_attr", attr_name, indices)
+        if isinstance(value, AttributeError):
+            raise value
+        return value
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        self._asked("set_attr", attr_name, value, indices)
+
+    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
+        return self._asked("env_method", method_name, *method_args, indices=indices, **method_kwargs)
+
+    def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper], indices: Any = None) -> list[bool]:
+        return self._asked("env_is_wrapped", wrapper_class, indices)
+
+    def get_images(self) -> Sequence[NDArray | None]:
+        return self._asked("get_images")
+
+    def close(self) -> None:
+        """Close the environments and end the process, whatever their state."""
+        with suppress(Exception):
+            self.worker.submit(_of_envs, "close", (), {}).result(SHUTDOWN_SECONDS)
+        self.worker.close()
+
+
+_envs: DummyVecEnv  # in a worker
+
+
+def _make_envs(build: CloudpickleWrapper, count: int) -> tuple[gymnasium.Space, gymnasium.Space]:
+    global _envs
+    _envs = DummyVecEnv([build.var] * count)
+    return _envs.observation_space, _envs.action_space
+
+
+def _reset_envs(seeds: list[int | None], options: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
+    _envs._seeds, _envs._options = seeds, options
+    return _envs.reset(), _envs.reset_infos
+
+
+def _step_envs(actions: NDArray) -> tuple[Any, ...]:
+    return *_envs.step(actions), _envs.reset_infos
+
+
+def _of_envs(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    try:
+        return getattr(_envs, name)(*arguments, **options)
+    except AttributeError as error:
+        if name != "get_attr":
+            raise
+        return error  # as `get_attr` of one that has it not
+
+
+# -- episodes ----------------------------------------------------------------------------------------------------------
+
+Policy = Callable[[NDArray], NDArray]
+"""Observations (n, observation) to actions (n, action)."""
+
+NOISE = 0.1
+"""Exploration noise of a deterministic policy, in half ranges of the actions, as TD3 does in training."""
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Finished episodes: undiscounted returns and lengths, and what was seen and done, in order of the episodes."""
+
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    observations: NDArray[np.float64]
+    actions: NDArray[np.float64]
+
+    def spread(self, count: int) -> tuple[NDArray, NDArray]:
+        """`count` pairs of observation and action (or all, if there are fewer), evenly spaced over the episodes."""
+        total = len(self.observations)
+        chosen = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(int))
+        return self.observations[chosen], self.actions[chosen]
+
+
+class Evaluator:
+    """Episodes of a policy in environments of its own, the same initial states every time.
+
+    Episode i starts from a reset with seed `seed + i`. The episodes advance together, so that the policy is called
+    once per time step; its batch keeps one shape, whichever episodes have ended. An environment without a time limit is
+    warned of: what it does not end itself goes on for ever.
+    """
+
+    def __init__(self, make: Callable[..., gymnasium.Env], episodes: int, seed: int):
+        self.make = make
+        self.envs = [make() for _ in range(episodes)]
+        self.seed = seed
+        spec = self.envs[0].spec
+        if spec is None or spec.max_episode_steps is None:
+            name = type(self.envs[0].unwrapped).__name__ if spec is None else spec.id
+            logger.warning(
+                "%s has no time limit, and episodes that it does not end itself never end: register it with "
+                "max_episode_steps=, or wrap it in gymnasium.wrappers.TimeLimit",
+                name,
+            )
+
+    def run(self, policy: Policy) -> Episodes:
+        """Play every episode to its end, by termination or by the environment's time limit."""
+        begin(policy)
+        observations = np.stack([env.reset(seed=self.seed + i)[0] for i, env in enumerate(self.envs)])
+        seen: list[list[NDArray]] = [[] for _ in self.envs]
+        done: list[list[NDArray]] = [[] for _ in self.envs]
+        rewards: list[list[float]] = [[] for _ in self.envs]
+        running = set(range(len(self.envs)))
+        while running:
+            actions = policy(observations)
+            for i in sorted(running):
+                seen[i].append(observations[i].copy())
+                done[i].append(np.asarray(actions[i]).copy())
+                observations[i], reward, terminated, truncated, _ = self.envs[i].step(actions[i])
+                rewards[i].append(float(reward))
+                if terminated or truncated:
+                    running.remove(i)
+        return Episodes(
+            returns=np.array([sum(episode) for episode in rewards]),
+            lengths=np.array([len(episode) for episode in rewards]),
+            observations=_joined(seen),
+            actions=_joined(done),
+        )
+
+    def play(self, agent: BaseAlgorithm | BasePolicy) -> Episodes:
+        """As `run`, with an agent's deterministic policy."""
+        return self.run(policy_of(agent))
+
+    def explore(self, agent: BaseAlgorithm | BasePolicy) -> Episodes:
+        """As `run`, with actions drawn from the policy by noise of its own; a policy without any gets Gaussian noise.
+
+        The deterministic episodes of a symmetric policy stay close to states that are their own mirror images, where
+        every function looks equivariant; exploring leaves them.
+        """
+        with exploring(agent, self.seed) as policy:
+            return self.run(policy)
+
+    def close(self) -> None:
+        """Close the environments."""
+        for env in self.envs:
+            env.close()
+
+
+def begin(policy: Policy) -> None:
+    """Begin episodes, with a policy that has a memory."""
+    if hasattr(policy, "reset"):
+        policy.reset()
+
+
+def policy_of(agent: BaseAlgorithm | BasePolicy) -> Policy:
+    """An agent's deterministic policy."""
+    return lambda observations: agent.predict(observations, deterministic=True)[0]
+
+
+@contextmanager
+def exploring(agent: BaseAlgorithm | BasePolicy, seed: int) -> Iterator[Policy]:
+    """An agent's exploring policy: actions drawn from it by noise of its own; a policy without any gets Gaussian noise."""
+    policy: Any = getattr(agent, "policy", agent)
+    if isinstance(policy, TD3Policy):
+        yield noisy(policy_of(policy), policy.action_space, seed)
+        return
+    with _own_noise(policy, seed):
+        yield lambda observations: policy.predict(observations, deterministic=False)[0]
+
+
+def noisy(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
+    """A policy with Gaussian noise of `NOISE` of half the actions' range, within their bounds.
+
+    Raises:
+        ConfigError: actions are no numbers with bounds.
+    """
+    if not isinstance(space, gymnasium.spaces.Box):
+        raise ConfigError(f"the action space is {space}, and there is no noise for it: actions must be of a Box")
+    generator = np.random.default_rng(seed)
+
+    def act(observations: NDArray) -> NDArray:
+        actions = policy(observations)
+        noise = generator.normal(size=actions.shape) * (NOISE / 2) * (space.high - space.low)
+        return np.clip(actions + noise, space.low, space.high)
+
+    return act
+
+
+@contextmanager
+def _own_noise(policy: BasePolicy, seed: int) -> Iterator[None]:
+    """Begin a policy's noise, of its actor's generator or torch's global one, at a seed, and put it back on leaving."""
+    actor: Any = getattr(policy, "actor", None)
+    kept = getattr(actor, "generator", None)
+    with kept_random_state():
+        torch.manual_seed(seed)
+        if kept is not None:
+            actor.generator = torch.Generator().manual_seed(seed)
+        try:
+            yield
+        finally:
+            if kept is not None:
+                actor.generator = kept
+
+
+def _joined(episodes: Sequence[Sequence[NDArray]]) -> NDArray[np.float64]:
+    return np.concatenate([np.stack(episode) for episode in episodes])
+
+
+@contextmanager
+def agent_of(run: str, episodes: int, seed: int, *, trust: bool = False) -> Iterator[tuple[Agent, str, Evaluator]]:
+    """The agent of a run, where its weights come from, and an evaluator to play episodes with.
+
+    Args:
+        trust: whether a module that the run names may be imported to make its environment.
+    """
+    folder = RunFolder.open(run)
+    config = compose.from_run("train_agent", folder, trust=trust)
+    if not torch.cuda.is_available():  # a run that was trained elsewhere can be looked at here
+        config = replace(config, device="cpu")
+    with process_state(config.threads):
+        env = build_env(config)
+        agent = build_agent(config, env, spec_of(config, folder, env))
+        source = load_policy(agent, folder)
+        evaluator = Evaluator(partial(build_env, config), episodes, seed)
+        try:
+            yield agent, source, evaluator
+        finally:
+            evaluator.close()
+            env.close()

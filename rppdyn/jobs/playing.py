@@ -1,0 +1,442 @@
+"""`rppdyn evaluate-agent` and `rppdyn collect`: episodes of an agent, measured, filmed, or written as a Minari dataset."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from rppdyn.agents import RPPSAC, played_episodes, random_policy, replay_episodes, spread_episodes
+from rppdyn.agents.export import onnx_policy, torch_policy
+from rppdyn.envs import Episode, make_env, write_episodes
+from rppdyn.jobs import building
+from rppdyn.jobs.building import Evaluator, Policy, agent_of, begin, exploring, policy_of
+from rppdyn.jobs.config import compose
+from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
+from rppdyn.jobs.config.base import ConfigError
+from rppdyn.jobs.config.command import POLICIES, PRETRAINED, CollectConfig, EvaluateAgentConfig, pretrained_name
+from rppdyn.jobs.loading import load_policy, load_pretrained, load_program, takes_keys
+from rppdyn.jobs.measuring.targets import check_environment
+from rppdyn.runs import Progress, RunFolder
+from rppdyn.runs.files import replacing, write_json, write_measured
+from rppdyn.runs.workers import torch_threads
+
+# -- evaluate-agent ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EvaluateAgentResult:
+    """Returns and lengths of the episodes, and which weights played them."""
+
+    run: str
+    source: str
+    seed: int
+    returns: list[float]
+    lengths: list[int]
+    return_mean: float
+    return_std: float
+    video: str | None = None
+
+
+def evaluate(config: EvaluateAgentConfig, *, progress: bool = False) -> EvaluateAgentResult:
+    """Play episodes with a deterministic policy; the result is also written to `RUN/evaluation.json`, of a file beside it.
+
+    Args:
+        progress: show a bar on standard error while the film is drawn.
+    Raises:
+        RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
+        ConfigError: the film has no known format, or nothing can draw on this machine; a file without an environment.
+        UnwrittenError: a file can't be written; it has the result.
+    """
+    if config.video is not None:
+        require_format(config.video)
+    with torch_threads(None), _policy(config) as (policy, source, evaluator):
+        episodes = evaluator.run(policy)
+        result = EvaluateAgentResult(
+            run=config.run,
+            source=source,
+            seed=config.seed,
+            returns=episodes.returns.tolist(),
+            lengths=episodes.lengths.tolist(),
+            return_mean=float(episodes.returns.mean()),
+            return_std=float(episodes.returns.std()),
+            video=config.video,
+        )
+        files: dict[str, Callable[[Path], object]] = {}
+        if config.video is not None:
+            make = partial(evaluator.make, render_mode="rgb_array")
+            files[config.video] = lambda path: film(make, policy, config.seed, path, progress=progress)
+        files[_evaluation(config)] = lambda path: write_json(path, asdict(result))
+        write_measured(result, files)
+    return result
+
+
+def _evaluation(config: EvaluateAgentConfig) -> str:
+    if config.kind == "run":
+        return str(RunFolder(config.run).path / "evaluation.json")
+    if name := pretrained_name(config.run):
+        return f"{Path(name).name}.evaluation.json"  # in the working folder
+    return str(Path(config.run).with_suffix(".evaluation.json"))
+
+
+@contextmanager
+def _policy(config: EvaluateAgentConfig) -> Iterator[tuple[Policy, str, Evaluator]]:
+    """The deterministic policy of a run or a file, where its weights come from, and what plays its episodes."""
+    if config.kind == "run":
+        with agent_of(config.run, config.episodes, config.seed, trust=config.trust) as (agent, source, evaluator):
+            yield policy_of(agent), source, evaluator
+        return
+    env = config.env
+    make = None
+    if config.kind == PRETRAINED:
+        pretrained, make = load_pretrained(config.run)
+        policy, env = policy_of(pretrained), pretrained.spec.env_id
+    if config.kind == POLICIES[".zip"]:
+        loaded = load_policy(config.run, config.vecnormalize)
+        env = env or getattr(getattr(loaded, "spec", None), "env_id", None)
+        policy = policy_of(loaded)
+    if env is None:
+        raise ConfigError(f"{config.run}: give --env, the environment that it plays in")
+    evaluator = Evaluator(make or partial(make_env, env), config.episodes, config.seed)
+    try:
+        size = evaluator.envs[0].observation_space.shape
+        if config.kind == POLICIES[".onnx"]:
+            policy = onnx_policy(config.run)
+        elif config.kind == POLICIES[".pt2"]:
+            policy = torch_policy(load_program(config.run))
+        elif config.kind == POLICIES[".zip"]:
+            policy = takes_keys(loaded, evaluator.envs[0]) or policy
+        try:
+            policy(np.zeros((config.episodes, *(size or ())), dtype=evaluator.envs[0].observation_space.dtype))
+        except Exception as error:  # whatever its runtime raises
+            raise ConfigError(
+                f"{config.run} takes no observations of {env}, {size}: give the environment that it was made for"
+            ) from error
+        yield policy, config.kind, evaluator
+    finally:
+        evaluator.close()
+
+
+def table(result: EvaluateAgentResult, written: bool = True) -> str:
+    """Returns and lengths, one episode a line; where the film is, if it was written."""
+    lines = [f"{result.run}: {result.source}", "episode  seed        return  steps"]
+    for i, (value, length) in enumerate(zip(result.returns, result.lengths, strict=True)):
+        lines.append(f"{i:7d}  {result.seed + i:<6d}  {value:10.2f}  {length:5d}")
+    if result.video is not None and written:
+        lines.append(f"film of the first episode: {result.video}")
+    lines.append(f"mean return {result.return_mean:.2f}, standard deviation {result.return_std:.2f}")
+    return "\n".join(lines)
+
+
+# -- collect -----------------------------------------------------------------------------------------------------------
+
+STEPS = 50_000  # that are played unless another number is asked for
+
+
+@dataclass(frozen=True)
+class CollectResult:
+    """The dataset that was written, and its place.
+
+    Attributes:
+        dataset, folder: its Minari id and its place.
+        env: environment of the episodes.
+        source: where they are from.
+        lengths, returns: steps and undiscounted sum of rewards of each episode.
+    """
+
+    dataset: str
+    folder: str
+    env: str
+    source: str
+    lengths: list[int]
+    returns: list[float]
+
+    def __str__(self) -> str:
+        steps, count = sum(self.lengths), len(self.lengths)
+        return (
+            f"{self.dataset}: {steps} transitions of {self.env} in {count} episode{'s' * (count != 1)}, {self.source}\n"
+            f"mean return {sum(self.returns) / count:.2f}, mean length {steps / count:.1f}\n{self.folder}"
+        )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Episodes to be written, played as they are asked for; their steps, about; what they are by, in a word and in words."""
+
+    env: gymnasium.Env
+    episodes: Iterable[Episode]
+    steps: int
+    short: str
+    words: str
+
+
+def collect(config: CollectConfig, *, progress: bool = False) -> CollectResult:
+    """Collect episodes into a new Minari dataset.
+
+    Args:
+        progress: show a bar on standard error.
+    Raises:
+        RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
+        ConfigError, ValueError: Minari is not installed, or the dataset exists; the environment can't be made or described,
+            or is not the agent's; the replay buffer holds fewer steps than asked for.
+    """
+    lengths: list[int] = []
+    returns: list[float] = []
+
+    def watched(source: _Source, bar: Progress) -> Iterator[Episode]:
+        steps = 0
+        for episode in source.episodes:
+            steps += len(episode)
+            lengths.append(len(episode))
+            returns.append(float(episode.rewards.sum()))
+            bar.update(min(steps, source.steps))
+            yield episode
+
+    with torch_threads(None), _source(config) as source:
+        assert source.env.spec is not None
+        env_id = source.env.spec.id
+        own = f"rppdyn/{_plain(env_id)}/{_plain(source.short)}-v0"
+        dataset = own if config.name is None else config.name
+        with Progress(source.steps, description=f"collect {env_id}", delay=1.0, enabled=progress) as bar:
+            folder = write_episodes(
+                dataset,
+                watched(source, bar),
+                env=source.env,
+                algorithm=source.words,
+                description=f"{env_id}, {source.words}",
+            )
+    return CollectResult(dataset, str(folder), env_id, source.words, lengths, returns)
+
+
+@contextmanager
+def _source(config: CollectConfig) -> Iterator[_Source]:
+    if config.kind == "run":
+        with _of_run(config) as source:
+            yield source
+        return
+    assert config.env is not None
+    env = make_env(config.env.id, actuator_scale=config.env.actuator_scale, monitor=False, **config.env.kwargs)
+    with closing(env):
+        if config.kind == "random":
+            episodes = _played(config, env, random_policy(env.action_space, config.seed))
+            yield _Source(env, episodes, config.steps or STEPS, f"random-seed{config.seed}", "random actions")
+            return
+        assert config.source is not None
+        policy = load_policy(config.source, config.vecnormalize)
+        check_environment(config.source, policy, env, "env=")
+        play = config.play or "exploring"
+        with _acting(policy, play, config.seed) as act:
+            file = Path(config.source)
+            yield _Source(
+                env,
+                _played(config, env, act),
+                config.steps or STEPS,
+                f"{file.stem}-{play}",
+                f"{play} policy of {file.name}",
+            )
+
+
+@contextmanager
+def _of_run(config: CollectConfig) -> Iterator[_Source]:
+    """The replay buffer of a run, or episodes of its policy."""
+    assert config.source is not None
+    folder = RunFolder.open(config.source)
+    trained: TrainAgentConfig = compose.from_run("train_agent", folder)
+    if config.env is not None and _identity(config.env) != _identity(trained.env):
+        raise ConfigError(
+            f"env={config.env.id} with its options is not what {folder.path} was trained on, {trained.env.id} with its own: "
+            "leave out env="
+        )
+    trust = config.trust or config.env is not None  # which is the run's own, as the user has it
+    who = f"{trained.model.kind}-seed{trained.seed}"
+    with agent_of(config.source, 1, config.seed, trust=trust) as (agent, weights, evaluator):
+        env = evaluator.envs[0]
+        if config.play is not None:
+            with _acting(agent, config.play, config.seed) as act:
+                episodes = _played(config, env, act)
+                words = f"{config.play} {weights} of {trained.model.kind}"
+                yield _Source(env, episodes, config.steps or STEPS, f"{who}-{config.play}", words)
+            return
+        if not isinstance(agent, RPPSAC):
+            raise ConfigError(f"{folder.path} is a run of agent=ppo, which keeps no transitions: add --play exploring")
+        step = building.load_checkpoint(agent, folder)
+        held = replay_episodes(agent)
+        if config.steps is not None:
+            held = spread_episodes(held, steps=config.steps, seed=config.seed)
+        words = f"replay buffer of {trained.model.kind} at step {step}"
+        yield _Source(env, held, sum(map(len, held)), f"{who}-replay", words)
+
+
+def _played(config: CollectConfig, env: gymnasium.Env, policy: Policy) -> Iterator[Episode]:
+    return played_episodes(env, policy, steps=config.steps or STEPS, seed=config.seed)
+
+
+@contextmanager
+def _acting(agent, play: str, seed: int) -> Iterator[Policy]:
+    if play == "deterministic":
+        yield policy_of(agent)
+        return
+    with exploring(agent, seed) as policy:
+        yield policy
+
+
+def _identity(env: EnvConfig) -> tuple[str, dict, dict]:
+    return env.id, env.kwargs, env.actuator_scale
+
+
+def _plain(text: str) -> str:
+    """A text of the characters that Minari allows in names."""
+    return re.sub(r"[^\w-]", "_", text)
+
+
+# -- an episode as a film ----------------------------------------------------------------------------------------------
+
+MAX_RATE = 30.0
+"""Frames per second; robots that are simulated faster leave frames out, and the film still runs in real time."""
+
+
+def require_format(path: str) -> None:
+    """Refuse a film that can't be written, before anything is played.
+
+    Raises:
+        ConfigError: neither .gif nor .mp4, the encoder of the latter is not installed, or MUJOCO_GL names a library that
+            is not there.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".gif", ".mp4"):
+        raise ConfigError(f"--video {path}: the name must end in .gif or .mp4")
+    if suffix == ".mp4" and find_spec("imageio_ffmpeg") is None:
+        raise ConfigError(f"--video {path}: MP4 needs an encoder; pip install imageio-ffmpeg, or write a .gif")
+    try:
+        importlib.import_module("mujoco")
+    except Exception as error:  # PyOpenGL raises what it likes, AttributeError included
+        raise _no_drawing(error) from error
+
+
+def film(make: Callable[[], gymnasium.Env], policy: Policy, seed: int, path: Path, *, progress: bool = False) -> int:
+    """Write the episode that starts from a reset with this seed; returns the number of frames.
+
+    Args:
+        make: makes the environment, with `render_mode="rgb_array"`.
+        policy: observations (n, ...) to actions (n, ...).
+        progress: show a bar on standard error; without a graphics card a frame takes a tenth of a second.
+    Raises:
+        ConfigError: nothing can draw on this machine.
+    """
+    with drawing(make) as env:
+        rate = float(env.metadata.get("render_fps") or MAX_RATE)
+        every = math.ceil(rate / MAX_RATE)
+        write = _gif if path.suffix.lower() == ".gif" else _mp4
+        limit = (env.spec.max_episode_steps if env.spec else None) or 0
+        with Progress(limit, description="film", unit="step", enabled=progress) as bar, replacing(path) as temporary:
+            return write(temporary, _frames(env, policy, seed, every, bar), rate / every)
+
+
+@contextmanager
+def drawing(make: Callable[[], gymnasium.Env]) -> Iterator[gymnasium.Env]:
+    """An environment that has been seen to draw; where there is no display, by EGL, unless MUJOCO_GL says otherwise.
+
+    Raises:
+        ConfigError: it can't draw.
+    """
+    chosen = os.environ.get("MUJOCO_GL")
+    headless = sys.platform.startswith("linux") and not os.environ.get("DISPLAY")
+    if chosen is None and headless:
+        os.environ["MUJOCO_GL"] = "egl"
+    try:
+        env = make()
+        try:
+            env.reset(seed=0)
+            try:
+                _open_context(env)
+                _follow(env)
+                env.render()
+            except Exception as error:  # whatever MuJoCo, PyOpenGL or GLFW raise without a library or a display
+                raise _no_drawing(error) from error
+            yield env
+        finally:
+            env.close()
+    finally:
+        if chosen is None:
+            os.environ.pop("MUJOCO_GL", None)
+
+
+def _open_context(env: gymnasium.Env) -> None:
+    """Open and close MuJoCo's drawing context by itself: a viewer of Gymnasium's that can't complains again when freed."""
+    from gymnasium.envs.mujoco import MujocoEnv  # not above: it imports MuJoCo, whose failure is to be told in one line
+
+    backend = os.environ.get("MUJOCO_GL")
+    if isinstance(env.unwrapped, MujocoEnv) and backend in ("egl", "osmesa"):
+        importlib.import_module(f"mujoco.{backend}").GLContext(16, 16).free()
+
+
+def _follow(env: gymnasium.Env) -> None:
+    """Draw by the model's camera `track` where none was chosen: Gymnasium 1.4's default stands still, and robots leave it."""
+    inner: Any = env.unwrapped
+    if getattr(getattr(inner, "mujoco_renderer", None), "camera_id", None) == -1:
+        tracking = [i for i in range(inner.model.ncam) if inner.model.cam(i).name == "track"]
+        inner.mujoco_renderer.camera_id = tracking[0] if tracking else -1
+
+
+def _no_drawing(error: Exception) -> ConfigError:
+    text = str(error).strip()
+    reason = text.splitlines()[0] if text else type(error).__name__
+    return ConfigError(
+        f"--video: nothing can draw here ({os.environ.get('MUJOCO_GL', 'the display')}: {reason}); without a display install "
+        "Mesa's EGL (apt-get install libegl1 libgl1-mesa-dri), or libosmesa6 and set MUJOCO_GL=osmesa"
+    )
+
+
+def _frames(env: gymnasium.Env, policy: Policy, seed: int, every: int, bar: Progress) -> Iterator[NDArray[np.uint8]]:
+    observation, _ = env.reset(seed=seed)
+    begin(policy)
+    step, over = 0, False
+    while not over:
+        if step % every == 0:
+            yield np.asarray(env.render())
+        observation, _, terminated, truncated, _ = env.step(policy(observation[None])[0])
+        step, over = step + 1, terminated or truncated
+        bar.update(step)
+    bar.end(step)
+    yield np.asarray(env.render())
+
+
+def _gif(path: Path, frames: Iterator[NDArray[np.uint8]], rate: float) -> int:
+    from PIL import Image
+
+    # 8 bits per pixel at once: a minute of film in full colour would take a gigabyte.
+    images = [Image.fromarray(frame).quantize(128) for frame in frames]
+    delay = 10 * round(100 / rate)  # GIFs count hundredths of a second
+    images[0].save(path, save_all=True, append_images=images[1:], duration=delay, loop=0)
+    return len(images)
+
+
+def _mp4(path: Path, frames: Iterator[NDArray[np.uint8]], rate: float) -> int:
+    import imageio_ffmpeg
+
+    first = next(frames)
+    height, width = first.shape[:2]
+    writer: Any = imageio_ffmpeg.write_frames(str(path), (width, height), fps=rate, macro_block_size=2)
+    writer.send(None)
+    count = 0
+    try:
+        for frame in chain([first], frames):
+            writer.send(np.ascontiguousarray(frame))
+            count += 1
+    finally:
+        writer.close()
+    return count
