@@ -23,7 +23,7 @@ from rppdyn.agents.measures import (
     policy_equivariance_error,
 )
 from rppdyn.agents.policy import MODELS, RPPPolicy
-from rppdyn.agents.ppo import RPPPPO, Agent, RPPActorCriticPolicy
+from rppdyn.agents.ppo import RPPPPO, Agent, RelaxedPPO, RPPActorCriticPolicy
 from rppdyn.agents.sac import RPPSAC
 from rppdyn.agents.seeds import train_many
 from rppdyn.agents.update import SACSettings, SACUpdate
@@ -42,6 +42,7 @@ __all__ = [
     "LearnVariances",
     "RPPActorCriticPolicy",
     "RPPPolicy",
+    "RelaxedPPO",
     "SACSettings",
     "SACUpdate",
     "WidenVariances",

@@ -1,9 +1,9 @@
-"""Relaxed equivariant networks with their priors for stable-baselines3's PPO and A2C: RPPActorCriticPolicy, and RPPPPO.
+"""Relaxed equivariant networks with their priors for stable-baselines3's PPO and A2C: RPPActorCriticPolicy, and RelaxedPPO.
 
     spec = symmetry_spec("Walker2d-v5")
     model = PPO(RPPActorCriticPolicy, "Walker2d-v5", policy_kwargs=dict(spec=spec, model="rpp")).learn(100_000)
 
-or `RPPPPO("RPPPolicy", "Walker2d-v5")`, which finds the spec and can be captured. PPO stays stock. What it has no hook for,
+or `RelaxedPPO("RPPPolicy", "Walker2d-v5")`, which finds the spec and can be captured. PPO stays stock. What it has no hook for,
 the policy does: the prior's gradient is added when the optimiser steps, and the normalisation of observations moves between an
 update and the next rollout.
 """
@@ -233,10 +233,10 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         return {"actor": [self.action_net], "critic": [self.value_net]}
 
 
-class RPPPPO(SymmetricAgent, PPO):
+class RelaxedPPO(SymmetricAgent, PPO):
     """Proximal policy optimisation with residual pathway priors: stable-baselines3's own loop, with an RPPActorCriticPolicy.
 
-        model = RPPPPO("RPPPolicy", "Walker2d-v5", seed=0).learn(100_000)
+        model = RelaxedPPO("RPPPolicy", "Walker2d-v5", seed=0).learn(100_000)
 
     Beside stable-baselines3's it finds the symmetry itself, and `capture` holds all that an exact continuation needs.
 
@@ -320,5 +320,8 @@ class RPPPPO(SymmetricAgent, PPO):
         self.policy.trained_on = None if trained_on is None else trained_on.to(self.device)
 
 
-Agent = RPPSAC | RPPPPO
+RPPPPO = RelaxedPPO
+"""The old name."""
+
+Agent = RPPSAC | RelaxedPPO
 """An algorithm that a run trains."""

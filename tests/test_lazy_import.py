@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -32,3 +33,19 @@ def test_every_floor_is_an_attribute():
 def test_what_is_no_floor_is_refused():
     with pytest.raises(AttributeError, match="'rppdyn' has no attribute 'nets'"):
         rppdyn.nets  # noqa: B018
+
+
+def test_names_to_begin_with_are_those_of_their_floors():
+    for name, place in rppdyn.NAMES.items():
+        module, _, attribute = place.partition(":")
+        assert getattr(rppdyn, name) is getattr(importlib.import_module(f"rppdyn.{module}"), attribute)
+    assert rppdyn.agents.RPPPPO is rppdyn.RelaxedPPO
+
+
+def test_the_old_name_of_three_functions_says_which_one_is_meant(monkeypatch):
+    """By the options' names."""
+    for options, name in (({"state": "q"}, "dynamics"), ({"labels": "y"}, "images"), ({"rep": "V"}, "regression")):
+        monkeypatch.setitem(rppdyn.NAMES, f"fit_{name}", "runs:iqm")
+        monkeypatch.setattr("rppdyn.runs.iqm", lambda data, **options: (data, options))
+        with pytest.warns(DeprecationWarning, match=f"call rppdyn.fit_{name}$"):
+            assert rppdyn.fit("data", **options) == ("data", options)

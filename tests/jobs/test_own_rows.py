@@ -89,12 +89,12 @@ def test_a_symmetry_of_rows_is_found_and_where_there_is_none_networks_are_plain(
     x = rng.normal(size=(300, 2))
     options = dict(group="auto", model__hidden=32, model__num_layers=2, optimiser__epochs=200,
                    optimiser__learning_rate=1e-2, device="cpu")  # fmt: skip
-    model = rppdyn.fit({"x": x, "y": (x**2).sum(1)}, **options)
+    model = rppdyn.fit_regression({"x": x, "y": (x**2).sum(1)}, **options)
     (A,) = model.members[0].net.rep_in.G.lie_algebra
     assert abs(float(A[0, 1] - A[1, 0])) > 0.99 * 2**0.5 * float(A.norm())  # a turn
     assert "group=auto found 1 generator in GL(2)" in caplog.text
     caplog.clear()
-    rppdyn.fit({"x": x, "y": x[:, 0] ** 3 + np.sin(3 * x[:, 1])}, **options)
+    rppdyn.fit_regression({"x": x, "y": x[:, 0] ** 3 + np.sin(3 * x[:, 1])}, **options)
     assert "group=auto found no symmetry" in caplog.text
 
 
@@ -138,8 +138,8 @@ def test_images_from_file_to_classes(capsys):
 def test_numbers_that_images_have_keep_their_unit():
     x, _ = digits()
     total = x.reshape(len(x), -1).sum(1) * 1.0
-    model = rppdyn.fit({"images": x, "total": total}, targets="total", model="conv", model__width=2, task__split_seed=None,
-                       seeds=2, optimiser__epochs=1, device="cpu")  # fmt: skip
+    options = dict(model="conv", model__width=2, task__split_seed=None, seeds=2, optimiser__epochs=1, device="cpu")
+    model = rppdyn.fit_images({"images": x, "total": total}, targets="total", **options)
     assert 0.5 * total.mean() < model.predict(x).mean() < 2 * total.mean()
     with pytest.raises(ValueError, match="numbers, not classes"):
         model.classify(x)
@@ -231,7 +231,9 @@ def test_keys_of_own_data_need_data(capsys):
 
 
 def test_constant_columns_are_pointed_out(caplog):
-    rppdyn.fit({"x": np.where(np.arange(4) == 2, 3.0, X), "y": X}, model__hidden=4, optimiser__epochs=1, device="cpu")
+    rppdyn.fit_regression(
+        {"x": np.where(np.arange(4) == 2, 3.0, X), "y": X}, model__hidden=4, optimiser__epochs=1, device="cpu"
+    )
     assert "x[2] is 3 throughout: it tells nothing" in caplog.text
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from refusals import refused
 
-from rppdyn.agents import RPPPPO
+from rppdyn.agents import RelaxedPPO
 from rppdyn.cli import main
-from rppdyn.jobs import evaluate_agent, train_agent
+from rppdyn.jobs import playing, train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.command import EvaluateAgentConfig
 from rppdyn.jobs.report import read_groups
@@ -83,9 +83,9 @@ def test_what_it_records_and_saves_is_the_agent(whole):
         "pathway/actor_free_share",
     } <= names
     assert "actor" in whole.prior and "critic" in whole.prior
-    played = evaluate_agent.run(EvaluateAgentConfig(run=whole.run, episodes=1))
+    played = playing.evaluate(EvaluateAgentConfig(run=whole.run, episodes=1))
     assert played.returns == whole.metrics["eval/returns"]
-    loaded = RPPPPO.load(RunFolder.open(whole.run).model_file, device="cpu")
+    loaded = RelaxedPPO.load(RunFolder.open(whole.run).model_file, device="cpu")
     for name, value in loaded.policy.state_dict().items():
         assert torch.equal(value, weights(whole.run)[name])
     assert loaded.spec.env_id == "InvertedPendulum-v5"
@@ -102,13 +102,15 @@ def test_runs_of_other_agents_are_told_apart(whole, tmp_path):
 
 
 def test_a_rollout_under_way_is_not_captured():
-    agent = RPPPPO("RPPPolicy", "InvertedPendulum-v5", n_steps=8, batch_size=8, policy_kwargs=dict(hidden=8), seed=0)
+    agent = RelaxedPPO(
+        "RPPPolicy", "InvertedPendulum-v5", n_steps=8, batch_size=8, policy_kwargs=dict(hidden=8), seed=0
+    )
     agent.learn(8)
     state = agent.capture()
     agent.policy(torch.zeros(1, 4, dtype=torch.float64))
     with refused("a rollout is under way (1 steps of 8)", "on_rollout_start"):
         agent.capture()
-    other = RPPPPO("RPPPolicy", "InvertedPendulum-v5", n_steps=16, batch_size=8, policy_kwargs=dict(hidden=8))
+    other = RelaxedPPO("RPPPolicy", "InvertedPendulum-v5", n_steps=16, batch_size=8, policy_kwargs=dict(hidden=8))
     with refused("n_steps=8, this one has 16"):
         other.restore(state)
 
