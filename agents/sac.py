@@ -72,7 +72,7 @@ class RPPSAC(SymmetricAgent, SAC):
             "highest" any more, that one.
         compile: gradient updates, and actions in training, by `torch.compile`: on a CPU both take about two thirds of the
             time, with gates and products a third, after ten to sixty seconds of compiling at the first. It needs a C++
-            compiler. None compiles trainings of 20,000 updates and more, where that works.
+            compiler. None compiles trainings of 5,000 updates and more, where that works.
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:
