@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from gymnasium.envs.mujoco import MujocoEnv
 from numpy.typing import NDArray
+from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvStepReturn
