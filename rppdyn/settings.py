@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError
@@ -117,6 +117,7 @@ def section_of(kind: Any) -> type | None:
     )
 
 
+@cache
 def keys_of(schema: type, prefix: str = "") -> dict[str, FieldInfo]:
     """Fields by dotted key, sections inside."""
     keys: dict[str, FieldInfo] = {}

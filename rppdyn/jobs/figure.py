@@ -115,7 +115,7 @@ def read_runs(folders: Sequence[str | Path]) -> list[Run]:
 
 
 def _read(folder: RunFolder) -> list[Run]:
-    config = compose.from_run(compose.name_of_run(folder), folder)
+    config = compose.from_run(None, folder)
     records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
     if not records:
         raise RunFolderError(f"{folder.path} has no metrics yet: leave it out, or let it run first")
