@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
+import io
 import os
 import re
 import sys
@@ -14,6 +16,8 @@ from typing import Any
 import jaxtyping
 import pytest
 
+gc.disable()  # while tests are collected, whose modules stay
+
 # Public signatures carry shapes (jaxtyping); from here on a call that breaks its own is an error. Modules are checked
 # when they are first imported, so the hook stands before any import of the package.
 CHECKED = ["rppdyn.groups", "rppdyn.reps", "rppdyn.basis", "rppdyn.nn", "rppdyn.priors", "rppdyn.compression",
@@ -22,15 +26,34 @@ CHECKED = ["rppdyn.groups", "rppdyn.reps", "rppdyn.basis", "rppdyn.nn", "rppdyn.
 SHAPE = re.compile(r"\b(Bool|Complex|Float|Inexact|Int|Shaped)\[|\bImages\b")  # Images: a name for one of these
 
 
+MAX_CHECKS = 50
+"""Calls of one function that are checked in one test: a trajectory takes thousands of the same shapes."""
+
+
 def checked(*, typechecker: Any, jaxtyped: Any = jaxtyping.jaxtyped) -> Any:
-    """Check the calls of functions and dataclasses that state a shape; the many others would cost more than these."""
+    """Check calls of functions and dataclasses that state a shape; the many others would cost more than these."""
 
     def decorate(member: Any) -> Any:
         function = inspect.unwrap(member.fget if isinstance(member, property) else getattr(member, "__func__", member))
         stated = any(SHAPE.search(str(kind)) for kind in getattr(function, "__annotations__", {}).values())
-        return jaxtyped(member, typechecker=typechecker) if stated else member
+        checking = jaxtyped(member, typechecker=typechecker) if stated else member
+        if not stated or not inspect.isfunction(member):
+            return checking
+
+        @functools.wraps(member)
+        def call(*args: Any, **options: Any) -> Any:
+            if COUNTS is None or COUNTS.get(call, 0) == MAX_CHECKS:
+                return member(*args, **options)
+            COUNTS[call] = COUNTS.get(call, 0) + 1
+            return checking(*args, **options)
+
+        return call
 
     return decorate
+
+
+COUNTS: dict[Any, int] | None = None
+"""Checked calls of each function in the test that runs; None in tests without checks."""
 
 
 jaxtyping.jaxtyped = checked
@@ -38,19 +61,40 @@ jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
 
 # Whole jobs call the mathematics many thousand times, and a check takes longer than most of what it checks: it was half of
 # their time. What they call is checked in the tests of its own folder; so is what tests marked `unchecked` call.
-UNCHECKED = ("acceptance", "agents", "jobs")
+UNCHECKED = ("acceptance", "agents", "golden", "integrations", "jobs", "test_docs.py", "test_site.py")
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 
+# Whole jobs draw figures, which took a third of their time: these are made and written empty, but in tests marked `rendered`.
+EMPTY = ("acceptance", "golden", "jobs", "tasks")
+EMPTY_SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="10pt" height="10pt" viewBox="0 0 10 10"></svg>'
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def save_empty(figure: Any, file: Any, **options: Any) -> None:
+    if isinstance(file, str | Path):
+        Path(file).write_bytes(b"")
+    else:  # of a page
+        file.write(EMPTY_SVG if isinstance(file, io.TextIOBase) else EMPTY_SVG.encode())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item):
-    """A test with its fixtures, with shapes checked or without."""
+    """A test with its fixtures, with shapes checked or without, with figures or empty ones."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    jaxtyping.config.update(
-        "jaxtyping_disable", folder in UNCHECKED or item.get_closest_marker("unchecked") is not None
-    )
-    return (yield)
+    global COUNTS
+    COUNTS = None if folder in UNCHECKED or item.get_closest_marker("unchecked") else {}
+    jaxtyping.config.update("jaxtyping_disable", COUNTS is None)
+    if folder not in EMPTY or item.get_closest_marker("rendered"):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", save_empty)
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

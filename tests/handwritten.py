@@ -122,9 +122,7 @@ def _planar_root(*joints: str) -> tuple[tuple[str, str], ...]:
 
 ROBOTS: dict[str, Robot] = {
     "InvertedPendulum-v5": Robot(
-        mirror=MIRRORS["inverted_pendulum"],
-        joints=(("slider", "slide"), ("hinge", "hinge")),
-        actuated=("slider",),
+        mirror=MIRRORS["inverted_pendulum"], joints=(("slider", "slide"), ("hinge", "hinge")), actuated=("slider",)
     ),
     "InvertedDoublePendulum-v5": Robot(
         mirror=MIRRORS["inverted_double_pendulum"],

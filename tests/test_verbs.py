@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from dataclasses import asdict
+from unittest.mock import Mock
 
 import pytest
 from omegaconf import OmegaConf
@@ -68,27 +69,27 @@ def test_an_empty_configuration_is_no_other_verbs(tmp_path, capsys):
         assert "config.yaml holds no configuration: put it back" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, "No space left on device"),  # without a file's name, as writing says it
-        OSError(errno.EDQUOT, "Disk quota exceeded", "a.png"),
-        OSError(errno.EFBIG, "File too large"),
-        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 43200 vs 43092"),  # torch.save's
-        RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"),
-    ],
-)
-def test_a_full_disk_is_said_in_one_line(monkeypatch, tmp_path, capsys, error):
-    def full(*_, **__):
-        raise error
+FULL = [
+    OSError(errno.ENOSPC, "No space left on device"),  # without a file's name, as writing says it
+    OSError(errno.EDQUOT, "Disk quota exceeded", "a.png"),
+    OSError(errno.EFBIG, "File too large"),
+    RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 43200 vs 43092"),  # torch.save's
+    RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"),
+]
 
-    monkeypatch.setattr("rppdyn.jobs.fitting.members.draw_run", full)
-    words = [*FIT, "optimiser.epochs=1", f"run_dir={tmp_path / 'run'}"]
-    assert main(words) == 2
-    *_, said = capsys.readouterr().err.splitlines()  # after the progress
-    assert said.startswith("rppdyn: error: no room for a file (") and "--resume" in said
+
+def test_a_full_disk_is_said_in_one_line(monkeypatch, tmp_path, capsys):
+    words = [*FIT, "optimiser.epochs=1", f"run_dir={tmp_path / 'run'}", "--resume"]
+    for error in FULL:
+        (tmp_path / "run" / "result.json").unlink(missing_ok=True)
+        draws = Mock(side_effect=error)
+        monkeypatch.setattr("rppdyn.jobs.fitting.members.draw_run", draws)
+        assert main(words) == 2 and draws.called
+        *_, said = capsys.readouterr().err.splitlines()  # after the progress
+        assert said.startswith("rppdyn: error: no room for a file (") and "--resume" in said
     monkeypatch.undo()
-    assert main([*words, "--resume"]) == 0
+    (tmp_path / "run" / "result.json").unlink()
+    assert main(words) == 0
 
 
 def test_the_configuration_is_shown_and_nothing_is_run(tmp_path, monkeypatch, capsys):

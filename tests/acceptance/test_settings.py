@@ -108,16 +108,7 @@ def command_lines() -> list[tuple[str, list[str]]]:
             values = wrong_values(item, ["-2", "many", "1e400"])
             if isinstance(extra, dict) and "flag" in extra and item.annotation is not bool and values:
                 flag = extra["flag"] or f"--{key.replace('_', '-')}"
-                lines.append(
-                    (
-                        flag,
-                        [
-                            verb,
-                            *PLACES.get(verb, _needed(verb)),
-                            f"{flag}={rng.choice(values)}",
-                        ],
-                    )
-                )
+                lines.append((flag, [verb, *PLACES.get(verb, _needed(verb)), f"{flag}={rng.choice(values)}"]))
     return lines
 
 

@@ -163,9 +163,9 @@ def test_multirun_runs_two_seeds(rppdyn, tmp_path):
 
 
 def test_a_run_of_a_sweep_that_fails_is_named_and_the_others_go_on(rppdyn, tmp_path):
-    words = ("total_steps=200", "agent.learning_rate=1e30,1e-3", "--multirun")
+    words = ("total_steps=100", "agent.learning_rate=1e30,1e-3", "--multirun")
     status, out, err = rppdyn("train-agent", *SMALL, *words, cwd=tmp_path)
     (line,) = [line for line in err.splitlines() if "training diverged" in line]
-    assert status == 2 and out.count("200 of 200 steps") == 1
+    assert status == 2 and out.count("100 of 100 steps") == 1
     folder = re.match(r"rppdyn: error: (runs/train-agent/\S+): training diverged", line)[1]
     assert OmegaConf.load(tmp_path / folder / "config.yaml").agent.learning_rate == 1e30

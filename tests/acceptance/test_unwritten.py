@@ -15,6 +15,8 @@ from rppdyn.jobs import playing
 from rppdyn.jobs.config.command import EvaluateAgentConfig
 from rppdyn.runs.files import UnwrittenError
 
+pytestmark = pytest.mark.rendered
+
 PLAY = ["evaluate-agent", "dl", "--episodes", "1"]
 MEASURE = ["equivariance", "dl", "--episodes", "1", "--states", "4"]
 CERTIFY = ["certify", "InvertedPendulum-v5", "--states", "20"]

@@ -15,16 +15,7 @@ from mutants import EXACT, joint_mutants
 from refusals import refused
 from scipy.linalg import block_diag
 
-from rppdyn.envs import (
-    Certificate,
-    Entry,
-    Space,
-    SymmetrySpec,
-    certify,
-    make_env,
-    mirror_spec,
-    symmetry_spec,
-)
+from rppdyn.envs import Certificate, Entry, Space, SymmetrySpec, certify, make_env, mirror_spec, symmetry_spec
 from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW, Defect
 from rppdyn.envs.certification.certify import opened
 from rppdyn.envs.certification.evidence import Elements, SimulatedSteps

@@ -61,10 +61,7 @@ def test_seeded_environments_agree():
         (lambda: make_env("Walker2d-v5", actuator_scale={"knee": 0.5}), ("'knee'", "Walker2d-v5", "foot_left_joint")),
         (lambda: make_env("Walker2d-v5", actuator_scale={"leg_joint": -1}), ("leg_joint", "-1.0")),
         (lambda: make_env("Walker2d-v5", actuator_scale={"leg_joint": float("nan")}), ("leg_joint", "nan")),
-        (
-            lambda: make_env("InvertedPendulum-v5", actuator_scale={"slide": 0.5, "slider": 0.5}),
-            ("twice",),
-        ),
+        (lambda: make_env("InvertedPendulum-v5", actuator_scale={"slide": 0.5, "slider": 0.5}), ("twice",)),
         (lambda: make_env("Walker3d-v5"), ("'Walker3d-v5'",)),
         (lambda: make_env("Walker2d-v99"), ("Walker2d-v99",)),
         (lambda: make_env("Walker2d-v5", gravity=3), ("Walker2d-v5", "gravity")),

@@ -199,11 +199,7 @@ def test_verdicts_and_certificates_are_not_those_of_the_environment_inside(monke
     assert certificate is None and "TransformAction" in reason
 
 
-SPOILING = {
-    "TransformAction": with_actions(lambda a: a + 0.2),
-    "LeanLeft": LeanLeft,
-    "Smooth": Smooth,
-}
+SPOILING = {"TransformAction": with_actions(lambda a: a + 0.2), "LeanLeft": LeanLeft, "Smooth": Smooth}
 
 
 @pytest.mark.parametrize(("name", "wrap"), SPOILING.items(), ids=SPOILING)

@@ -9,14 +9,7 @@ import torch
 from registry import generator
 from torch.nn import functional as F
 
-from rppdyn.equivariance import (
-    discrete_inconsistency,
-    eq_t,
-    eq_t_frac,
-    expected_group_sample,
-    images,
-    lie_derivative,
-)
+from rppdyn.equivariance import discrete_inconsistency, eq_t, eq_t_frac, expected_group_sample, images, lie_derivative
 
 X = torch.randn(6, 2, 32, 32, generator=generator(0), dtype=torch.float64)
 

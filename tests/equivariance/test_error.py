@@ -138,10 +138,7 @@ def test_a_broken_function_without_a_derivative_has_the_same_lie_derivative():
 
 def test_a_function_may_write_into_its_input():
     x, G = X.clone(), O(3)
-    for rewriting, pure in (
-        (torch.nn.ReLU(inplace=True), torch.nn.ReLU()),
-        (lambda x: x.mul_(2.0), lambda x: 2.0 * x),
-    ):
+    for rewriting, pure in ((torch.nn.ReLU(inplace=True), torch.nn.ReLU()), (lambda x: x.mul_(2.0), lambda x: 2.0 * x)):
         for measure in (
             lambda f: equivariance_error(f, V(G), V(G), x).mean,
             lambda f: error_by_input(f, V(G), V(G), x, ["x", "y", "z"])["x, y, z"],

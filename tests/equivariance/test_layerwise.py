@@ -7,14 +7,7 @@ import torch
 from registry import generator
 from torch import nn
 
-from rppdyn.equivariance import (
-    Layer,
-    images,
-    layers_of,
-    layerwise_difference,
-    layerwise_lie_derivative,
-    lie_derivative,
-)
+from rppdyn.equivariance import Layer, images, layers_of, layerwise_difference, layerwise_lie_derivative, lie_derivative
 from rppdyn.groups import SO, D, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, merge
 from rppdyn.reps import Scalar, T, V

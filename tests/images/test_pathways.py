@@ -12,13 +12,7 @@ from refusals import refused
 from registry import generator
 from torch.func import functional_call, vmap
 
-from rppdyn.images import (
-    Convolution,
-    FactoredFullyConnected,
-    FullyConnected,
-    RelaxedImageLayer,
-    SparseFullyConnected,
-)
+from rppdyn.images import Convolution, FactoredFullyConnected, FullyConnected, RelaxedImageLayer, SparseFullyConnected
 from rppdyn.images.pathways import circular_pad
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import negative_log_prior

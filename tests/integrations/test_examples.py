@@ -62,13 +62,7 @@ def test_the_point_trains_with_its_symmetry(tmp_path, monkeypatch, spec):
     for name in ("point.py", spec):
         shutil.copy(EXAMPLES / name, tmp_path)
     monkeypatch.chdir(tmp_path)
-    words = (
-        "env=point:Point-v0",
-        f"env.spec={spec}",
-        "model=rpp",
-        "model.hidden=8",
-        "callbacks=point:StopWhenNear",
-    )
+    words = ("env=point:Point-v0", f"env.spec={spec}", "model=rpp", "model.hidden=8", "callbacks=point:StopWhenNear")
     small = (
         "total_steps=120",
         "agent.learning_starts=100",

@@ -126,7 +126,7 @@ def test_an_agent_with_vectors(code):
 
 
 def test_an_agent_of_a_robot(code):
-    assert main(["train-agent", "env=Swimmer-v5", *AGENT]) == 0
+    assert main(["train-agent", "env=Swimmer-v5", "env.kwargs.max_episode_steps=150", *AGENT]) == 0
     found = discover.run(
         DiscoverConfig(what="agent", episodes=1, states=100, blocks="slider1 velocity+slider2 velocity")
     ).found

@@ -99,10 +99,7 @@ def test_metrics_of_one_run_have_a_colour_each(tmp_path):
 
 
 def test_small_numbers_are_drawn_as_they_are_and_zeros_are_named(tmp_path):
-    run = make_agent(
-        tmp_path / "a",
-        steps=(),
-    )
+    run = make_agent(tmp_path / "a", steps=())
     folder = RunFolder.open(run)
     for i in range(9, 15):
         folder.metrics.append(

@@ -64,13 +64,6 @@ def test_what_takes_long_beside_training_shows_how_far_it_is(tmp_path, monkeypat
         assert [stage for stage in ("data", "test rollouts") if f"{stage} 100%" in said] == stages
 
 
-def test_the_commit_is_that_which_the_process_began_with(tmp_path, monkeypatch):
-    config = regression(tmp_path / "run", "model=mlp", "optimiser.epochs=1")
-    monkeypatch.setattr("rppdyn.runs.session.provenance", lambda: {"begun": config.folder().exists()})
-    fit_regression.run(config)
-    assert RunFolder.open(config.run_dir).result()["provenance"] == {"begun": False}
-
-
 def test_initial_weights_are_not_the_training_inputs(tmp_path):
     for task in ("lorentz", "inertia"):
         made = fit_regression.Regression(regression(tmp_path, f"task={task}", "model=rpp"))

@@ -58,25 +58,13 @@ def result(config):
     return result
 
 
-def test_the_commit_is_that_which_the_process_began_with(tmp_path, monkeypatch):
-    config = compose.composed("train_agent", [*WORDS, f"run_dir={tmp_path / 'run'}"])
-    monkeypatch.setattr(
-        "rppdyn.runs.session.provenance", lambda: {"records": len(RunFolder(config.run_dir).metrics.last())}
-    )
-    train_agent.run(config)
-    assert RunFolder.open(config.run_dir).result()["provenance"] == {"records": 0}
-
-
 def test_the_result_says_what_was_reached(config, result):
     assert (result.steps, result.interrupted, result.run) == (50, False, config.run_dir)
-    assert result.metrics["step"] == 50
-    assert "50 of 50 steps" in str(result)
-
-
-def test_an_evaluation_before_the_last_step_is_said_to_be_one(result):
-    text = str(replace(result, steps=73, interrupted=True))
-    assert "episodes, at step 50)" in text
-    assert "at step" not in str(result)
+    assert result.metrics["step"] == 50 and "50 of 50 steps" in str(result) and "at step" not in str(result)
+    assert "episodes, at step 50)" in str(replace(result, steps=73, interrupted=True))
+    for name, value, shown in (("equivariance/policy", None, "policy vacuous"), ("eval/return_mean", 0.03874, " 0.0387 "),
+                               ("eval/return_mean", 131.04, " 131.0 "), ("eval/return_mean", -2.5, " -2.5 ")):  # fmt: skip
+        assert shown in str(replace(result, metrics=result.metrics | {name: value}))
 
 
 def test_several_seeds_have_a_few_lines_together(result):
@@ -84,17 +72,11 @@ def test_several_seeds_have_a_few_lines_together(result):
         replace(result, seed=s, metrics=result.metrics | {"eval/return_mean": r}) for s, r in enumerate((12.0, 30.0))
     ]
     lines = str(TrainManyResult(each, {2: ValueError("broke")})).splitlines()
-    assert lines[-4:-2] == ["seed 2: broke", "all 2 seeds"]
-    assert lines[-2] == "  mean return         21.0  (from 12.0 to 30.0)"
-    assert lines[-1] == f"  compare             rppdyn report {result.run} {result.run}"
+    assert lines[-4:-2] == ["seed 2: broke", "all 2 seeds"] and "21.0  (from 12.0 to 30.0)" in lines[-2]
+    assert lines[-1].endswith(f"rppdyn report {result.run} {result.run}")
     stopped = TrainManyResult([replace(one, interrupted=True) for one in each])
     assert str(stopped).endswith("go on with          the same command and --resume")
     assert str(TrainManyResult(each[:1])) == str(each[0])
-
-
-def test_a_vacuous_error_is_said_to_be_one(result):
-    text = str(replace(result, metrics={**result.metrics, "equivariance/policy": None}))
-    assert "policy vacuous" in text
 
 
 def test_evaluations_step_the_configured_environment(config, result):
@@ -113,17 +95,11 @@ def test_the_zip_is_the_same_agent(config, result):
     assert all(torch.equal(value, weights[name]) for name, value in loaded.policy.state_dict().items())
 
 
-def test_checkpoints_are_at_their_steps(result):
-    steps = [path.name for path in sorted((RunFolder(result.run).path / "checkpoints").iterdir())]
-    assert steps == ["step-000000000040", "step-000000000050"]
-
-
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b""])
-def test_a_damaged_policy_is_named(config, result, damage):
+def test_a_damaged_policy_is_named(config, result):
     folder = RunFolder.open(result.run)
     whole = folder.policy_file.read_bytes()
     try:
-        folder.policy_file.write_bytes(damage(whole))
+        folder.policy_file.write_bytes(whole[: len(whole) // 2])
         with pytest.raises(RunFolderError, match=r"policy\.pt is damaged: delete .*result\.json") as error:
             playing.evaluate(EvaluateAgentConfig(run=result.run, episodes=1))
         assert "\n" not in str(error.value)
@@ -138,16 +114,6 @@ def test_a_run_without_any_policy_is_refused(config, tmp_path):
         playing.evaluate(EvaluateAgentConfig(run=empty.run_dir, episodes=1))
 
 
-def test_a_folder_in_use_is_refused(config, result):
-    with RunFolder.open(result.run).lock(), pytest.raises(RunFolderError, match="another process"):
-        train_agent.run(replace(config, total_steps=60), resume=True)
-
-
-def test_fewer_steps_than_done_are_refused(config, result):
-    with pytest.raises(RunFolderError, match=r"total_steps=10: .* 50 already"):
-        train_agent.run(replace(config, total_steps=10), resume=True)
-
-
 def test_an_evaluation_leaves_training_as_it_was(config, tmp_path):
     """The same run with more evaluations ends with the same weights."""
 
@@ -158,11 +124,6 @@ def test_an_evaluation_leaves_training_as_it_was(config, tmp_path):
 
     often, seldom = weights(7, "often"), weights(1000, "seldom")
     assert all(torch.equal(often[name], seldom[name]) for name in often)
-
-
-def test_state_files_are_plain_json(result):
-    checkpoint = RunFolder(result.run).checkpoints.latest()
-    assert (checkpoint.path / "state.json").read_text() == '{"step": 50, "evaluated": 50}\n'
 
 
 def test_a_rollout_that_ends_beyond_the_last_step_finishes_the_run(config, tmp_path):
@@ -219,12 +180,6 @@ def test_the_target_entropy_reaches_the_agent(word, expected):
     assert (agent.settings().target_entropy, agent.max_gradient_norm) == (expected, 0.5)
 
 
-@pytest.mark.parametrize("value", ["null", "car", "nan", "[1]"])
-def test_an_impossible_target_entropy_is_named(value):
-    with pytest.raises(ValueError, match=r"agent\.target_entropy=.*: must be 'auto', or a"):
-        compose.composed("train_agent", [*WORDS, f"agent.target_entropy={value}"])
-
-
 def test_a_finished_run_that_goes_on_is_unfinished_again(config, result, tmp_path, monkeypatch):
     first = replace(config, run_dir=str(tmp_path / "run"))
     shutil.copytree(result.run, first.run_dir)
@@ -243,17 +198,6 @@ def test_a_finished_run_that_goes_on_is_unfinished_again(config, result, tmp_pat
     assert played.source == "policy of the checkpoint at step 60"  # and not the earlier end's
 
 
-def test_a_finished_run_without_checkpoints_is_not_begun_anew(config, result, tmp_path):
-    first = replace(config, run_dir=str(tmp_path / "run"))
-    shutil.copytree(result.run, first.run_dir)
-    folder = RunFolder.open(first.run_dir)
-    shutil.rmtree(folder.path / "checkpoints")
-    kept = folder.metrics.path.read_bytes(), folder.policy_file.read_bytes()
-    with pytest.raises(RunFolderError, match="trained to its end and has no checkpoints"):
-        train_agent.run(replace(first, total_steps=100), resume=True)
-    assert folder.result() is not None and kept == (folder.metrics.path.read_bytes(), folder.policy_file.read_bytes())
-
-
 def test_a_run_that_was_killed_before_its_first_checkpoint_ends_as_if_it_had_not_been(config, result, tmp_path, caplog):
     first = replace(config, run_dir=str(tmp_path / "run"))
     shutil.copytree(result.run, first.run_dir)
@@ -267,13 +211,6 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_ends_as_if_it_had_not
     assert folder.metrics.path.read_text() == "".join(lines) and again.metrics == result.metrics
     steps = [[record["step"] for record in read_metrics(of.path)] for of in (folder.timing, folder.metrics)]
     assert steps[0] == steps[1]
-
-
-def test_small_returns_are_shown_too(result):
-    for value, shown in ((0.03874, "0.0387"), (131.04, "131.0"), (0.0, "0.0"), (-2.5, "-2.5")):
-        assert f"mean return         {shown}  " in str(
-            replace(result, metrics=result.metrics | {"eval/return_mean": value})
-        )
 
 
 def test_a_run_whose_metrics_were_lost_is_measured_anew(tmp_path, caplog):
@@ -404,7 +341,8 @@ def test_a_certified_variance_is_written_once_and_neither_resuming_nor_evaluatin
 
 def test_an_exact_certificate_makes_a_strict_network_and_says_so(tmp_path, caplog, monkeypatch):
     monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))
-    words = [*WORDS, "env=Swimmer-v5", "model.free_variance=certified", f"run_dir={tmp_path / 'run'}", "total_steps=25"]
+    words = [*WORDS, "env=Swimmer-v5", "env.kwargs.max_episode_steps=50", "model.free_variance=certified",
+             f"run_dir={tmp_path / 'run'}", "total_steps=25"]  # fmt: skip
     result = train_agent.run(compose.composed("train_agent", words))
     assert "networks are strict" in caplog.text and "takes some seconds" in caplog.text
     assert stored(tmp_path / "run", "certified_variance") == 0 and "without a free pathway" in str(result)
@@ -458,7 +396,7 @@ def test_learned_variances_go_on_bit_identically_and_the_actor_has_them(tmp_path
     "how", [["model.free_variance=learned", "model.learn_every=15"], ["model.free_variance=1e-3", "model.widen=300"]]
 )
 def test_several_seeds_move_variances_as_each_would_alone(tmp_path, monkeypatch, how):
-    words = [*WORDS, *WALKER, *how, "threads=1"]
+    words = [*WORDS, *how, "threads=1"]
     train_agent.run_many(compose.composed("train_agent", [*words, "seeds=2", f"run_dir={tmp_path / 'both'}"]))
     train_agent.run(compose.composed("train_agent", [*words, "seed=1", f"run_dir={tmp_path / 'alone'}"]))
     both, alone = (
@@ -537,8 +475,7 @@ def test_several_seeds_at_once_are_the_runs_they_would_be_alone(tmp_path, monkey
     words = [*WORDS, f"runs_root={tmp_path / 'many'}", "seeds=2", "workers=true"]
     workers = []
     monkeypatch.setattr(
-        "rppdyn.jobs.train_agent.WorkerEnv",
-        lambda build, count: workers.append(build) or DummyVecEnv([build] * count),
+        "rppdyn.jobs.train_agent.WorkerEnv", lambda build, count: workers.append(build) or DummyVecEnv([build] * count)
     )
     evaluations = train_agent.Evaluations
     here = lambda config, spec: evaluations(replace(config, workers=False), spec)  # noqa: E731

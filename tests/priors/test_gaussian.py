@@ -55,10 +55,7 @@ def test_the_sum_of_the_pathways_has_the_covariance_of_the_paper():
     Q = (V(G) >> V(G)).equivariant_basis()
     prior = MultivariateNormal(torch.zeros(9).double(), a * Q @ Q.T + b * torch.eye(9))
     beta, B = (torch.randn(4000, *shape, generator=generator(), dtype=torch.float64) for shape in ((2,), (3, 3)))
-    weights = {
-        "equivariant.weight": a**0.5 * beta / layer.equivariant.weight_map.scale,
-        "free.weight": b**0.5 * B,
-    }
+    weights = {"equivariant.weight": a**0.5 * beta / layer.equivariant.weight_map.scale, "free.weight": b**0.5 * B}
     W = torch.func.vmap(lambda p: torch.func.functional_call(layer, p, (torch.eye(3).double(),)).T)(weights)
     torch.testing.assert_close(torch.cov(W.flatten(1).T), prior.covariance_matrix, rtol=0, atol=0.25)
 

@@ -99,6 +99,14 @@ def test_lost_records_are_told_of_and_measured_anew(tmp_path, caplog):
     assert "ends at step -1, and the run was evaluated at step 4: records are lost" in caplog.text
 
 
+def test_the_commit_is_that_which_the_process_began_with(tmp_path, monkeypatch):
+    settings = Settings(str(tmp_path / "run"))
+    monkeypatch.setattr("rppdyn.runs.session.provenance", lambda: {"begun": settings.folder().exists()})
+    with Session(settings) as run:
+        Counter().run(run, 1)
+    assert run.folder.result()["provenance"] == {"begun": False}
+
+
 def test_one_process_at_a_time_and_no_beginning_anew_after_the_end(tmp_path):
     settings = Settings(str(tmp_path / "run"))
     with Session(settings) as first, Session(settings) as second:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import logging
+from functools import cache
 
 import gymnasium as gym
 import numpy as np
@@ -113,6 +114,7 @@ def test_what_may_be_meant_is_warned_of(change, said, caplog):
     assert said in caplog.text
 
 
+@cache
 def ball(restitution=0.95, step=0.02):
     every = []
     for height in np.linspace(0.2, 0.5, 8):
@@ -128,6 +130,7 @@ def ball(restitution=0.95, step=0.02):
     return every, step
 
 
+@cache
 def hopper():
     every = []
     for seed in range(4):
@@ -142,6 +145,7 @@ def hopper():
     return every, env.unwrapped.dt
 
 
+@cache
 def double_pendulum():
     """Positions, and momenta of masses of 1, which are velocities."""
     data = load_trajectories(Pendulum(), n_train=2, n_validation=2, n_test=6, cache=False)
@@ -171,6 +175,7 @@ def test_honest_logs_are_taken_without_a_word(source, distortion, caplog):
     assert not caplog.text
 
 
+@pytest.mark.unchecked
 def test_rows_are_those_of_the_file_and_the_run_keeps_what_it_unwrapped(tmp_path, monkeypatch, capsys, caplog):
     monkeypatch.chdir(tmp_path)
     with open("own.csv", "w", newline="") as file:
