@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+import io
+import json
+import pathlib
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,7 +16,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import MaybeCallback
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.vec_env import (
     VecCheckNan,
     VecEnv,
@@ -20,31 +24,26 @@ from stable_baselines3.common.vec_env import (
     VecMonitor,
     VecNormalize,
     VecVideoRecorder,
+    unwrap_vec_normalize,
 )
 
+from rppdyn.agents import checkpoint
 from rppdyn.agents.measures import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
 from rppdyn.agents.policy import certified_arguments
 from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.envs.catalogue import single_environment
 from rppdyn.envs.certification.evidence import require_symmetric_wrappers
 from rppdyn.envs.mirror import plain_spec
-from rppdyn.envs.wrappers import dictionary_of
 from rppdyn.errors import DivergedError
 from rppdyn.runs.files import not_finite
 
-LARGEST = float(np.finfo(np.float32).max)
+MAX_ENTRY = float(np.finfo(np.float32).max)
 """Entries of observations, which networks take in single precision."""
 
 LOST = "what is learned from it would be lost, so the environment must return numbers alone"
 SMALLER = "start again with a smaller learning_rate, or rewards of a smaller scale"
 
-INSTEAD = {
-    "optimizer_class": "Adam, with optimizer_kwargs=",
-    "features_extractor_class": "the spec's own features",
-}
-"""Arguments of stable-baselines3's policies, and their counterparts here."""
-
-HARMLESS = (VecNormalize, VecMonitor, VecCheckNan, VecVideoRecorder)
+HARMLESS_WRAPPERS = (VecNormalize, VecMonitor, VecCheckNan, VecVideoRecorder)
 """Vectorised wrappers that leave actions and observations alone, VecNormalize where `check_wrapper` lets it pass."""
 
 
@@ -53,7 +52,7 @@ class SymmetricAgent(BaseAlgorithm):
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]]
     policy: Any  # a SymmetricPolicy; each algorithm declares its own
-    _keys: Sequence[str] = ()  # of the dictionaries that observations are flattened from, in their order
+    policy_class: Any  # its class
     fresh_episodes = False  # whether captures leave out environments, whose episodes then begin anew
     _pending_log: dict[str, Any]  # log entries of a restored run that were not written yet
 
@@ -72,6 +71,76 @@ class SymmetricAgent(BaseAlgorithm):
             "policy": policy_equivariance_error(self, observations),
             "critic": critic_equivariance_error(self, observations, actions),
         }
+
+    def identity(self) -> dict[str, Any]:
+        """Settings that must agree between a captured agent and one that continues it, or between agents trained together."""
+        networks = {key: value for key, value in self.policy._arguments.items() if key != "spec"}
+        return {
+            "spec": self.spec.digest,
+            "policy_kwargs": json.dumps(networks, sort_keys=True, default=str),
+            "n_envs": self.n_envs,
+        }
+
+    def capture(self) -> dict[str, Any]:
+        """Everything that an exact continuation needs, as tensors, numbers, strings, lists and dictionaries.
+
+        `torch.save(agent.capture(), path)` is readable with `weights_only=True`. Tensors are copies. Taken in a callback
+        or between calls of `learn`, of PPO between rollouts; continue with
+
+            agent.restore(data); agent.learn(total - agent.num_timesteps, reset_num_timesteps=False)
+
+        Raises:
+            ValueError: an environment, wrapper or action noise whose state can't be captured, or a rollout of PPO under way.
+            DivergedError: weights, an optimiser's state or transitions that are not finite, from which nothing can go on.
+        """
+        return checkpoint.capture(self)
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Continue from what `capture` returned, in an agent built with the same arguments and environment.
+
+        Sets the state of NumPy's, torch's and Python's global generators too, since stable-baselines3 draws from them. Settings
+        that may change in training (discount, learning rate and its like) are this agent's: the continuation is exact where
+        they are the same.
+
+        Raises:
+            ValueError: the data is of an agent with another `identity`, precision, or kind of temperature (learned or fixed);
+                the message says in what it differs.
+        """
+        checkpoint.restore(self, data)
+
+    @abstractmethod
+    def _capture_own(self) -> dict[str, Any]:
+        """The parts of the state that other algorithms don't have."""
+
+    @abstractmethod
+    def _restore_own(self, data: dict[str, Any]) -> None:
+        """Put these parts in place."""
+
+    @classmethod
+    def load(cls, path: str | pathlib.Path | io.BufferedIOBase, *args: Any, **kwargs: Any) -> Self:
+        """Load a saved agent; arguments as in stable-baselines3. Neither environment nor model file is needed.
+
+        Raises:
+            ValueError: the file is truncated, or no saved agent of this class; settings that a new agent can't have either, or
+                what the saved networks were built for, such as a spec.
+        """
+        if kwargs.pop("spec", None) is not None:
+            raise ValueError(f"spec= is for new agents, the one in {path} has that of its networks: leave it out")
+        with checkpoint.reading(path, cls, kwargs):
+            agent = super().load(path, *args, **kwargs)
+        warn_of_another_robot(agent)
+        return agent
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """Change the environment; arguments as in stable-baselines3.
+
+        Raises:
+            ValueError: a VecNormalize that scales observations.
+        """
+        if isinstance(env, VecEnv):
+            check_wrapper(unwrap_vec_normalize(env))
+        super().set_env(env, force_reset)
+        warn_of_another_robot(self)
 
     def learn(self, *args: Any, **kwargs: Any) -> Self:
         """Train; arguments as in stable-baselines3.
@@ -101,12 +170,6 @@ class SymmetricAgent(BaseAlgorithm):
         if (name := not_finite(super().get_parameters() if data is None else data, "")) is not None:
             raise DivergedError(f"training diverged: {name} is not finite at step {self.num_timesteps}; {SMALLER}")
 
-    def predict(self, observation: Any, *args: Any, **kwargs: Any) -> tuple[NDArray, tuple[NDArray, ...] | None]:
-        """Choose actions; arguments as in stable-baselines3. A dictionary is flattened as in training."""
-        if isinstance(observation, Mapping) and observation.keys() == set(self._keys):
-            observation = np.concatenate([observation[key] for key in self._keys], axis=-1)
-        return super().predict(observation, *args, **kwargs)
-
     def _find_symmetry(self, spec: SymmetrySpec | None, needs_one: bool = False) -> None:
         """Put the environment's symmetry, and what its certificate says, into the policy's arguments.
 
@@ -114,14 +177,13 @@ class SymmetricAgent(BaseAlgorithm):
             needs_one: what is learned needs a symmetry, whatever the networks are.
         """
         check_wrapper(self._vec_normalize_env)
-        if self.env is not None and hasattr(self.env, "envs"):
-            self._keys = list(dictionary_of(self.env.envs[0]) or ())
         if spec is None and "spec" not in self.policy_kwargs:
             spec = spec_of(self.env, needs_one or self.policy_kwargs.get("model") != "mlp")
         elif spec is None:
             data = self.policy_kwargs["spec"]
             spec = data if isinstance(data, SymmetrySpec) else SymmetrySpec.from_dict(dict(data))
-        self.policy_kwargs = certified_arguments(self.policy_kwargs | {"spec": spec.to_dict()}, self.env, spec)
+        arguments = self.policy_kwargs | {"spec": spec.to_dict()}
+        self.policy_kwargs = certified_arguments(self.policy_class, arguments, self.env, spec)
 
     def _setup_learn(
         self,
@@ -143,8 +205,8 @@ class SymmetricAgent(BaseAlgorithm):
         return [*super()._excluded_save_params(), "_pending_log"]
 
 
-def check_arguments(agent: type[SymmetricAgent], policy: Any, spec: Any, arguments: Mapping[str, Any]) -> None:
-    """Refuse policies that an agent hasn't, arguments that its policy hasn't, and specs that are none."""
+def check_policy(agent: type[SymmetricAgent], policy: Any, spec: Any) -> None:
+    """Refuse policies that an agent hasn't, and specs that are none."""
     aliases = agent.policy_aliases
     if isinstance(policy, str) and policy not in aliases:
         raise ValueError(f"policy={policy!r}: choose {' or '.join(map(repr, aliases))}, or a subclass of it")
@@ -157,13 +219,6 @@ def check_arguments(agent: type[SymmetricAgent], policy: Any, spec: Any, argumen
         )
     if spec is not None and not isinstance(spec, SymmetrySpec):
         raise ValueError(f"spec={spec!r} is no SymmetrySpec; make one with symmetry_spec or mirror_spec of rppdyn.envs")
-    known = inspect.signature(kind).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
-        return
-    for name in arguments:
-        if name not in known:
-            there = INSTEAD.get(name, f"one of {', '.join(list(known)[3:])}")
-            raise ValueError(f"policy_kwargs has {name}, which {kind.__name__} hasn't: it has {there}")
 
 
 def check_wrapper(wrapper: VecNormalize | None) -> None:
@@ -183,7 +238,7 @@ def check_wrappers(env: VecEnv, spec: SymmetrySpec) -> None:
             environments' own that spoils the symmetry, see `rppdyn.envs.certification.evidence`.
     """
     while isinstance(env, VecEnvWrapper):
-        if type(env) not in HARMLESS:
+        if type(env) not in HARMLESS_WRAPPERS:
             raise ValueError(
                 f"{spec.env_id}: its symmetry is derived from the environment inside the wrapper {type(env).__name__}, which "
                 "may change what it acts on: take it off, or pass spec= for what the agent sees"
@@ -215,8 +270,20 @@ def check_observations(observations: NDArray, spec: SymmetrySpec, where: Callabl
         observations: (n_envs, n).
         where: the environment of an index, and the step.
     """
-    if (np.abs(observations) <= LARGEST).all():  # nan is not
+    if (np.abs(observations) <= MAX_ENTRY).all():  # nan is not
         return
-    env, entry = np.argwhere(~(np.abs(observations) <= LARGEST))[0]
+    env, entry = np.argwhere(~(np.abs(observations) <= MAX_ENTRY))[0]
     name, value = spec.obs_names[entry], observations[env, entry]
     raise ValueError(f"{where(env)}: observation {name!r} (entry {entry}) is {value:g}; {LOST}")
+
+
+def warn_of_another_robot(agent: SymmetricAgent) -> None:
+    """Warn where an agent that was made for one environment is given another, which stable-baselines3 tells by spaces alone."""
+    for stock in agent.env.get_attr("spec") if agent.env is not None else ():
+        if stock is not None and not agent.spec.is_of(stock.id):
+            warnings.warn(
+                f"the agent's symmetry is that of {agent.spec.env_id}, and it is given {stock.id}, whose entries are others: "
+                "make a new agent, with a spec of its own",
+                stacklevel=3,
+            )
+            return

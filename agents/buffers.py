@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor
 
-from rppdyn.agents.goals import HindsightBuffer
 from rppdyn.agents.networks import draw_noise, new_generator
 from rppdyn.agents.update import with_features
 from rppdyn.envs import SymmetrySpec
@@ -182,15 +181,12 @@ def capture(buffer: ReplayBuffer) -> dict[str, Any]:
     Raises:
         ValueError: the buffer keeps transitions in another way than stable-baselines3's usual one.
     """
-    is_known = isinstance(buffer, HindsightBuffer) or not isinstance(buffer, DictReplayBuffer)
-    if not is_known or buffer.optimize_memory_usage or getattr(buffer, "copy_info_dict", False):
+    if not isinstance(buffer, ReplayBuffer) or buffer.optimize_memory_usage:
         raise ValueError(f"the state of {type(buffer).__name__} with these options can't be captured; use ReplayBuffer")
-    rows = {name: torch.from_numpy(array[: buffer.size()].copy()) for name, array in _arrays(buffer).items()}
-    random: dict[str, Any] = {}
+    rows = {name: torch.from_numpy(getattr(buffer, name)[: buffer.size()].copy()) for name in TRANSITIONS}
+    random = {}
     if isinstance(buffer, RowReplayBuffer):
         random = {"device": buffer.generator.device.type, "random": buffer.generator.get_state()}
-    if isinstance(buffer, HindsightBuffer):
-        random = {"episodes": torch.from_numpy(buffer._current_ep_start.copy())}
     return {"pos": buffer.pos, "full": buffer.full, "rows": rows} | random
 
 
@@ -201,31 +197,22 @@ def restore(buffer: ReplayBuffer, data: Mapping[str, Any]) -> None:
         if data.get("device") == buffer.generator.device.type:  # of another, the stream is another, too
             buffer.generator.set_state(data["random"])
     else:
-        arrays = _arrays(buffer)
         for name, rows in data["rows"].items():
-            arrays[name][: len(rows)] = rows.numpy()
+            getattr(buffer, name)[: len(rows)] = rows.numpy()
         buffer.pos, buffer.full = data["pos"], data["full"]
-        if isinstance(buffer, HindsightBuffer):
-            buffer._current_ep_start[:] = data["episodes"].numpy()
 
 
-def _arrays(buffer: ReplayBuffer) -> dict[str, NDArray]:
-    if isinstance(buffer, HindsightBuffer):
-        return buffer.arrays()
-    return {name: getattr(buffer, name) for name in TRANSITIONS}
-
-
-POOL = 64
+POOL_SIZE = 64
 """Elements that stand for a continuous group."""
 
-WORD = 8
+FACTORS_PER_ELEMENT = 8
 """Samples whose product is one of them: `Group.samples` favours small angles, a product of eight hardly does."""
 
 
-class GroupImages:
+class GroupMatrices:
     """Elements of a spec's group, the identity first, as matrices on features and on actions.
 
-    All elements of a finite group; of an infinite one `POOL`, always the same.
+    All elements of a finite group; of an infinite one `POOL_SIZE`, always the same.
 
     Args:
         spec: the symmetry.
@@ -237,8 +224,8 @@ class GroupImages:
         if group.order is not None:
             elements = group.elements()
         else:
-            factors = group.samples(WORD * (POOL - 1), torch.Generator().manual_seed(0))
-            factors = factors.view(WORD, POOL - 1, group.d, group.d)
+            factors = group.samples(FACTORS_PER_ELEMENT * (POOL_SIZE - 1), torch.Generator().manual_seed(0))
+            factors = factors.view(FACTORS_PER_ELEMENT, POOL_SIZE - 1, group.d, group.d)
             elements = torch.cat([torch.eye(group.d, dtype=group.dtype)[None], reduce(torch.matmul, factors.unbind())])
         self.elements = elements
         self.obs_maps = spec.obs_rep.rho(elements).to(like)
@@ -306,7 +293,7 @@ class BatchSampler:
         self.agent = agent
         self.generator = new_generator()
         self.numpy = np.random.MT19937(int(np.random.randint(2**63 - 1)))  # noqa: NPY002  as stable-baselines3 seeds it
-        self._images: GroupImages | None = None  # made for the first batch that needs them
+        self._images: GroupMatrices | None = None  # made for the first batch that needs them
 
     def sample(self, batch_size: int) -> dict[str, Tensor]:
         """Draw transitions, and noise for the policy's actions there and after them, (B, m)."""
@@ -373,9 +360,9 @@ class BatchSampler:
         return buffer.generator.device.type == agent.device.type
 
     @property
-    def images(self) -> GroupImages:
+    def images(self) -> GroupMatrices:
         """Random images of features and actions, in the features' device and dtype."""
         like = self.agent.policy.features_extractor.like
         if self._images is None or self._images.obs_maps.dtype != like.dtype:
-            self._images = GroupImages(self.agent.spec, like)
+            self._images = GroupMatrices(self.agent.spec, like)
         return self._images

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +24,25 @@ NARROW = 1e-7
 """The free variances from which widening begins: practically a strict network."""
 
 
-class LearnVariances(BaseCallback):
+class PeriodicCallback(BaseCallback):
+    """Calls `update` when the number of environment steps passes a multiple of `every`, and logs what that returns."""
+
+    model: RPPSAC
+    every: int
+
+    def _on_step(self) -> bool:
+        before = self.num_timesteps - self.training_env.num_envs
+        if self.num_timesteps // self.every > before // self.every:
+            for name, value in self.update().items():
+                self.logger.record(f"variance/{name}", value)
+        return True
+
+    def update(self) -> dict[str, float]:
+        """Change the agent; returns numbers for the log."""
+        raise NotImplementedError
+
+
+class LearnVariances(PeriodicCallback):
     r"""Move the prior variances of the critics' pathways towards those of largest marginal likelihood; the actor's follow.
 
         agent.learn(100_000, callback=LearnVariances(every=2000))
@@ -50,8 +69,6 @@ class LearnVariances(BaseCallback):
         ValueError: a number that is not positive, or a rate above 1.
     """
 
-    model: RPPSAC
-
     def __init__(self, every: int = 2000, data: int = 512, rate: float = 0.5):
         super().__init__()
         _require_positive(every=every, data=data, rate=rate)
@@ -59,16 +76,11 @@ class LearnVariances(BaseCallback):
             raise ValueError(f"rate={rate} must be 1 or less: the share of the way to the new variances")
         self.every, self.data, self.rate = every, data, rate
 
-    def _on_step(self) -> bool:
-        before = self.num_timesteps - self.training_env.num_envs
-        if self.model._n_updates and self.num_timesteps // self.every > before // self.every:
-            for name, value in self.update().items():
-                self.logger.record(f"variance/{name}", value)
-        return True
-
     def update(self) -> dict[str, float]:
         """Move the variances once; returns log10 of them, and effective numbers of parameters, by network, layer, pathway."""
         agent = self.model
+        if not agent._n_updates:
+            return {}
         batch = with_features(agent.sampler.transitions(self.data), agent.policy.features_extractor)
         x = torch.cat([batch["features"], batch["actions"]], -1)
         moved: dict[str, float] = {}
@@ -112,7 +124,7 @@ class LearnVariances(BaseCallback):
         return moved
 
 
-class WidenVariances(BaseCallback):
+class WidenVariances(PeriodicCallback):
     r"""Widen the free pathways' prior variances from narrow ones to the policy's, on a straight line of their logarithms.
 
         agent.learn(100_000, callback=WidenVariances(50_000))
@@ -129,8 +141,6 @@ class WidenVariances(BaseCallback):
         ValueError: a number that is not positive.
     """
 
-    model: RPPSAC
-
     def __init__(self, steps: int, start: float = NARROW, every: int = 250):
         super().__init__()
         _require_positive(steps=steps, start=start, every=every)
@@ -139,32 +149,25 @@ class WidenVariances(BaseCallback):
     def _on_training_start(self) -> None:
         self.update()
 
-    def _on_step(self) -> bool:
-        before = self.num_timesteps - self.training_env.num_envs
-        if self.num_timesteps // self.every > before // self.every:
-            self.update()
-        return True
-
-    def update(self) -> None:
+    def update(self) -> dict[str, float]:
         """Give free pathways the variances of this step, which the last multiple of `every` decides."""
-        agent, arguments = self.model, self.model.policy._arguments
-        if "groups" in arguments:
+        agent, options = self.model, self.model.policy.options
+        if options.groups is not None:
             raise ValueError(
                 "WidenVariances with groups: their variances are given one by one; use LearnVariances, or neither"
             )
         share = min(agent.num_timesteps // self.every * self.every / self.steps, 1.0)
-        critic = arguments["critic_free_variance"]
-        critic = arguments["free_variance"] if critic is None else critic
-        optimiser = agent.critic.optimizer
-        for net in agent.critic.q_networks:
-            self._widen(net, critic, share, optimiser)
-        if agent.critic_target is not agent.critic:
-            for net in agent.critic_target.q_networks:
-                self._widen(net, critic, share, None)
-        self._widen(agent.actor.net, arguments["free_variance"], share, agent.actor.optimizer)
+        last = {who: options.prior(who)["free_variance"] for who in ("actor", "critic")}
+        targets = () if agent.critic_target is agent.critic else agent.critic_target.q_networks
+        self._widen([agent.actor.net], last["actor"], share, agent.actor.optimizer)
+        self._widen(agent.critic.q_networks, last["critic"], share, agent.critic.optimizer)
+        self._widen(targets, last["critic"], share, None)
+        return {}
 
-    def _widen(self, net: RPPEMLP, last: float, share: float, optimiser: torch.optim.Optimizer | None) -> None:
-        for free in (pathway for *_, pathway in named_pathways(net) if pathway.is_free):
+    def _widen(
+        self, nets: Iterable[RPPEMLP], last: float, share: float, optimiser: torch.optim.Optimizer | None
+    ) -> None:
+        for free in (pathway for net in nets for *_, pathway in named_pathways(net) if pathway.is_free):
             first = math.log(min(self.start, last))
             free.log_variance.fill_(first + share * (math.log(last) - first))
             free.follow_variance(optimiser)

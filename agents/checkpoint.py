@@ -1,24 +1,26 @@
-"""The whole state of a training agent as plain data, for runs that continue bit-identically."""
+"""The whole state of a training agent as plain data, for runs that continue bit-identically; and files of saved agents."""
 
 from __future__ import annotations
 
 import copy
-import json
+import pathlib
+import zipfile
 from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from stable_baselines3.common.noise import NormalActionNoise
 from torch import Tensor
 
-from rppdyn.agents import buffers
 from rppdyn.envs import capture_state, restore_state
 from rppdyn.runs.workers import GlobalStates
 
 if TYPE_CHECKING:
-    from rppdyn.agents.ppo import RPPPPO
-    from rppdyn.agents.sac import RPPSAC
+    from stable_baselines3.common.base_class import BaseAlgorithm
+
+    from rppdyn.agents.base import SymmetricAgent
 
 FORMAT = 1
 COUNTERS = (
@@ -36,72 +38,60 @@ LEARNED = ("parameters", "variables", "observed", "replay")
 OBSERVED = ("_last_obs", "_last_original_obs", "_last_episode_starts", "_discounted_returns")
 
 
-def capture(agent: RPPSAC) -> dict[str, Any]:
-    """Capture an agent's state, see `RPPSAC.capture`."""
-    if agent.action_noise is not None and not isinstance(agent.action_noise, NormalActionNoise):
-        raise ValueError(f"the state of {agent.action_noise!r} can't be captured; use NormalActionNoise or none")
+def capture(agent: SymmetricAgent) -> dict[str, Any]:
+    """Capture an agent's state, see `SymmetricAgent.capture`."""
     _, variables = agent._get_torch_save_params()
-    data = capture_common(agent)
-    data["variables"] = {name: getattr(agent, name).detach().clone() for name in variables}
-    data["replay"] = buffers.capture(agent.replay_buffer)
-    data["random"] |= {
-        "update": agent.sampler.generator.get_state(),
-        "actor": agent.actor.generator.get_state(),
-        "draws": _plain(agent.sampler.numpy.state),
+    own = agent._capture_own()
+    random = {
+        **{name: plain(state) for name, state in GlobalStates.now()._asdict().items()},
+        "action_space": plain(agent.action_space.np_random.bit_generator.state),
+        **own.pop("random", {}),
     }
-    agent.check_finite({name: data[name] for name in LEARNED})
+    fresh = agent.fresh_episodes
+    data = {
+        "format": FORMAT,
+        "identity": agent.identity(),
+        "parameters": plain(agent.get_parameters()),
+        "variables": {name: getattr(agent, name).detach().clone() for name in variables},
+        "counters": {name: getattr(agent, name) for name in COUNTERS if hasattr(agent, name)},
+        "observed": {} if fresh else {n: plain(getattr(agent, n)) for n in OBSERVED if hasattr(agent, n)},
+        "episodes": {name: plain(getattr(agent, name)) for name in ("ep_info_buffer", "ep_success_buffer")},
+        "random": random,
+        "log": _unwritten_log(agent),
+        "envs": None if agent.env is None or fresh else _in_one_place(plain(capture_state(agent.env))),
+        **own,
+    }
+    agent.check_finite({name: data[name] for name in LEARNED if name in data})
     return data
 
 
-def capture_common(agent: RPPSAC | RPPPPO) -> dict[str, Any]:
-    """Capture the parts of every agent's state: parameters, counters, last observation, random states, environments."""
-    return {
-        "format": FORMAT,
-        "identity": agent.identity(),
-        "parameters": _plain(agent.get_parameters()),
-        "counters": {name: getattr(agent, name) for name in COUNTERS if hasattr(agent, name)},
-        "observed": {}
-        if agent.fresh_episodes
-        else {n: _plain(getattr(agent, n)) for n in OBSERVED if hasattr(agent, n)},
-        "episodes": {name: _plain(getattr(agent, name)) for name in ("ep_info_buffer", "ep_success_buffer")},
-        "random": {
-            **{name: _plain(state) for name, state in GlobalStates.now()._asdict().items()},
-            "action_space": _plain(agent.action_space.np_random.bit_generator.state),
-        },
-        "log": _unwritten_log(agent),
-        "envs": None if agent.env is None or agent.fresh_episodes else _in_one_place(_plain(capture_state(agent.env))),
-    }
-
-
-def restore(agent: RPPSAC, data: dict[str, Any]) -> None:
-    """Restore an agent's state, see `RPPSAC.restore`."""
+@torch.no_grad()
+def restore(agent: SymmetricAgent, data: dict[str, Any]) -> None:
+    """Restore an agent's state, see `SymmetricAgent.restore`."""
     _check_alike(agent, data)
-    if set(data["variables"]) != set(agent._get_torch_save_params()[1]):
-        there, here = ("learned", "fixed") if agent.log_ent_coef is None else ("fixed", "learned")
-        raise ValueError(
-            f"the state was captured from an agent with a {there} temperature, this one's is {here} (ent_coef)"
-        )
-    _check_precision(agent, data, {name: getattr(agent, name) for name in data["variables"]})
-    with torch.no_grad():
-        for name, value in data["variables"].items():
-            getattr(agent, name).copy_(value)
-    buffers.restore(agent.replay_buffer, data["replay"])
+    for name, value in data.get("variables", {}).items():
+        getattr(agent, name).copy_(value)
+    agent._restore_own(data)
+    agent.set_parameters(copy.deepcopy(data["parameters"]), exact_match=True, device=agent.device)
+    for name, value in data["counters"].items():
+        setattr(agent, name, value)
+    for name, value in () if agent.fresh_episodes else data["observed"].items():
+        setattr(agent, name, arrays(value))
+    for name, value in data["episodes"].items():
+        setattr(agent, name, None if value is None else deque(value, maxlen=agent._stats_window_size))
+    agent._pending_log = dict(data["log"])
+    if agent.env is not None and not agent.fresh_episodes:
+        restore_state(agent.env, arrays(data["envs"]))
+        agent.env._reset_seeds()  # given at construction for the first reset, which is past
+        agent.env._reset_options()
     states = data["random"]
-    agent.sampler.generator.set_state(states["update"])
-    agent.actor.generator.set_state(states["actor"])
-    if "draws" in states:  # version 0.1 drew from NumPy's global generator
-        agent.sampler.numpy.state = _arrays(states["draws"])
-    _restore_common(agent, data)
+    agent.action_space.np_random.bit_generator.state = arrays(states["action_space"])
+    version, internal, gauss = states["python"]
+    GlobalStates((version, tuple(internal), gauss), arrays(states["numpy"]), states["torch"]).put()
 
 
-def restore_common(agent: RPPPPO, data: dict[str, Any]) -> None:
-    """Put what :func:`capture_common` returned in place."""
-    _check_alike(agent, data)
-    _check_precision(agent, data, {})
-    _restore_common(agent, data)
-
-
-def _check_alike(agent: RPPSAC | RPPPPO, data: dict[str, Any]) -> None:
+def _check_alike(agent: SymmetricAgent, data: dict[str, Any]) -> None:
+    """Refuse the state of another agent, before anything of it is in place."""
     if data.get("format") != FORMAT:
         raise ValueError(f"the agent's state has format {data.get('format')!r}, this version reads {FORMAT}")
     if agent.env is not None and data["envs"] is None:  # an earlier version could not capture it
@@ -111,11 +101,15 @@ def _check_alike(agent: RPPSAC | RPPPPO, data: dict[str, Any]) -> None:
     for key, here in agent.identity().items():
         if (there := data["identity"].get(key)) != here:
             raise ValueError(f"the state was captured from an agent with {key}={there}, this one has {here}")
-
-
-def _check_precision(agent: RPPSAC | RPPPPO, data: dict[str, Any], variables: dict[str, Tensor]) -> None:
-    there = data["parameters"]["policy"] | data.get("variables", {})
-    for name, value in (dict(agent.policy.named_parameters()) | variables).items():
+    _, variables = agent._get_torch_save_params()
+    captured = data.get("variables", {})
+    if set(captured) != set(variables):
+        states = ("learned", "fixed") if "log_ent_coef" in captured else ("fixed", "learned")
+        raise ValueError(
+            f"the state was captured from an agent with a {states[0]} temperature, this one's is {states[1]} (ent_coef)"
+        )
+    there = data["parameters"]["policy"] | captured
+    for name, value in (dict(agent.policy.named_parameters()) | {n: getattr(agent, n) for n in variables}).items():
         if there[name].dtype != value.dtype:
             raise ValueError(
                 f"the state was captured from an agent with {name} in {there[name].dtype}, this one's is in {value.dtype}: "
@@ -123,48 +117,7 @@ def _check_precision(agent: RPPSAC | RPPPPO, data: dict[str, Any], variables: di
             )
 
 
-def _restore_common(agent: RPPSAC | RPPPPO, data: dict[str, Any]) -> None:
-    agent.set_parameters(copy.deepcopy(data["parameters"]), exact_match=True, device=agent.device)
-    for name, value in data["counters"].items():
-        setattr(agent, name, value)
-    for name, value in () if agent.fresh_episodes else data["observed"].items():
-        setattr(agent, name, _arrays(value))
-    for name, value in data["episodes"].items():
-        setattr(agent, name, None if value is None else deque(value, maxlen=agent._stats_window_size))
-    agent._pending_log = dict(data["log"])
-    if agent.env is not None and not agent.fresh_episodes:
-        restore_state(agent.env, _arrays(data["envs"]))
-        agent.env._reset_seeds()  # given at construction for the first reset, which is past
-        agent.env._reset_options()
-    states = data["random"]
-    agent.action_space.np_random.bit_generator.state = _arrays(states["action_space"])
-    version, internal, gauss = states["python"]
-    GlobalStates((version, tuple(internal), gauss), _arrays(states["numpy"]), states["torch"]).put()
-
-
-def identity(agent: RPPSAC) -> dict[str, Any]:
-    """Settings that must agree, see `RPPSAC.identity`."""
-    return {
-        **common_identity(agent),
-        "buffer_size": agent.replay_buffer.buffer_size,
-        "replay_buffer": "ReplayBuffer"
-        if isinstance(agent.replay_buffer, buffers.RowReplayBuffer)
-        else type(agent.replay_buffer).__name__,
-        "train_freq": f"{agent.train_freq.frequency} {agent.train_freq.unit.value}",
-    }
-
-
-def common_identity(agent: RPPSAC | RPPPPO) -> dict[str, Any]:
-    """Symmetry, networks and number of environments."""
-    policy = {key: value for key, value in agent.policy._arguments.items() if key != "spec"}
-    return {
-        "spec": agent.spec.digest,
-        "policy_kwargs": json.dumps(policy, sort_keys=True, default=str),
-        "n_envs": agent.n_envs,
-    }
-
-
-def _unwritten_log(agent: RPPSAC | RPPPPO) -> dict[str, list]:
+def _unwritten_log(agent: SymmetricAgent) -> dict[str, list]:
     logger = getattr(agent, "_logger", None)
     if logger is None:
         return dict(agent._pending_log)
@@ -173,18 +126,18 @@ def _unwritten_log(agent: RPPSAC | RPPPPO) -> dict[str, list]:
     for name, value in logger.name_to_value.items():
         if isinstance(value, (bool, int, float, str, np.number)):
             exclude = logger.name_to_excluded.get(name) or ()
-            entries[name] = [_plain(value), [exclude] if isinstance(exclude, str) else list(exclude)]
+            entries[name] = [plain(value), [exclude] if isinstance(exclude, str) else list(exclude)]
     return entries
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A copy made of what `torch.load(weights_only=True)` reads: arrays become tensors."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, deque)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value.copy())
     if isinstance(value, np.generic):
@@ -212,10 +165,56 @@ def _leaves(value: Any) -> list[Tensor]:
     return [tensor for item in items for tensor in _leaves(item)]
 
 
-def _arrays(value: Any) -> Any:
+def arrays(value: Any) -> Any:
     """The same data with tensors as arrays again."""
     if isinstance(value, Tensor):
         return value.numpy().copy()
     if isinstance(value, dict):
-        return {key: _arrays(item) for key, item in value.items()}
-    return [_arrays(item) for item in value] if isinstance(value, list) else value
+        return {key: arrays(item) for key, item in value.items()}
+    return [arrays(item) for item in value] if isinstance(value, list) else value
+
+
+@contextmanager
+def reading(path: Any, kind: type[BaseAlgorithm], options: Mapping[str, Any]) -> Iterator[None]:
+    """Say what is wrong with a saved agent that stable-baselines3 fails to load inside the block.
+
+    Args:
+        options: settings in the place of saved ones.
+    Raises:
+        ValueError: a file that is not whole or that another class has saved, a temperature that is learned where the saved
+            one is fixed or the reverse, or weights of another layout.
+    """
+    if isinstance(path, (str, pathlib.Path)):
+        _check_archive(pathlib.Path(path))
+    try:
+        yield
+    except (KeyError, AttributeError) as error:
+        first = error.__context__
+        if isinstance(first, ValueError) and not str(first).startswith("Names of parameters"):
+            raise first from None  # stable-baselines3 took it for that of an older file of its own
+        # of what is saved by name, and of an optimiser of the temperature that only the file has
+        if "ent_coef" in options:
+            raise ValueError(
+                f"{path} can't be loaded with ent_coef={options['ent_coef']!r}: its temperature is saved as one that is "
+                "learned, or as one that is fixed, and stays so; leave ent_coef out"
+            ) from error
+        if isinstance(error, AttributeError):
+            raise
+        raise ValueError(
+            f"{path} has no {error}: it is no agent of {kind.__name__}, to be loaded by the class that saved it, or "
+            "was saved without (exclude=)"
+        ) from error
+
+
+def _check_archive(path: pathlib.Path) -> None:
+    """Refuse a file that is not whole; stable-baselines3 opens one cut off inside a member that is itself an archive."""
+    path = path if path.exists() else path.with_name(f"{path.name}.zip")
+    if not path.exists():
+        return  # stable-baselines3 says so
+    try:
+        with zipfile.ZipFile(path) as archive:
+            whole = {"data", "policy.pth"} <= set(archive.namelist()) and archive.testzip() is None
+    except zipfile.BadZipFile:
+        whole = False
+    if not whole:
+        raise ValueError(f"{path} is truncated or not an agent written by save(); load another copy")

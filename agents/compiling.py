@@ -105,8 +105,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """Options of torch.compile, by device."""
 
 
-MIN_UPDATES_TO_COMPILE = 5_000
-"""Updates from which on compiling saves more than it takes, with nothing cached: 3,300 of Walker2d-v5, 4,200 of Reacher-v5."""
+MIN_UPDATES_TO_COMPILE = 20_000
+"""Updates from which on compiling saves as much time as it takes where nothing is cached."""
 
 
 def worth_compiling(agent: RPPSAC) -> bool:
@@ -116,7 +116,7 @@ def worth_compiling(agent: RPPSAC) -> bool:
     """
     per_rollout = agent.train_freq.frequency * agent.n_envs
     steps = per_rollout if agent.gradient_steps < 0 else agent.gradient_steps
-    updates = agent._total_timesteps * steps / per_rollout
+    updates = agent._total_timesteps * steps / max(per_rollout, 1)  # of 0 steps the rollout says that there is none
     is_long = agent.train_freq.unit == TrainFrequencyUnit.STEP and updates >= MIN_UPDATES_TO_COMPILE
     return is_long and agent.device.type in OPTIONS and can_compile(agent.device)
 
@@ -157,10 +157,10 @@ class FastUpdate:
         return self.update.agents[0].device.type == "cuda"
 
     def act(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Actions as `SACUpdate.act` gives them; compiled, too, since small operations take long after an update."""
+        """Actions as `SACUpdate.actions` gives them; compiled, too, since small operations take long after an update."""
         vectors, running = self.update.state["actor"], self.update.state.get("actor.running")
         key = "actions", *_signature({"observations": observations, "vectors": vectors})
-        return self._run(key, self.update.sampled_actions, observations, noise, vectors, running)
+        return self._run(key, self.update.actions, observations, noise, vectors, running)
 
     def _run(self, key: tuple, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function compiled where agents have that; plainly else, or where torch fails unasked."""
@@ -168,7 +168,7 @@ class FastUpdate:
         with torch.no_grad():
             if not agents[0].compiles:
                 return function(*arguments)
-            key = *key, torch.get_num_threads(), torch.get_float32_matmul_precision()
+            key = *key, self.update.units, torch.get_num_threads(), torch.get_float32_matmul_precision()
             if key not in self._compiled:
                 options = OPTIONS[agents[0].device.type] | {"guard_filter_fn": _no_guards}
                 self._compiled[key] = compiled(_call, fullgraph=True, dynamic=False, options=options)
@@ -197,11 +197,6 @@ class FastUpdate:
 
     def __reduce__(self) -> tuple:
         return FastUpdate, (self.update,)  # what torch compiled stays here
-
-
-def fast(update: SACUpdate) -> FastUpdate:
-    """The steps and actions of an update as fast as they go on its device."""
-    return FastUpdate(update)
 
 
 def _update(

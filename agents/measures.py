@@ -61,15 +61,7 @@ def policy_equivariance_error(
         ValueError: the agent's policy is none of these, or there are no states.
     """
     policy = _symmetric_policy(model)
-    spec, act = policy.spec, policy.action_function(dtype)
-    obs = _tensor(observations)
-    here = act(obs)
-    high = torch.as_tensor(policy.action_space.high, dtype=torch.float64)
-    return _measured(
-        spec,
-        lambda g: (act(spec.transform_observation(g, obs)), spec.transform_action(g, here)),
-        (here / high).square().mean().sqrt().item(),
-    )
+    return _of_map(policy.action_function(dtype), policy.spec, _tensor(observations), policy.action_space.high)
 
 
 @torch.no_grad()
@@ -98,7 +90,9 @@ def critic_equivariance_error(
     """
     policy = _symmetric_policy(model)
     spec, q = policy.spec, policy.value_function(dtype)
-    obs, raw = _states_and_actions(observations, actions)
+    obs, raw = _tensor(observations), _tensor(actions).double()
+    if len(obs) != len(raw):
+        raise ValueError(f"{len(obs)} states and {len(raw)} actions; give one action per state")
     here = q(obs, raw)
     centre = here.mean(dim=1, keepdim=True)
 
@@ -121,12 +115,17 @@ def function_equivariance_error(
     Args:
         bound: the bound of the actions, by which their size is judged.
     """
-    obs = _tensor(observations)
     on_tensors = lambda x: torch.as_tensor(np.asarray(act(x.numpy()))).double()  # noqa: E731
-    here = on_tensors(obs)
+    return _of_map(on_tensors, spec, _tensor(observations), bound)
+
+
+def _of_map(
+    act: Callable[[Tensor], Tensor], spec: SymmetrySpec, obs: Tensor, bound: np.ndarray | float
+) -> AgentEquivarianceError:
+    here = act(obs)
     return _measured(
         spec,
-        lambda g: (on_tensors(spec.transform_observation(g, obs)), spec.transform_action(g, here)),
+        lambda g: (act(spec.transform_observation(g, obs)), spec.transform_action(g, here)),
         (here / torch.as_tensor(bound, dtype=torch.float64)).square().mean().sqrt().item(),
     )
 
@@ -145,13 +144,6 @@ def _tensor(array: np.ndarray) -> Tensor:
     if tensor.ndim != 2 or not len(tensor):
         raise ValueError(f"states of shape {tuple(tensor.shape)}; give a non-empty (n, entries) array")
     return tensor
-
-
-def _states_and_actions(observations: np.ndarray, actions: np.ndarray) -> tuple[Tensor, Tensor]:
-    obs, raw = _tensor(observations), _tensor(actions).double()
-    if len(obs) != len(raw):
-        raise ValueError(f"{len(obs)} states and {len(raw)} actions; give one action per state")
-    return obs, raw
 
 
 def _measured(

@@ -34,7 +34,7 @@ from rppdyn.reps import Rep
 CLIP = 10.0
 """Bound on normalised features, in standard deviations, where the observation's representation is orthogonal."""
 
-MOVED = ("count", "raw_mean", "raw_m2", "mean", "std")
+MOVING_STATISTICS = ("count", "raw_mean", "raw_m2", "mean", "std")
 """Buffers of an `InvariantNormaliser` that observations move."""
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # as in stable-baselines3
@@ -82,11 +82,11 @@ class SymmetricFeatures(BaseFeaturesExtractor):
         if self.like.device.type == "cpu":
             self.normaliser.update(features)
             return
-        buffers = [getattr(self.normaliser, name) for name in MOVED]
+        buffers = [getattr(self.normaliser, name) for name in MOVING_STATISTICS]
         if self._mirrored != [(b.data_ptr(), b._version) for b in buffers]:  # loaded or moved since
             self._mirror = [copy.deepcopy(self.normaliser).cpu()]
         self._mirror[0].update(features)
-        for name, buffer in zip(MOVED, buffers, strict=True):
+        for name, buffer in zip(MOVING_STATISTICS, buffers, strict=True):
             buffer.copy_(getattr(self._mirror[0], name), non_blocking=True)
         self._mirrored = [(b.data_ptr(), b._version) for b in buffers]
 

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from gymnasium import spaces
@@ -60,6 +60,13 @@ FIXED_ARGUMENTS = (
     "groups", "variances", "device", "normalisation",
 )  # fmt: skip
 """Arguments of networks that follow from the spec, or are the policy's own."""
+
+
+COUNTERPARTS = {
+    "optimizer_class": "Adam, with optimizer_kwargs=",
+    "features_extractor_class": "the spec's own features",
+}
+"""Arguments of stable-baselines3's policies, and their counterparts here."""
 
 
 class Pathways(NamedTuple):
@@ -170,16 +177,15 @@ class NetworkOptions:
                 raise ValueError(
                     f"net_arch={net_arch} and critic_hidden={arguments['critic_hidden']}: give one of them"
                 )
+            own = None
             if isinstance(net_arch, Mapping):
                 if set(net_arch) != {"pi", critic}:
                     raise ValueError(
                         f"net_arch={dict(net_arch)}: give a list, or a dictionary with the keys pi and {critic}"
                     )
-                arguments["hidden"] = _widths("net_arch", net_arch["pi"])
-                own = _widths("net_arch", net_arch[critic])
-                arguments["critic_hidden"] = None if own == arguments["hidden"] else own
-            else:
-                arguments["hidden"] = _widths("net_arch", net_arch)
+                net_arch, own = net_arch["pi"], _widths("net_arch", net_arch[critic])
+            arguments["hidden"] = _widths("net_arch", net_arch)
+            arguments["critic_hidden"] = None if own == arguments["hidden"] else own
         return cls(**arguments)
 
     def plain(self) -> dict[str, Any]:
@@ -314,12 +320,21 @@ def widest(hidden: int | Sequence[int]) -> int:
 
 
 class SymmetricPolicy(BasePolicy):
-    """A stable-baselines3 policy over one symmetry spec; a mixin beside stable-baselines3's own base class."""
+    """A stable-baselines3 policy over one symmetry spec; a mixin beside stable-baselines3's own base class.
+
+    Attributes:
+        critic_key: the critics' layers in `net_arch`.
+        network_defaults: where its networks are others than those of `NetworkOptions`.
+        refused_options: fields of `NetworkOptions` that its networks don't have.
+    """
 
     spec: SymmetrySpec
     observation_space: spaces.Box
     action_space: spaces.Box
     features_extractor: SymmetricFeatures
+    critic_key: ClassVar[str] = "qf"
+    network_defaults: ClassVar[Mapping[str, Any]] = {}
+    refused_options: ClassVar[tuple[str, ...]] = ()
 
     @property
     @abstractmethod
@@ -338,27 +353,42 @@ class SymmetricPolicy(BasePolicy):
     def value_function(self, dtype: torch.dtype | None) -> Callable[[Tensor, Tensor], Tensor]:
         """Raw observations and actions to values (n_critics, n), by networks in a precision; for measures."""
 
+    @classmethod
+    def option_names(cls) -> list[str]:
+        """Arguments that say what the networks are: fields of `NetworkOptions`, and stable-baselines3's two."""
+        fields = [field.name for field in dataclasses.fields(NetworkOptions)]
+        return [name for name in (*fields, "net_arch", "activation_fn") if name not in cls.refused_options]
+
+    @classmethod
+    def read_options(cls, arguments: Mapping[str, Any]) -> NetworkOptions:
+        """The networks that a policy's arguments ask for."""
+        given = {name: arguments[name] for name in cls.option_names() if name in arguments}
+        return NetworkOptions.read(cls.critic_key, **{**cls.network_defaults, **given})
+
     def _set_options(
         self,
         observation_space: spaces.Space,
         action_space: spaces.Space,
         spec: SymmetrySpec | Mapping[str, Any],
-        options: NetworkOptions,
+        networks: Mapping[str, Any],
         use_sde: bool,
         **others: Any,
     ) -> None:
         """Check what every policy is given, and keep it as the plain data that a saved policy is built from again.
 
         Raises:
-            ValueError: spaces that the spec doesn't fit, or `use_sde`.
+            ValueError: spaces that the spec doesn't fit, `use_sde`, or an option that there is none of.
         """
+        name, known = type(self).__name__, ["spec", *self.option_names(), *others]
         if use_sde:
-            name = type(self).__name__
             raise ValueError(f"{name} does not support use_sde=True (its noise would not transform); leave it out")
+        if unknown := [option for option in networks if option not in known]:
+            there = COUNTERPARTS.get(unknown[0], f"one of {', '.join(known)}")
+            raise ValueError(f"policy_kwargs has {unknown[0]}, which {name} hasn't: it has {there}")
         self.spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
         check_spaces(self.spec, observation_space, action_space)
-        self.options = options
-        self._arguments = dict(spec=self.spec.to_dict()) | options.plain() | others
+        self.options = self.read_options(networks)
+        self._arguments = dict(spec=self.spec.to_dict()) | self.options.plain() | others
 
     @property
     def model(self) -> str:
@@ -379,22 +409,19 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
 
     Args:
         spec: the symmetry of the environment, as `SymmetrySpec` or as what its `to_dict` returns.
-        model, hidden, num_layers, critic_hidden, normalisation: the networks (`NetworkOptions`); normalised, without targets.
-        equivariant_variance, free_variance, critic_equivariant_variance, critic_free_variance, groups, variances: their priors.
-            `RPPSAC` takes free_variance="certified", too, and keeps the number that the environment's certificate makes of it.
-        network_kwargs: further arguments of the networks.
         output_scale: scale of the actor's last layer at the start.
         n_critics: number of critics, of which targets take the minimum.
+        optimizer_kwargs: Adam's `betas` and `eps`; betas default to (0.5, 0.999).
         atoms: least value, largest value and number of the values that critics give probabilities to; None for critics that
             give one value.
-        optimizer_kwargs: Adam's `betas` and `eps`; betas default to (0.5, 0.999).
-        net_arch, activation_fn: as stable-baselines3's policies have them, in the place of `hidden` and of the activation in
-            `network_kwargs`: [64, 64] or dict(pi=[64, 64], qf=[128, 128]), and a class of `torch.nn`.
         use_sde: accepted because stable-baselines3 passes it; must be False.
+        **networks: fields of `NetworkOptions` (model, hidden, num_layers, variances); or `net_arch` and `activation_fn` as
+            stable-baselines3's policies have them, in the place of `hidden` and of the activation in `network_kwargs`: [64, 64]
+            or dict(pi=[64, 64], qf=[128, 128]), and a class of `torch.nn`. `RPPSAC` takes free_variance="certified", too,
+            and keeps the number that the environment's certificate makes of it.
     Raises:
-        ValueError: an unknown model, a negative variance, layers or an activation that are none, an unknown option of Adam,
-            spaces that the spec doesn't fit, or groups that are no chain, begin with another group than the spec's, or are of a
-            network with one pathway.
+        ValueError: what `NetworkOptions` refuses, an unknown option of Adam, spaces that the spec doesn't fit, or groups that
+            begin with another group than the spec's, or are of a network with one pathway.
 
     Networks are drawn, and exploration noise is seeded, from torch's global generator, which stable-baselines3 seeds
     with the agent's `seed`.
@@ -410,42 +437,23 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         action_space: spaces.Box,
         lr_schedule: Schedule,
         spec: SymmetrySpec | Mapping[str, Any],
-        model: str = "rpp",
-        hidden: int | Sequence[int] = HIDDEN,
-        num_layers: int = 2,
-        equivariant_variance: float = EQUIVARIANT_VARIANCE,
-        free_variance: float = FREE_VARIANCE,
-        critic_equivariant_variance: float | None = None,
-        critic_free_variance: float | None = None,
+        *,
         output_scale: float = OUTPUT_SCALE,
         n_critics: int = 2,
         optimizer_kwargs: Mapping[str, Any] | None = None,
-        network_kwargs: Mapping[str, Any] | None = None,
-        groups: Sequence[Group | Mapping[str, Any]] | None = None,
-        variances: Sequence[int | float] | None = None,
-        net_arch: Any = None,
-        activation_fn: Any = None,
-        critic_hidden: int | Sequence[int] | None = None,
-        normalisation: str | None = None,
         atoms: Sequence[float] | None = None,
         use_sde: bool = False,
+        **networks: Any,
     ) -> None:
         if n_critics < 1:
             raise ValueError(f"n_critics={n_critics} must be at least 1")
         optimizer_kwargs = {"betas": SACSettings.betas, "eps": SACSettings.epsilon} | dict(optimizer_kwargs or {})
         if unknown := sorted(set(optimizer_kwargs) - {"betas", "eps"}):
             raise ValueError(f"optimizer_kwargs has {unknown[0]!r}; RPP-SAC runs Adam with betas and eps only")
-        options = NetworkOptions.read(
-            "qf", net_arch=net_arch, activation_fn=activation_fn,
-            model=model, hidden=hidden, num_layers=num_layers, critic_hidden=critic_hidden,
-            equivariant_variance=equivariant_variance, free_variance=free_variance,
-            critic_equivariant_variance=critic_equivariant_variance, critic_free_variance=critic_free_variance,
-            groups=groups, variances=variances, network_kwargs=network_kwargs, normalisation=normalisation,
-        )  # fmt: skip
         own = dict(output_scale=output_scale, n_critics=n_critics, optimizer_kwargs=optimizer_kwargs)
         if atoms is not None:
             own["atoms"] = list(atoms)
-        self._set_options(observation_space, action_space, spec, options, use_sde, **own)
+        self._set_options(observation_space, action_space, spec, networks, use_sde, **own)
         super(SACPolicy, self).__init__(
             observation_space,
             action_space,
@@ -458,7 +466,6 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
     def _build(self, lr_schedule: Schedule) -> None:
         generator = new_generator()
         self.actor = self.make_actor(generator)
-        self.actor.optimizer = torch.optim.Adam(self.actor.net.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
         self.critic = self.make_critic(generator)
         if self.options.normalisation is not None:
             object.__setattr__(self, "critic_target", self.critic)  # no module of its own, nor saved twice
@@ -467,8 +474,8 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
             self.critic_target = copy.deepcopy(self.critic, shared)
         if "atoms" in self._arguments:
             self.reward_scale = RewardScale(self._arguments["atoms"][1])
-        parameters = self.critic.q_networks.parameters()
-        self.critic.optimizer = torch.optim.Adam(parameters, lr=lr_schedule(1), **self.optimizer_kwargs)
+        for module, networks in ((self.actor, self.actor.net), (self.critic, self.critic.q_networks)):
+            module.optimizer = torch.optim.Adam(networks.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
     def make_actor(self, generator: torch.Generator) -> RPPActor:  # type: ignore[override]
         rep_out = action_distribution_rep(self.spec)
@@ -547,7 +554,9 @@ def prior_share(networks: Sequence[RPPEMLP]) -> float:
     return sum(shares) / len(shares)
 
 
-def certified_arguments(arguments: Mapping[str, Any], env: Any, spec: SymmetrySpec) -> dict[str, Any]:
+def certified_arguments(
+    policy: type[SymmetricPolicy], arguments: Mapping[str, Any], env: Any, spec: SymmetrySpec
+) -> dict[str, Any]:
     """A policy's arguments with a number in the place of `free_variance="certified"`.
 
     Raises:
@@ -555,15 +564,15 @@ def certified_arguments(arguments: Mapping[str, Any], env: Any, spec: SymmetrySp
     """
     if arguments.get("free_variance") != "certified":
         return dict(arguments)
-    if arguments.get("groups") is not None:
+    options = policy.read_options(arguments)
+    if options.groups is not None:
         raise ValueError(
             "free_variance='certified' with groups: variances has the free pathway's, too; leave out one of the two"
         )
-    kind, wide = arguments.get("model", "rpp"), arguments.get("equivariant_variance", EQUIVARIANT_VARIANCE)
-    if MODELS.get(kind, MODELS["rpp"]).actor is not RPPEMLP:
+    if options.network("actor") is not RPPEMLP:
         raise ValueError(
-            f"free_variance='certified' with model={kind!r}, which has one pathway and believes "
-            f"{'the' if kind == 'emlp' else 'no'} symmetry whatever certificates say: use model='rpp', or leave it out"
+            f"free_variance='certified' with model={options.model!r}, which has one pathway and believes "
+            f"{'the' if options.model == 'emlp' else 'no'} symmetry whatever certificates say: use model='rpp', or leave it out"
         )
     if env is None:
         raise ValueError(
@@ -571,16 +580,8 @@ def certified_arguments(arguments: Mapping[str, Any], env: Any, spec: SymmetrySp
         )
     try:
         certified = certified_share(env, spec)
-        variance = free_variance(certified.share, wide, widest(_hidden_of(arguments)))
+        variance = free_variance(certified.share, options.equivariant_variance, widest(options.hidden))
     except ValueError as error:
         raise ValueError(f"free_variance='certified': {error}") from error
     logger.info("free_variance='certified' is %.3g: the symmetry of %s is %s", variance, spec.env_id, certified.note)
     return dict(arguments) | {"free_variance": variance}
-
-
-def _hidden_of(arguments: Mapping[str, Any]) -> int | list[int]:
-    """The actor's hidden layers in a policy's arguments."""
-    net_arch = arguments.get("net_arch")
-    if net_arch is None:
-        return arguments.get("hidden", HIDDEN)
-    return _widths("net_arch", net_arch.get("pi") if isinstance(net_arch, Mapping) else net_arch)

@@ -21,16 +21,9 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
-from rppdyn.agents import checkpoint
-from rppdyn.agents.base import SymmetricAgent, check_arguments, check_observations
+from rppdyn.agents.base import SymmetricAgent, check_observations, check_policy
 from rppdyn.agents.networks import SymmetricFeatures, in_precision, new_generator
-from rppdyn.agents.policy import (
-    EQUIVARIANT_VARIANCE,
-    FREE_VARIANCE,
-    OUTPUT_SCALE,
-    NetworkOptions,
-    SymmetricPolicy,
-)
+from rppdyn.agents.policy import OUTPUT_SCALE, SymmetricPolicy
 from rppdyn.agents.sac import RPPSAC
 from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.wrappers import refuse_vector_env
@@ -57,21 +50,20 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
 
     Args:
         spec: the symmetry of the environment, as `SymmetrySpec` or as what its `to_dict` returns.
-        model: "rpp", "emlp", "mlp" or "rpp_policy_only", as for `RPPPolicy`.
-        hidden, num_layers: width and number of hidden layers of both networks.
-        equivariant_variance, free_variance: prior variances of the pathways; 0 removes a pathway.
-        critic_equivariant_variance, critic_free_variance: the value's own; None means the policy's.
-        net_arch, activation_fn, critic_hidden: as for `RPPPolicy`; a dictionary has the keys pi and vf.
         output_scale: scale of the mean's last layer at the start, as stable-baselines3's gain. Its orthogonal initialisation
             is for `nn.Linear`; layers here have their own, which keeps the variance of features, too.
         log_std_init: logarithm of the standard deviation at the start.
         optimizer_class, optimizer_kwargs: as in stable-baselines3 (Adam with eps=1e-5).
-        network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`).
         use_sde: accepted because stable-baselines3 passes it; must be False.
+        **networks: fields of `NetworkOptions`, but for chains of groups and normalisation (`hidden` is 64 here; the critic's
+            are the value's); or `net_arch`, whose dictionary has the keys pi and vf, and `activation_fn`, as for `RPPPolicy`.
     Raises:
-        ValueError: an unknown model, a negative variance, or spaces that the spec doesn't fit.
+        ValueError: what `NetworkOptions` refuses, or spaces that the spec doesn't fit.
     """
 
+    critic_key = "vf"
+    network_defaults: ClassVar[Mapping[str, Any]] = {"hidden": 64}
+    refused_options = ("groups", "variances", "normalisation")
     action_net: RPPEMLP
     value_net: RPPEMLP  # type: ignore[assignment]  # stable-baselines3's own is an nn.Linear
 
@@ -81,39 +73,20 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         action_space: spaces.Box,
         lr_schedule: Schedule,
         spec: SymmetrySpec | Mapping[str, Any] | None = None,
-        model: str = "rpp",
-        hidden: int | Sequence[int] = 64,
-        num_layers: int = 2,
-        equivariant_variance: float = EQUIVARIANT_VARIANCE,
-        free_variance: float = FREE_VARIANCE,
-        critic_equivariant_variance: float | None = None,
-        critic_free_variance: float | None = None,
+        *,
         output_scale: float = OUTPUT_SCALE,
         log_std_init: float = 0.0,
         optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
-        network_kwargs: Mapping[str, Any] | None = None,
-        net_arch: Any = None,
-        activation_fn: Any = None,
-        critic_hidden: int | Sequence[int] | None = None,
         use_sde: bool = False,
+        **networks: Any,
     ) -> None:
         if spec is None:
             raise ValueError(
                 "policy_kwargs has no spec: give dict(spec=rppdyn.envs.symmetry_spec(env)), for PPO does not hand it on"
             )
-        options = NetworkOptions.read(
-            "vf", net_arch=net_arch, activation_fn=activation_fn,
-            model=model, hidden=hidden, num_layers=num_layers, critic_hidden=critic_hidden,
-            equivariant_variance=equivariant_variance, free_variance=free_variance,
-            critic_equivariant_variance=critic_equivariant_variance, critic_free_variance=critic_free_variance,
-            network_kwargs=network_kwargs,
-        )  # fmt: skip
-        self._set_options(
-            observation_space, action_space, spec, options, use_sde,
-            output_scale=output_scale, log_std_init=log_std_init,
-            optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs,
-        )  # fmt: skip
+        own = dict(log_std_init=log_std_init, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs)
+        self._set_options(observation_space, action_space, spec, networks, use_sde, **own, output_scale=output_scale)
         if not self.spec.action_rep.is_signed_permutation:
             raise ValueError(
                 f"{self.spec.env_id}: the action representation {self.spec.action_rep} is no signed permutation, and "
@@ -128,11 +101,9 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
             lr_schedule,
             net_arch=[],
             ortho_init=False,
-            log_std_init=log_std_init,
             features_extractor_class=SymmetricFeatures,
             features_extractor_kwargs=dict(spec=self.spec),
-            optimizer_class=optimizer_class,
-            optimizer_kwargs=optimizer_kwargs,
+            **own,  # type: ignore[arg-type]
         )
 
     def _build(self, lr_schedule: Schedule) -> None:
@@ -265,7 +236,7 @@ class RelaxedPPO(SymmetricAgent, PPO):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        check_arguments(type(self), policy, spec, policy_kwargs or {})
+        check_policy(type(self), policy, spec)
         super().__init__(policy, env, policy_kwargs=dict(policy_kwargs or {}), _init_setup_model=False, **kwargs)  # type: ignore[arg-type]
         self._pending_log = {}
         if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
@@ -288,34 +259,18 @@ class RelaxedPPO(SymmetricAgent, PPO):
             self.logger.record("prior/critic_penalty", float(negative_log_prior(policy.value_net)) / count)
 
     def identity(self) -> dict[str, Any]:
-        """Settings that must agree between a captured agent and one that continues it."""
-        return checkpoint.common_identity(self) | {"n_steps": self.n_steps}
+        return super().identity() | {"n_steps": self.n_steps}
 
-    def capture(self) -> dict[str, Any]:
-        """Everything that an exact continuation needs, as `RPPSAC.capture`; taken between rollouts.
-
-        Raises:
-            ValueError: a rollout is under way, or the state of an environment can't be captured.
-            DivergedError: weights that are not finite.
-        """
+    def _capture_own(self) -> dict[str, Any]:
         if self.policy.rollout_length:
             raise ValueError(
                 f"a rollout is under way ({self.policy.rollout_length} steps of {self.n_steps}): capture between two, in a "
                 "callback's on_rollout_start"
             )
-        data = checkpoint.capture_common(self)
         trained_on = self.policy.trained_on
-        data["trained_on"] = None if trained_on is None else trained_on.cpu().clone()
-        self.check_finite({name: data[name] for name in ("parameters", "observed")})
-        return data
+        return {"trained_on": None if trained_on is None else trained_on.cpu().clone()}
 
-    def restore(self, data: dict[str, Any]) -> None:
-        """Continue from what `capture` returned, in an agent built with the same arguments and environment.
-
-        Raises:
-            ValueError: the data is of another agent.
-        """
-        checkpoint.restore_common(self, data)
+    def _restore_own(self, data: dict[str, Any]) -> None:
         trained_on = data["trained_on"]
         self.policy.trained_on = None if trained_on is None else trained_on.to(self.device)
 

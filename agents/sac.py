@@ -1,42 +1,49 @@
-"""RPPSAC: stable-baselines3's SAC with relaxed equivariant networks, priors, and exact resume."""
+"""RPPSAC: stable-baselines3's SAC with relaxed equivariant networks, priors, and exact resume.
+
+`learn` is stable-baselines3's loop: `collect_rollouts` and `train`, in turn. Where to find what:
+
+| | |
+| --- | --- |
+| exploration noise | `SACUpdate.act`, drawn by `RPPActor.draw_noise`; `action_noise=` comes on top in `rollout_steps` |
+| losses, prior, target, temperature | `SACUpdate.update_` (`update.py`), whose docstring has the formulas |
+| what an update is done with | `RPPSAC.settings`; batches and noise are drawn by `BatchSampler` (`buffers.py`) |
+| networks and their prior variances | `NetworkOptions` and `RPPPolicy` (`policy.py`) |
+| speed | `FastUpdate` (`compiling.py`): the same update compiled, or replayed on a GPU |
+| several agents at once | `train_many` (`seeds.py`) |
+| files and exact resume | `SymmetricAgent` (`base.py`), `checkpoint.py` |
+"""
 
 from __future__ import annotations
 
-import io
 import math
-import pathlib
-import warnings
-import zipfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from functools import partial
 from typing import Any, ClassVar
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3 import SAC, HerReplayBuffer
+from stable_baselines3 import SAC
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.noise import ActionNoise, NormalActionNoise
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, TrainFreq, TrainFrequencyUnit
 from stable_baselines3.common.utils import should_collect_more_steps
-from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
+from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from rppdyn.agents import checkpoint
-from rppdyn.agents.base import LOST, SMALLER, SymmetricAgent, check_arguments, check_observations, check_wrapper
+from rppdyn.agents import buffers, checkpoint
+from rppdyn.agents.base import LOST, SMALLER, SymmetricAgent, check_observations, check_policy, check_wrapper
 from rppdyn.agents.buffers import BatchSampler, RowReplayBuffer, refuse_changed_rewards
-from rppdyn.agents.compiling import OPTIONS, check_matmul_precision, matmul_precision, update_precision, worth_compiling
-from rppdyn.agents.goals import HindsightBuffer
+from rppdyn.agents.compiling import OPTIONS, check_matmul_precision, worth_compiling
 from rppdyn.agents.networks import RPPActor, RPPCritic, require_vectors
 from rppdyn.agents.policy import RPPPolicy
-from rppdyn.agents.update import Metrics, SACSettings, SACUpdate, State
+from rppdyn.agents.update import Metrics, SACSettings, SACUpdate, State, check_trainable
 from rppdyn.envs import SymmetrySpec
-from rppdyn.envs.wrappers import flattened, refuse_vector_env
+from rppdyn.envs.wrappers import refuse_vector_env
 from rppdyn.errors import DivergedError
 from rppdyn.nn.compiling import check_compiler
 from rppdyn.runs.workers import numpy_draws_from
@@ -48,9 +55,6 @@ RolloutSteps = Generator[NDArray | None, NDArray | None, RolloutReturn]
 LARGEST_REWARD = 1e18
 """Rewards whose squares single precision has, with a margin for values, which are sums of rewards."""
 
-PLAIN_ADAM = {"weight_decay": 0, "amsgrad": False, "maximize": False}
-"""The options of Adam that the step that is written out doesn't have."""
-
 
 class RPPSAC(SymmetricAgent, SAC):
     """Soft actor-critic with residual pathway priors.
@@ -60,8 +64,7 @@ class RPPSAC(SymmetricAgent, SAC):
 
     Args:
         policy: "RPPPolicy" or a subclass of it.
-        env: an environment, its id, or a VecEnv. Dictionaries of observations are flattened; with
-            `replay_buffer_class=HerReplayBuffer` goals are relabelled in hindsight.
+        env: an environment, its id, or a VecEnv.
         spec: the environment's symmetry; None looks it up (`rppdyn.envs.symmetry_spec`).
         noise_variance: s^2 of the critics' likelihood; the smaller, the less the critics' priors weigh.
         max_gradient_norm: clips the gradients of actor and critics; None doesn't (the published code clips at 0.5).
@@ -75,7 +78,7 @@ class RPPSAC(SymmetricAgent, SAC):
             "highest" any more, that one.
         compile: gradient updates, and actions in training, by `torch.compile`: on a CPU both take about two thirds of the
             time, with gates and products a third, after ten to sixty seconds of compiling at the first. It needs a C++
-            compiler. None compiles trainings of 5,000 updates and more, where that works.
+            compiler. None compiles trainings of 20,000 updates and more, where that works.
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:
@@ -114,7 +117,7 @@ class RPPSAC(SymmetricAgent, SAC):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        check_arguments(type(self), policy, spec, policy_kwargs or {})
+        check_policy(type(self), policy, spec)
         self.noise_variance = noise_variance
         self.max_gradient_norm = max_gradient_norm
         self.augment = augment
@@ -149,8 +152,6 @@ class RPPSAC(SymmetricAgent, SAC):
         plain = chosen in (None, ReplayBuffer) and self.n_steps == 1
         if plain and not self.optimize_memory_usage and not self.replay_buffer_kwargs:
             self.replay_buffer_class = RowReplayBuffer
-        if chosen is HerReplayBuffer:
-            self.replay_buffer_class = HindsightBuffer
         super()._setup_model()
         self.replay_buffer_class = chosen  # a saved agent's buffer follows from where it is loaded
         if self.ent_coef_optimizer is None and not 0 <= self.ent_coef_tensor < math.inf:
@@ -169,31 +170,19 @@ class RPPSAC(SymmetricAgent, SAC):
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         refuse_vector_env(env)
-        env = flattened(env) if isinstance(env, gym.Env) else env
         check_actions(env.action_space)  # before stable-baselines3 asserts it
         require_vectors("observation", env.observation_space)  # before it makes a buffer for them
         return SAC._wrap_env(env, verbose, monitor_wrapper)
-
-    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
-        """Change the environment; arguments as in stable-baselines3.
-
-        Raises:
-            ValueError: a VecNormalize that scales observations.
-        """
-        if isinstance(env, VecEnv):
-            check_wrapper(unwrap_vec_normalize(env))
-        super().set_env(env, force_reset)
-        warn_of_another_robot(self)
 
     # -- gradient updates ---------------------------------------------------------------------------------------------
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
         """Run gradient updates on batches from the replay buffer, and record their mean metrics."""
-        train_agents(self.own_update, gradient_steps, batch_size)
+        self.own_update.train(gradient_steps, batch_size)
         self.record_updates(wait=False)
 
     def settings(self) -> SACSettings:
-        """The numbers of the next update. Adam's are the actor's; `check_optimisers` refuses other optimisers that differ."""
+        """The numbers of the next update. Adam's are the actor's; `check_trainable` refuses other optimisers that differ."""
         group = self.actor.optimizer.param_groups[0]
         move_targets = self._n_updates % self.target_update_interval == 0
         return SACSettings(
@@ -243,8 +232,12 @@ class RPPSAC(SymmetricAgent, SAC):
         return self._worth_compiling if self.compile is None else self.compile
 
     def identity(self) -> dict[str, Any]:
-        """Settings that must agree between a captured agent and one that continues it, or between agents trained together."""
-        return checkpoint.identity(self)
+        buffer, rows = self.replay_buffer, isinstance(self.replay_buffer, RowReplayBuffer)
+        return super().identity() | {
+            "buffer_size": buffer.buffer_size,
+            "replay_buffer": "ReplayBuffer" if rows else type(buffer).__name__,
+            "train_freq": f"{self.train_freq.frequency} {self.train_freq.unit.value}",
+        }
 
     def record_updates(self, wait: bool = True) -> None:
         """Record the mean metrics of the last gradient updates, if there were any since the last time.
@@ -309,7 +302,7 @@ class RPPSAC(SymmetricAgent, SAC):
                 asked = steps.send(actions)
             except StopIteration as end:
                 return end.value
-            actions = None if asked is None else sample_actions(self.own_update, [asked])[0]
+            actions = None if asked is None else self.own_update.act([asked])[0]
 
     def rollout_steps(
         self,
@@ -381,8 +374,7 @@ class RPPSAC(SymmetricAgent, SAC):
         **kwargs: Any,
     ) -> tuple[int, BaseCallback]:
         check_matmul_precision(self.matmul_precision, self.device)  # a loaded agent may come from another machine
-        check_optimisers(self)
-        check_precision(self)
+        check_trainable(self)
         check_compiled(self)
         if isinstance(self.replay_buffer, RowReplayBuffer):
             _ = self.replay_buffer.rows  # whose memory is taken, or found wanting, before anything is done
@@ -396,63 +388,23 @@ class RPPSAC(SymmetricAgent, SAC):
 
     # -- saving -------------------------------------------------------------------------------------------------------
 
-    def capture(self) -> dict[str, Any]:
-        """Everything that an exact continuation needs, as tensors, numbers, strings, lists and dictionaries.
+    def _capture_own(self) -> dict[str, Any]:
+        if self.action_noise is not None and not isinstance(self.action_noise, NormalActionNoise):
+            raise ValueError(f"the state of {self.action_noise!r} can't be captured; use NormalActionNoise or none")
+        random = {
+            "update": self.sampler.generator.get_state(),
+            "actor": self.actor.generator.get_state(),
+            "draws": checkpoint.plain(self.sampler.numpy.state),
+        }
+        return {"replay": buffers.capture(self.replay_buffer), "random": random}
 
-        `torch.save(agent.capture(), path)` is readable with `weights_only=True`. Tensors are copies. Taken in a callback
-        or between calls of `learn`; continue with
-
-            agent.restore(data); agent.learn(total - agent.num_timesteps, reset_num_timesteps=False)
-
-        Raises:
-            ValueError: an environment, wrapper or action noise whose state can't be captured.
-            DivergedError: weights, an optimiser's state or transitions that are not finite, from which nothing can go on.
-        """
-        return checkpoint.capture(self)
-
-    def restore(self, data: dict[str, Any]) -> None:
-        """Continue from what `capture` returned, in an agent built with the same arguments and environment.
-
-        Sets the state of NumPy's, torch's and Python's global generators too, since stable-baselines3 draws from them. Settings
-        that may change in training (discount, learning rate and its like) are this agent's: the continuation is exact where
-        they are the same.
-
-        Raises:
-            ValueError: the data is of an agent with another spec, other `policy_kwargs`, `buffer_size`, kind of replay buffer,
-                `train_freq`, number of environments or precision, or with a temperature that is learned where this one's is
-                fixed; the message says in what it differs.
-        """
-        checkpoint.restore(self, data)
-
-    @classmethod
-    def load(cls, path: str | pathlib.Path | io.BufferedIOBase, *args: Any, **kwargs: Any) -> RPPSAC:
-        """Load a saved agent; arguments as in stable-baselines3. Neither environment nor model file is needed.
-
-        Raises:
-            ValueError: the file is truncated, or no saved agent of this class; settings that a new agent can't have either, or
-                what the saved networks were built for, such as a spec.
-        """
-        if kwargs.pop("spec", None) is not None:
-            raise ValueError(f"spec= is for new agents, the one in {path} has that of its networks: leave it out")
-        if isinstance(path, (str, pathlib.Path)):
-            check_archive(pathlib.Path(path))
-        try:
-            agent = super().load(path, *args, **kwargs)
-        except (KeyError, AttributeError) as error:
-            # of what is saved by name, and of an optimiser of the temperature that only the file has
-            if "ent_coef" in kwargs:
-                raise ValueError(
-                    f"{path} can't be loaded with ent_coef={kwargs['ent_coef']!r}: its temperature is saved as one that is "
-                    "learned, or as one that is fixed, and stays so; leave ent_coef out"
-                ) from error
-            if isinstance(error, AttributeError):
-                raise
-            raise ValueError(
-                f"{path} has no {error}: it is no agent of {cls.__name__}, to be loaded by the class that saved it, or "
-                "was saved without (exclude=)"
-            ) from error
-        warn_of_another_robot(agent)
-        return agent
+    def _restore_own(self, data: dict[str, Any]) -> None:
+        buffers.restore(self.replay_buffer, data["replay"])
+        states = data["random"]
+        self.sampler.generator.set_state(states["update"])
+        self.actor.generator.set_state(states["actor"])
+        if "draws" in states:  # version 0.1 drew from NumPy's global generator
+            self.sampler.numpy.state = checkpoint.arrays(states["draws"])
 
     @classmethod
     def pretrained(cls, name: str, env: GymEnv | str | None = None, **kwargs: Any) -> RPPSAC:
@@ -481,34 +433,6 @@ class RPPSAC(SymmetricAgent, SAC):
         names = ["sampler", "_collected_steps", "_collected_episodes"]
         names += ["_own_update", "_sums", "_log_alpha", "_worth_compiling"]
         return super()._excluded_save_params() + names
-
-
-def train_agents(update: SACUpdate, gradient_steps: int, batch_size: int) -> None:
-    """Run gradient updates of one agent or several, which then have their mean metrics."""
-    agents = update.agents
-    for agent in agents:
-        agent.policy.set_training_mode(True)
-        agent._update_learning_rate([*agent.optimisers.values()])
-    totals: dict[tuple[str, ...], tuple[Tensor, int]] = {}
-    with matmul_precision(update_precision(agents[0].matmul_precision, agents[0].device)):
-        for _ in range(gradient_steps):
-            names, values = update.step(batch_size, [agent.settings() for agent in agents])
-            total, count = totals.get(names, (None, 0))
-            totals[names] = values.clone() if total is None else total.add_(values), count + 1
-            for agent in agents:
-                agent._n_updates += 1
-    for i, agent in enumerate(agents if totals else ()):
-        agent._sums = [(Metrics(names, total[:, i]), count) for names, (total, count) in totals.items()]
-
-
-@torch.no_grad()
-def sample_actions(update: SACUpdate, observations: Sequence[NDArray]) -> list[NDArray]:
-    """Actions of each agent at its own observations (n_envs, n), with exploration noise from its actor's generator."""
-    x = torch.from_numpy(np.stack(observations))
-    noise = torch.stack([agent.actor.draw_noise(obs) for agent, obs in zip(update.agents, x, strict=True)])
-    like = update.features[0].like
-    actions = update.act(x.to(like.device, non_blocking=True), noise.to(like, non_blocking=True)).cpu().numpy()
-    return [agent.policy.unscale_action(scaled) for agent, scaled in zip(update.agents, actions, strict=True)]
 
 
 def check_settings(agent: RPPSAC) -> None:
@@ -548,48 +472,6 @@ def check_compiled(agent: RPPSAC) -> None:
     check_compiler(agent.device)
 
 
-def check_optimisers(agent: RPPSAC) -> None:
-    """Refuse optimisers and parameters that updates, which are written out, would pass over."""
-    actor, critic = agent.actor, agent.critic
-    common = actor.optimizer.param_groups[0]
-    expected = {"betas": common["betas"], "eps": common["eps"], **PLAIN_ADAM}
-    for key, optimiser in agent.optimisers.items():
-        name = "temperature" if key == "log_alpha" else key
-        if type(optimiser) is not torch.optim.Adam:
-            raise ValueError(
-                f"the {name}'s optimiser is {type(optimiser).__name__}, and updates are Adam's: give torch.optim.Adam"
-            )
-        for group in optimiser.param_groups:
-            for key, value in expected.items():
-                if group[key] != value:
-                    raise ValueError(
-                        f"the {name}'s optimiser has {key}={group[key]}, and updates are computed with {value}: give betas and "
-                        "eps for all networks, as policy_kwargs=dict(optimizer_kwargs=...)"
-                    )
-    for name, network in (("actor", actor), ("critic", critic)):
-        if not all(p.requires_grad for p in network.parameters()):
-            raise ValueError(f"parameters of the {name} require no gradients, and updates train all of them: let them")
-
-
-def check_precision(agent: RPPSAC) -> None:
-    """Refuse parameters, or moments of their optimisers, of several precisions."""
-    expected = agent.policy.features_extractor.dtype
-    tensors: list[tuple[str, torch.Tensor]] = []
-    modules = {"actor": agent.actor, "critic": agent.critic, "target": agent.critic_target}
-    for name, module in modules.items():
-        tensors += [(name, p) for p in module.parameters()]
-    tensors.append(("temperature", agent.log_alpha))
-    for key, optimiser in agent.optimisers.items():
-        name = "temperature" if key == "log_alpha" else key
-        tensors += [(f"{name}'s optimiser", moments["exp_avg"]) for moments in optimiser.state.values() if moments]
-    for name, tensor in tensors:
-        if tensor.dtype != expected:
-            raise ValueError(
-                f"the {name} is in {tensor.dtype}, the actor in {expected}: cast agent.policy, agent.log_ent_coef.data and "
-                "then optimisers, by agent.set_parameters(agent.get_parameters())"
-            )
-
-
 def check_actions(space: spaces.Space) -> None:
     """Refuse actions that are no vectors, and vectors without bounds."""
     if not isinstance(space, spaces.Box):
@@ -627,29 +509,3 @@ def where(agent: RPPSAC, env: int) -> str:
     """The environment of an index, and the step that it is at."""
     which = f", environment {env}" if agent.n_envs > 1 else ""
     return f"{agent.spec.env_id}{which} at step {agent.num_timesteps}"
-
-
-def warn_of_another_robot(agent: RPPSAC) -> None:
-    """Warn where an agent that was made for one environment is given another, which stable-baselines3 tells by spaces alone."""
-    for stock in agent.env.get_attr("spec") if agent.env is not None else ():
-        if stock is not None and not agent.spec.is_of(stock.id):
-            warnings.warn(
-                f"the agent's symmetry is that of {agent.spec.env_id}, and it is given {stock.id}, whose entries are others: "
-                "make a new agent, with a spec of its own",
-                stacklevel=3,
-            )
-            return
-
-
-def check_archive(path: pathlib.Path) -> None:
-    """Refuse a file that is not whole; stable-baselines3 opens one cut off inside a member that is itself an archive."""
-    path = path if path.exists() else path.with_name(f"{path.name}.zip")
-    if not path.exists():
-        return  # stable-baselines3 says so
-    try:
-        with zipfile.ZipFile(path) as archive:
-            whole = {"data", "policy.pth"} <= set(archive.namelist()) and archive.testzip() is None
-    except zipfile.BadZipFile:
-        whole = False
-    if not whole:
-        raise ValueError(f"{path} is truncated or not an agent written by save(); load another copy")

@@ -22,7 +22,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.type_aliases import RolloutReturn, TrainFrequencyUnit
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from rppdyn.agents.sac import RPPSAC, RolloutSteps, sample_actions, train_agents
+from rppdyn.agents.sac import RPPSAC, RolloutSteps
 from rppdyn.agents.update import SACUpdate
 from rppdyn.errors import by_user, one_line
 from rppdyn.runs.workers import GlobalStates
@@ -258,7 +258,7 @@ def train_together(trainers: Sequence[SeedTrainer], total_timesteps: int) -> Non
                 count = first.gradient_steps if first.gradient_steps >= 0 else steps
                 update = updates.of(part)
                 try:
-                    train_agents(update, count, first.batch_size)
+                    update.train(count, first.batch_size)
                 except Exception as error:  # of what they have in common
                     update.errors = {i: update.errors.get(i, error) for i in range(len(part))}
                 for i, trainer in enumerate(part):
@@ -309,7 +309,7 @@ def collect(trainers: Sequence[SeedTrainer], updates: Updates) -> None:
         waiting = {trainer: x for trainer in collecting if (x := trainer.observations) is not None}
         actions: dict[SeedTrainer, NDArray] = {}
         if waiting:
-            actions = dict(zip(waiting, sample_actions(updates.of([*waiting]), [*waiting.values()]), strict=True))
+            actions = dict(zip(waiting, updates.of([*waiting]).act([*waiting.values()]), strict=True))
         for trainer in collecting:
             trainer.continue_rollout(actions.get(trainer))
 

@@ -1,7 +1,7 @@
 """One gradient update of RPP-SAC, of one agent or of several at once.
 
-`RPPSAC.train` -> `train_agents` (`sac.py`) -> `SACUpdate.step` -> `FastUpdate.step` (`compiling.py`: compiled, captured, or as
-it is) -> `SACUpdate.sample`, then `SACUpdate.update_`, the algorithm.
+`RPPSAC.train` (`sac.py`) -> `SACUpdate.train` -> `SACUpdate.step` -> `FastUpdate.step` (`compiling.py`: compiled, captured, or
+plain) -> `SACUpdate.sample`, then `SACUpdate.update_`, the algorithm.
 
 S agents are updated together, each as if it were alone. `SACUpdate.state` holds vectors that share their memory with the
 agents' networks and optimisers; n_pi and n_q are the numbers of parameters, K the number of critics of an agent:
@@ -32,11 +32,13 @@ from dataclasses import dataclass
 from operator import is_not
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from rppdyn.agents.compiling import fast
+from rppdyn.agents.compiling import FastUpdate, matmul_precision, update_precision
 from rppdyn.agents.networks import mode_action, sample_action, sample_with_log_prob
 from rppdyn.nn.ensemble import Ensemble, flatten_
 from rppdyn.priors.likelihood import prior_precision
@@ -122,15 +124,45 @@ class SACUpdate:
         self.features = [agent.policy.features_extractor for agent in agents]
         self.blocks = agents[0].actor.blocks
         self.state: State = {}
+        self.units: tuple[
+            tuple[bool, ...], ...
+        ] = ()  # which pathways are stored in units: code that is compiled has those
         self.errors: dict[int, Exception] = {}
         self._optimisers: list[Any] = []  # states of the optimisers that the moments were taken from
         self._addresses: list[int] = []  # of the temperatures
-        self._fast = fast(self)
+        self._fast = FastUpdate(self)
+
+    def train(self, gradient_steps: int, batch_size: int) -> None:
+        """Run gradient updates of all agents, which then have the sums of their metrics."""
+        for agent in self.agents:
+            agent.policy.set_training_mode(True)
+            agent._update_learning_rate([*agent.optimisers.values()])
+        totals: dict[tuple[str, ...], tuple[Tensor, int]] = {}
+        first = self.agents[0]
+        with matmul_precision(update_precision(first.matmul_precision, first.device)):
+            for _ in range(gradient_steps):
+                names, values = self.step(batch_size, [agent.settings() for agent in self.agents])
+                total, count = totals.get(names, (None, 0))
+                totals[names] = values.clone() if total is None else total.add_(values), count + 1
+                for agent in self.agents:
+                    agent._n_updates += 1
+        for i, agent in enumerate(self.agents if totals else ()):
+            agent._sums = [(Metrics(names, total[:, i]), count) for names, (total, count) in totals.items()]
 
     def step(self, batch_size: int, settings: Sequence[SACSettings]) -> Metrics:
-        """Update each agent on a batch from its own replay buffer, with settings of its own."""
+        """Update each agent once, on a batch from its own replay buffer, with settings of its own."""
         self.refresh()
         return self._fast.step(batch_size, settings)
+
+    @torch.no_grad()
+    def act(self, observations: Sequence[NDArray]) -> list[NDArray]:
+        """Actions of each agent at its own observations (n_envs, n), with exploration noise from its actor's generator."""
+        self.refresh()
+        x = torch.from_numpy(np.stack(observations))
+        noise = torch.stack([agent.actor.draw_noise(obs) for agent, obs in zip(self.agents, x, strict=True)])
+        like = self.features[0].like
+        scaled = self._fast.act(x.to(like.device, non_blocking=True), noise.to(like, non_blocking=True)).cpu().numpy()
+        return [agent.policy.unscale_action(actions) for agent, actions in zip(self.agents, scaled, strict=True)]
 
     def sample(self, batch_size: int) -> list[Batch]:
         """Draw a batch for each agent. Where that fails another's batch stands in, and the error is kept in `errors`.
@@ -148,11 +180,6 @@ class SACUpdate:
             raise self.errors[0]
         stand_in = next(iter(batches.values()))
         return [batches.get(i, stand_in) for i in range(len(self.agents))]
-
-    def act(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Actions in [-1, 1], (S, B, m), at raw observations (S, B, n), sampled with standard normal noise (S, B, m)."""
-        self.refresh()
-        return self._fast.act(observations, noise)
 
     # -- the update ------------------------------------------------------------------------------------------------
 
@@ -184,14 +211,16 @@ class SACUpdate:
             `mirror_loss` (without its weight) where it is in use.
         """
         rate, gamma, tau, noise_variance, _ = numbers.unbind()
-        alpha = state["log_alpha"].exp()
+        alpha = state["log_alpha"].exp()  # the temperature
         with torch.enable_grad():  # uncompiled, the actor's loss is one of the same weights
             actors = self.actors.assemble(state["actor"])
+        # y, by the targets
         following, log_prob = self.following(state, batch, actors)
         values = self.values(batch["next_features"], following, self.targets.assemble(state["target"]))
         value = values.amin(1) - alpha * log_prob
         discounts = batch.get("discounts", gamma.to(batch["dones"].dtype))  # rounded as stable-baselines3's are
         y = batch["rewards"] + (1 - batch["dones"]) * discounts * value
+        # critics, with their prior
         gradient, losses = gradient_of(
             lambda vectors: self.critic_loss(batch, y, noise_variance, self.critics.assemble(vectors)),
             state["critic"],
@@ -199,7 +228,9 @@ class SACUpdate:
         )
         penalty = self.move_critics_(state, batch, gradient, rate, settings)
         metrics = {"critic_loss": losses, "critic_prior": penalty}
+        # actor with its prior, and temperature
         metrics |= self.move_actors_(state, batch, numbers, settings, weights=actors)
+        # targets
         state["target"].lerp_(state["critic"], tau.repeat_interleave(self.critics.members // len(alpha), 0))
         return Metrics(tuple(metrics), torch.stack(list(metrics.values())))
 
@@ -238,16 +269,16 @@ class SACUpdate:
         """
         rate, *_, target_entropy = numbers.unbind()
         alpha = state["log_alpha"].exp()
-        improved = self.critics.assemble(state["critic"], running)
+        critics = self.critics.assemble(state["critic"], running)  # as they are after their step
 
         def loss(vectors: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             known = None if torch.compiler.is_compiling() or vectors is not self.actors.flat else weights
-            return self.actor_loss(batch, alpha, improved, vectors, state, settings, known)
+            return self.actor_loss(batch, alpha, critics, vectors, state, settings, known)
 
         # statistics of the batch are computed from the vectors, and not in weights
         gradient, metrics = gradient_of(loss, state["actor"], self.actors if self.actors.running is None else None)
         after = metrics.pop("running", None)
-        # alpha scales the prior; its metric is without it
+        # the prior is part of the gradient, scaled by alpha as the rest of the loss is; its metric is without alpha
         metrics["actor_prior"] = add_prior_(gradient, state, "actor", (1 / batch["transitions"]).unsqueeze(1), alpha)
         metrics["ent_coef"] = alpha.squeeze(1)
         adam_step_(state, "actor", clip_(gradient, settings.max_gradient_norm), rate, settings)
@@ -312,14 +343,17 @@ class SACUpdate:
         each = [with_features(batch, features) for batch, features in zip(batches, self.features, strict=True)]
         return {name: torch.stack([batch[name] for batch in each]) for name in each[0]}
 
-    def sampled_actions(
+    def actions(
         self, observations: Tensor, noise: Tensor, vectors: Tensor | None = None, running: Tensor | None = None
     ) -> Tensor:
-        """Actions as `act` gives them, of actors with these parameters, or with their own."""
+        """Actions in [-1, 1], (S, B, m), at raw observations (S, B, n), sampled with standard normal noise (S, B, m).
+
+        Args:
+            vectors, running: the actors' parameters and running statistics; None for their own.
+        """
         seen = [features(x) for features, x in zip(self.features, observations.unbind(), strict=True)]
-        return sample_action(
-            self.actors.apply(torch.stack(seen), self.actors.assemble(vectors, running)), noise, self.blocks
-        )
+        output = self.actors.apply(torch.stack(seen), self.actors.assemble(vectors, running))
+        return sample_action(output, noise, self.blocks)
 
     # -- its memory ------------------------------------------------------------------------------------------------
 
@@ -350,6 +384,7 @@ class SACUpdate:
             state[f"{name}.square"] = flatten_([m["exp_avg_sq"] for m in moments]).view(shape)
             state[f"{name}.step"] = flatten_([m["step"] for m in moments]).view(len(self.agents), -1)
         self.state, self._optimisers = state, holders
+        self.units = tuple(ensemble.has_unit for ensemble in (self.actors, self.critics, self.targets))
         self._addresses = [t.data_ptr() for t in log_alphas]
 
     def _trained(self, log_alphas: Sequence[Tensor]) -> dict[str, list[tuple[Any, Sequence[Tensor]]]]:
@@ -453,3 +488,39 @@ def adam_step_(state: State, name: str, gradient: Tensor, rate: Tensor, settings
     mean.lerp_(gradient, 1 - first)
     square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
     state[name].addcdiv_(rates * mean, square.sqrt().add_(epsilon), value=-1)
+
+
+PLAIN_ADAM = {"weight_decay": 0, "amsgrad": False, "maximize": False}
+"""The options of Adam that the step that is written out doesn't have."""
+
+
+def check_trainable(agent: RPPSAC) -> None:
+    """Refuse optimisers, parameters and precisions that updates, which are written out, would pass over."""
+    actor, critic, like = agent.actor, agent.critic, agent.policy.features_extractor.dtype
+    common = actor.optimizer.param_groups[0]
+    expected = {"betas": common["betas"], "eps": common["eps"], **PLAIN_ADAM}
+    modules = {"actor": actor, "critic": critic, "target": agent.critic_target}
+    tensors: list[tuple[str, Tensor]] = [(name, p) for name, module in modules.items() for p in module.parameters()]
+    tensors.append(("temperature", agent.log_alpha))
+    for key, optimiser in agent.optimisers.items():
+        name = "temperature" if key == "log_alpha" else key
+        if type(optimiser) is not torch.optim.Adam:
+            raise ValueError(
+                f"the {name}'s optimiser is {type(optimiser).__name__}, and updates are Adam's: give torch.optim.Adam"
+            )
+        for setting, value in ((s, v) for group in optimiser.param_groups for s, v in group.items() if s in expected):
+            if value != expected[setting]:
+                raise ValueError(
+                    f"the {name}'s optimiser has {setting}={value}, and updates are computed with {expected[setting]}: give "
+                    "betas and eps for all networks, as policy_kwargs=dict(optimizer_kwargs=...)"
+                )
+        tensors += [(f"{name}'s optimiser", moments["exp_avg"]) for moments in optimiser.state.values() if moments]
+    for name, network in (("actor", actor), ("critic", critic)):
+        if not all(p.requires_grad for p in network.parameters()):
+            raise ValueError(f"parameters of the {name} require no gradients, and updates train all of them: let them")
+    for name, tensor in tensors:
+        if tensor.dtype != like:
+            raise ValueError(
+                f"the {name} is in {tensor.dtype}, the actor in {like}: cast agent.policy, agent.log_ent_coef.data and "
+                "then optimisers, by agent.set_parameters(agent.get_parameters())"
+            )

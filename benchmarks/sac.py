@@ -37,7 +37,6 @@ from torch import nn
 
 from rppdyn.agents import RPPSAC
 from rppdyn.agents.compiling import matmul_precision, update_precision
-from rppdyn.agents.sac import train_agents
 from rppdyn.agents.seeds import SeedTrainer, Updates, collect
 from rppdyn.agents.update import SACUpdate
 from rppdyn.envs import symmetry_spec
@@ -88,7 +87,7 @@ def update(agent: SAC | list[SeedTrainer]) -> Step:
     if isinstance(agent, SAC):
         return lambda: [agent.train(1, agent.batch_size) for _ in range(BURST)]
     together = SACUpdate([trainer.agent for trainer in agent])
-    return lambda: [train_agents(together, 1, agent[0].agent.batch_size) for _ in range(BURST)]
+    return lambda: [together.train(1, agent[0].agent.batch_size) for _ in range(BURST)]
 
 
 def steps(agent: SAC | list[SeedTrainer]) -> Step:
@@ -102,7 +101,7 @@ def steps(agent: SAC | list[SeedTrainer]) -> Step:
     def run() -> None:
         for _ in range(STEPS):
             collect(agent, updates)
-            train_agents(updates.of(agent), 1, BATCH)
+            updates.of(agent).train(1, BATCH)
 
     return run
 

@@ -25,7 +25,6 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.sac import train_agents
 from rppdyn.agents.seeds import SeedTrainer, Updates, collect
 from rppdyn.envs import make_env, symmetry_spec
 from rppdyn.jobs.building import WorkerEnv
@@ -78,7 +77,7 @@ def parts(arguments: argparse.Namespace, model: str, count: int, num_envs: int, 
         collect(trainers, known)
 
     def updates() -> None:
-        train_agents(known.of(trainers), num_envs, OPTIONS["batch_size"])
+        known.of(trainers).train(num_envs, OPTIONS["batch_size"])
 
     def whole() -> None:
         collection()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import torch
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 
 def settings_of(agent, tau):
@@ -19,3 +21,37 @@ def stepped(update, batches, settings):
     with torch.no_grad():
         metrics = update.update_(update.state, update.stacked(batches), numbers, settings[0])
     return dict(zip(metrics.names, metrics.values, strict=True))
+
+
+def batches(agent, dtype=torch.float64, seed=0, count=100, transitions=500.0):
+    """Batches of random numbers, with features in the place of observations."""
+    generator = torch.Generator().manual_seed(seed)
+    n, m = agent.spec.feature_dim, len(agent.spec.action_names)
+    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)  # noqa: E731
+    for _ in range(count):
+        yield {
+            "features": draw(32, n), "next_features": draw(32, n), "actions": draw(32, m).tanh(), "rewards": draw(32),
+            "dones": (draw(32) > 1).to(dtype), "noise": draw(32, m), "next_noise": draw(32, m),
+            "transitions": torch.tensor(transitions, dtype=dtype),
+        }  # fmt: skip
+
+
+def let_draw(peer, steps, monkeypatch, keys=lambda i: ("noise", "next_noise")):
+    """Have an agent of stable-baselines3 draw these batches, and their noise in the order of its draws."""
+    samples = iter([
+        ReplayBufferSamples(b["features"], b["actions"], b["next_features"], b["dones"][:, None], b["rewards"][:, None])
+        for b in steps
+    ])  # fmt: skip
+    draws = iter([b[key] for i, b in enumerate(steps) for key in keys(i)])
+    monkeypatch.setattr(peer.replay_buffer, "sample", lambda *args, **kwargs: next(samples))
+    monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda *args, **kwargs: next(draws))
+    monkeypatch.setattr("stable_baselines3.common.policies.preprocess_obs", lambda obs, *args, **kwargs: obs)
+    peer.actor.action_dist.epsilon = 0.0  # a rounding guard in the log-density
+    peer.set_logger(Logger(None, []))
+
+
+def in_dtype(agent, dtype=torch.float64):
+    agent.policy.to(dtype)
+    if agent.log_ent_coef is not None:
+        agent.log_ent_coef.data = agent.log_ent_coef.data.to(dtype)
+    return agent

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rppdyn.agents.buffers import GroupImages, refuse_changed_rewards
+from rppdyn.agents.buffers import GroupMatrices, refuse_changed_rewards
 from rppdyn.dynamics import Step, TransitionModel
 from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
@@ -103,7 +103,7 @@ class Transition(StackFit):
         self.model = build_model(config, self.spec, stack).to(device=self.device, dtype=self.dtype)
         reward = torch.stack([chunks.rewards for chunks in drawn]) if config.model.reward else None
         self.model.observe(states[..., :-1, :], actions, states[..., 1:, :], reward)
-        self.images = GroupImages(self.spec, torch.empty(0, dtype=self.dtype, device=self.device))
+        self.images = GroupMatrices(self.spec, torch.empty(0, dtype=self.dtype, device=self.device))
         inputs, targets = torch.cat([states[..., :-1, :], actions], -1), states[..., 1:, :]
         if reward is not None:
             targets = torch.cat([targets, reward.unsqueeze(-1)], -1)

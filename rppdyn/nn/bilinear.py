@@ -106,7 +106,8 @@ class Bilinear(SamplesLastLayer):
                 f"maps={maps!r}: give a number of at least 1, or None for as many as a part has dimensions"
             )
         self.rep = self.rep_in = rep = bind(rep, None)
-        self.contractions = contractions(rep, maps)
+        found = contractions(rep, maps)
+        self.contractions = in_order(found)
         if not self.contractions:
             raise ValueError(f"no part of {rep} is a linear map between two others: leave the bilinear layer out")
         parts = rep.blocks()
@@ -117,26 +118,24 @@ class Bilinear(SamplesLastLayer):
         inverse = order.argsort()
         self.register_constant("inverse", None if contiguous else inverse)
 
+        self.shapes = [(index.shape[1], index.shape[0]) for _, index in parts]  # components and copies
         chosen: dict[int, Tensor] = {}
         rows: dict[tuple, Tensor] = {}  # of the features, part by part, that hold the maps' matrices: (out, in, map)
-        for k in self.contractions:
+        for k in found:
             if k.map not in chosen:
                 copies = parts[k.map][1]
                 chosen[k.map] = copies[torch.randperm(len(copies), generator=generator)[: k.maps]]
             part, layout = k.matrix
             rows[k.matrix] = inverse[chosen[part][:, list(layout)].T.flatten()]
         self.register_buffer("maps", torch.cat(list(rows.values())))
-        shapes = tuple((index.shape[1], index.shape[0]) for _, index in parts)
-        groups = grouped(self.contractions)
+        self.map_sizes = {matrix: len(index) for matrix, index in rows.items()}
         self.register_layout(
-            f"products of {rep} of {rep.G}", [layout_number(order + 1.0, order), *map(float, sum(shapes, ()))]
+            f"products of {rep} of {rep.G}", [layout_number(order + 1.0, order), *map(float, sum(self.shapes, ()))]
         )
-        self.plan = Plan(groups, shapes, {key: len(index) for key, index in rows.items()})
-
         terms = [
             sum(k.maps * k.ins * k.dim_in for k in self.contractions if k.out == part) for part in range(len(parts))
         ]
-        std = torch.cat([torch.full((k.num_weights,), terms[k.out] ** -0.5) for ks in groups for k in ks])
+        std = torch.cat([torch.full((k.num_weights,), terms[k.out] ** -0.5) for k in self.contractions])
         self.equivariant = BilinearPathway(std, variance, generator)
 
     def assemble(self) -> tuple[Tensor, Tensor]:
@@ -148,14 +147,33 @@ class Bilinear(SamplesLastLayer):
     ) -> Float[Tensor, "*stack n samples"]:
         weight, index = weights
         x = x if self.order is None else x.index_select(-2, self.order)
-        y = self.plan(index, x, weight)
+        *stack, _, samples = x.shape
+        pieces = x.split_with_sizes([components * copies for components, copies in self.shapes], -2)
+        xs = [piece.view(*stack, *shape, samples) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        ys = list(xs)
+        matrices = x.index_select(-2, index).split_with_sizes([*self.map_sizes.values()], -2)
+        by_name = dict(zip(self.map_sizes, matrices, strict=True))
+        for k, w in zip(self.contractions, self.weights_of_each(weight), strict=True):
+            # matrices M_ik, the weights' products with p and features r_ij: each lacks one axis of i, k, j, samples
+            (components, _), (i, j) = self.shapes[k.mixed], self.shapes[k.other]
+            M = by_name[k.matrix].view(*stack, i, components * k.maps, 1, samples)
+            if k.weights_first:
+                z = _mix(w, xs[k.into]).view(*stack, 1, components * k.maps, j, samples)
+                ys[k.out] = ys[k.out] + (M * z).sum(-3)
+            else:
+                z = (M * xs[k.into].unsqueeze(-3)).sum(-4)
+                ys[k.out] = ys[k.out] + _mix(w.mT, z.view(*stack, components, k.maps * j, samples))
+        y = torch.cat([part.flatten(-3, -2) for part in ys], -2)
         return y if self.inverse is None else y.index_select(-2, self.inverse)
+
+    def weights_of_each(self, weight: Float[Tensor, "*stack w"]) -> list[Float[Tensor, "*stack rows copies"]]:
+        """The weights of each contraction, a row for each map and copy of r, a column for each copy of p."""
+        pieces = weight.split_with_sizes([k.num_weights for k in self.contractions], -1)
+        sizes = ((k.maps * self.shapes[k.other][1], self.shapes[k.mixed][1]) for k in self.contractions)
+        return [w.view(*weight.shape[:-1], *size) for w, size in zip(pieces, sizes, strict=True)]
 
     def extra_repr(self) -> str:
         return f"{self.rep}, {len(self.contractions)} contractions"
-
-
-I, K = -4, -3  # axes of a plan's grid
 
 
 @dataclass(frozen=True)
@@ -211,100 +229,13 @@ class Contraction:
         return self.map, tuple((coordinates if self.weights_first else coordinates.T).flatten().tolist())
 
 
-class ContractionGroup:
-    """Contractions that share one product with weights.
-
-    Their weights have shape ``(maps * copies of r, copies of p)`` each and lie below each other.
-
-    Attributes:
-        mixed: the part that the weights are contracted with, of so many ``components`` and ``copies``.
-        rows: how many numbers the weights of each contraction make of a component of ``p``.
-        grids: sizes ``(k, j)`` of ``w p`` for each contraction.
-    """
-
-    def __init__(self, contractions: Sequence[Contraction], shapes: Sequence[tuple[int, int]]):
-        self.contractions = tuple(contractions)
-        self.weights_first, self.mixed = contractions[0].weights_first, contractions[0].mixed
-        self.components, self.copies = shapes[self.mixed]
-        self.grids = [(self.components * k.maps, shapes[k.other][1]) for k in contractions]
-        self.rows = [k.maps * j for k, (_, j) in zip(contractions, self.grids, strict=True)]
-
-    def grid(self, z: Float[Tensor, "*stack components rows samples"]) -> list[Float[Tensor, "*stack 1 k j samples"]]:
-        """Each contraction's share of ``w p``, to be multiplied."""
-        pieces = (z,) if len(self.rows) == 1 else z.split_with_sizes(self.rows, -2)
-        stack, samples = z.shape[:-3], z.shape[-1]
-        return [p.view(*stack, 1, k, j, samples) for p, (k, j) in zip(pieces, self.grids, strict=True)]
-
-
-class Plan:
-    r"""The plan, fixed at construction: the groups of contractions, where the parts lie, which rows hold the maps' matrices.
-
-    Matrices ``M``, the weights' products ``z = w p`` and features ``r`` stand on one grid with axes ``i, k, j, samples``, along
-    which each lacks one. Products of two of the three are summed along the axis that both have: :math:`\sum_k M_{ik} z_{kj}` is
-    the contraction or, in the other order, :math:`\sum_i M_{ik} r_{ij}` what the weights are applied to.
-
-    Args:
-        groups: as :func:`grouped` makes them.
-        shapes: numbers of components and copies of each part.
-        map_sizes: number of rows of features that each set of matrices takes.
-    """
-
-    def __init__(self, groups: Sequence[Sequence[Contraction]], shapes: Sequence[tuple[int, int]],
-                 map_sizes: dict[tuple, int]):  # fmt: skip
-        self.groups = [ContractionGroup(ks, shapes) for ks in groups]
-        self.shapes, self.sizes = list(shapes), [components * copies for components, copies in shapes]
-        self.weight_shapes = [(sum(group.rows), group.copies) for group in self.groups]
-        self.weight_sizes = [rows * copies for rows, copies in self.weight_shapes]
-        self.map_sizes, self.map_rows = map_sizes, list(map_sizes.values())
-        numbers = {key: number for number, key in enumerate(map_sizes)}
-        self.reads = [  # for each contraction: which set of matrices, and their shape
-            [(numbers[k.matrix], shapes[k.other][0], group.grids[n][0]) for n, k in enumerate(group.contractions)]
-            for group in self.groups
-        ]
-
-    def parts(self, x: Float[Tensor, "*stack n samples"]) -> list[Float[Tensor, "*stack components copies samples"]]:
-        """Views of the features, part by part."""
-        stack, samples = x.shape[:-2], x.shape[-1]
-        pieces = x.split_with_sizes(self.sizes, -2)
-        return [p.view(*stack, *shape, samples) for p, shape in zip(pieces, self.shapes, strict=True)]
-
-    def weights(self, weight: Float[Tensor, "*stack w"]) -> list[Float[Tensor, "*stack rows copies"]]:
-        """Views of the weights, group by group."""
-        pieces = weight.split_with_sizes(self.weight_sizes, -1)
-        return [w.view(*weight.shape[:-1], *shape) for w, shape in zip(pieces, self.weight_shapes, strict=True)]
-
-    def matrices(self, rows: Float[Tensor, "*stack rows samples"]) -> list[list[Float[Tensor, "*stack i k 1 samples"]]]:
-        """Views of the maps' matrices, group by group."""
-        stack, samples = rows.shape[:-2], rows.shape[-1]
-        pieces = rows.split_with_sizes(self.map_rows, -2)
-        return [[pieces[number].view(*stack, i, k, 1, samples) for number, i, k in of_group] for of_group in self.reads]
-
-    def __call__(
-        self, index: Tensor, x: Float[Tensor, "*stack n samples"], weight: Float[Tensor, "*stack w"]
-    ) -> Tensor:
-        """Features and all contractions of them; ``index`` says which rows hold the maps' matrices."""
-        xs = self.parts(x)
-        ys = list(xs)
-        matrices = self.matrices(x.index_select(-2, index))
-        for group, w, Ms in zip(self.groups, self.weights(weight), matrices, strict=True):
-            ks, mixed = group.contractions, group.mixed
-            if group.weights_first:
-                for k, M, z in zip(ks, Ms, group.grid(_mix(w, xs[mixed])), strict=True):
-                    ys[k.out] = ys[k.out] + (M * z).sum(K)
-            else:
-                zs = [(M * xs[k.into].unsqueeze(K)).sum(I) for k, M in zip(ks, Ms, strict=True)]
-                z = torch.cat([z.unflatten(-3, (group.components, -1)).flatten(-3, -2) for z in zs], -2)
-                ys[mixed] = ys[mixed] + _mix(w.mT, z)
-        return torch.cat([y.flatten(-3, -2) for y in ys], -2)
-
-
-def grouped(contractions: Sequence[Contraction]) -> tuple[tuple[Contraction, ...], ...]:
-    """The groups of a :class:`Plan`: contractions whose weights meet the same scalars."""
+def in_order(contractions: Sequence[Contraction]) -> list[Contraction]:
+    """Contractions in the order of their weights: those that contract weights with the same scalars beside each other."""
     groups: dict[object, list[Contraction]] = {}
     for k in contractions:
         scalars = (k.dim_in if k.weights_first else k.dim_out) == 1
         groups.setdefault((k.weights_first, k.mixed) if scalars else k, []).append(k)
-    return tuple(map(tuple, groups.values()))
+    return [k for group in groups.values() for k in group]
 
 
 def _mix(weight: Float[Tensor, "*stack rows copies"], x: Float[Tensor, "*stack components copies samples"]) -> Tensor:

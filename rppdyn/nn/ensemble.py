@@ -54,6 +54,9 @@ class Ensemble(Network):
     net: Any  # a copy of the first network, whose parameters have the leading axis
     flat: Tensor
     running: Tensor | None = None
+    has_unit: tuple[
+        bool, ...
+    ] = ()  # of each pathway that may be stored in a unit; of networks that own their parameters
 
     def __init__(self, nets: Sequence[nn.Module], *, own: bool = True):
         super().__init__()
@@ -88,7 +91,7 @@ class Ensemble(Network):
         self._seen: Any = None
         if not own:
             self._pathways = [pathway for net in nets for _, _, pathway in named_pathways(net) if pathway.has_unit]
-            self._units = [pathway.unit is None for pathway in self._pathways]
+            self.has_unit = tuple(pathway.unit is not None for pathway in self._pathways)
             self.trainable = tuple(name for name in self.names if each[0][name].requires_grad)
             self.sizes = [shapes[name].numel() for name in self.trainable]
             self.shapes = [shapes[name] for name in self.trainable]
@@ -124,7 +127,7 @@ class Ensemble(Network):
         Their trainable parameters become views of one vector again, without changing their values, and variances and units are
         read anew.
         """
-        if self._units != [pathway.unit is None for pathway in self._pathways]:
+        if self.has_unit != tuple(pathway.unit is not None for pathway in self._pathways):
             self.__init__(self.nets, own=False)  # type: ignore[misc]  # a unit that was 1 is a buffer from now on
             return True
         parts = self.parts

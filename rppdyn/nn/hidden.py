@@ -340,43 +340,6 @@ def activation_of(activation: Any, key: str = "activation") -> Activation:
     )
 
 
-@dataclass(frozen=True)
-class Gating:
-    r"""``y = v * (sigmoid(gate of v) + c sigmoid(v))`` with ``x = (gates, v)``, the samples last.
-
-    The parameter ``c``, where there is one, is the relaxed swish per channel. With the samples last, whole rows are gated.
-
-    Args:
-        pointwise: how many leading coordinates of ``v`` gate themselves.
-        shapes: ``(components, copies)`` of the gated parts that follow, in order.
-    """
-
-    pointwise: int
-    shapes: tuple[tuple[int, int], ...]
-
-    @property
-    def gates(self) -> int:
-        return sum(copies for _, copies in self.shapes)
-
-    def __call__(self, activation: Activation, x: Float[Tensor, "*stack gated samples"],
-                 c: Float[Tensor, "*stack n"] | None = None) -> Float[Tensor, "*stack n samples"]:  # fmt: skip
-        sizes = [self.pointwise, *(components * copies for components, copies in self.shapes)]
-        gates, v = x.split_with_sizes([self.gates, sum(sizes)], -2)
-        pointwise, *parts = v.split_with_sizes(sizes, -2)
-        shares = gates.sigmoid().split_with_sizes([copies for _, copies in self.shapes], -2)
-        is_swish = activation is SWISH
-        added: Sequence[Tensor | None] = [None] * len(sizes)  # to the shares, by the relaxed swish
-        if is_swish and c is not None:
-            added = (c.unsqueeze(-1) * v.sigmoid()).split_with_sizes(sizes, -2)
-        first = pointwise.sigmoid() if is_swish else None
-        result = [activation(pointwise) if first is None else pointwise * _plus(first, added[0])]
-        for part, share, more, shape in zip(parts, shares, added[1:], self.shapes, strict=True):
-            share = _plus(share.unsqueeze(-3), None if more is None else more.unflatten(-2, shape))
-            result.append((part.unflatten(-2, shape) * share).flatten(-3, -2))
-        y = torch.cat(result, -2)
-        return y if is_swish or c is None else y + c.unsqueeze(-1) * activation(v)
-
-
 def _plus(share: Tensor, more: Tensor | None) -> Tensor:
     return share if more is None else share + more
 
@@ -485,7 +448,9 @@ class Gate(SamplesLastLayer):
     Scalars and permutation-like parts gate themselves (swish); each other part, sign representations and pseudoscalars
     included, is multiplied by the sigmoid of a scalar of its own, which the previous layer puts first
     (``gated(rep)``). An ``activation`` other than swish is in the place of swish, for those parts and in the relaxed term;
-    what is gated stays gated by sigmoids. The relaxed term exists where ``free_variance`` is positive, with prior
+    what is gated stays gated by sigmoids. With the samples last, whole rows are gated.
+
+    The relaxed term exists where ``free_variance`` is positive, with prior
     :math:`c \sim N(0, \sigma_b^2)` (Finzi 2023, 3.4, footnote 1).
 
     Args:
@@ -507,12 +472,11 @@ class Gate(SamplesLastLayer):
         indices = [index.flatten() for part, index in parts if is_pointwise(part)]
         others = [index.T for part, index in parts if not is_pointwise(part)]  # (components, copies)
         pointwise = torch.cat(indices).sort().values if indices else torch.empty(0, dtype=torch.int64)
-        shapes = tuple((len(index), index.shape[1]) for index in others)
-        self.gating = Gating(len(pointwise), shapes)
-        n = self.gating.gates
+        self.shapes = tuple((len(index), index.shape[1]) for index in others)  # components and copies of what is gated
+        self.num_gates = n = sum(copies for _, copies in self.shapes)
         order = torch.cat([pointwise, *(index.flatten() for index in others)])
-        gates = torch.arange(n).split([copies for _, copies in shapes])
-        repeated = [gate.repeat(components) for gate, (components, _) in zip(gates, shapes, strict=True)]
+        gates = torch.arange(n).split([copies for _, copies in self.shapes])
+        repeated = [gate.repeat(components) for gate, (components, _) in zip(gates, self.shapes, strict=True)]
         self.register_constant("gates", torch.cat([n + torch.arange(len(pointwise)), *repeated]))
         contiguous = bool((order == torch.arange(rep.dim)).all())
         self.register_constant("order", None if contiguous else torch.cat([torch.arange(n), n + order]))
@@ -533,8 +497,22 @@ class Gate(SamplesLastLayer):
     ) -> Float[Tensor, "*stack n samples"]:
         if self.order is not None:
             x = x.index_select(-2, self.order)
-            c = None if c is None else c.index_select(-1, self.order[self.gating.gates :] - self.gating.gates)
-        y = self.gating(self.activation, x, c)
+            c = None if c is None else c.index_select(-1, self.order[self.num_gates :] - self.num_gates)
+        gates, v = x.split_with_sizes([self.num_gates, self.rep.dim], -2)
+        gated_sizes = [components * copies for components, copies in self.shapes]
+        sizes = [self.rep.dim - sum(gated_sizes), *gated_sizes]
+        pointwise, *parts = v.split_with_sizes(sizes, -2)
+        shares = gates.sigmoid().split_with_sizes([copies for _, copies in self.shapes], -2)
+        is_swish = self.activation is SWISH
+        added: Sequence[Tensor | None] = [None] * len(sizes)  # to the shares, by the relaxed swish
+        if is_swish and c is not None:
+            added = (c.unsqueeze(-1) * v.sigmoid()).split_with_sizes(sizes, -2)
+        result = [pointwise * _plus(pointwise.sigmoid(), added[0]) if is_swish else self.activation(pointwise)]
+        for part, share, more, shape in zip(parts, shares, added[1:], self.shapes, strict=True):
+            share = _plus(share.unsqueeze(-3), None if more is None else more.unflatten(-2, shape))
+            result.append((part.unflatten(-2, shape) * share).flatten(-3, -2))
+        y = torch.cat(result, -2)
+        y = y if is_swish or c is None else y + c.unsqueeze(-1) * self.activation(v)
         return y if self.inverse is None else y.index_select(-2, self.inverse)
 
     def extra_repr(self) -> str:

@@ -134,7 +134,7 @@ class FrozenBlock(nn.Module):
     ):  # fmt: skip
         super().__init__()
         weight, bias = linear
-        n, gates, device = gate.rep.dim, gate.gating.gates, weight.device
+        n, gates, device = gate.rep.dim, gate.num_gates, weight.device
         order = torch.arange(gates + n, device=device) if gate.order is None else gate.order
         place = torch.arange(n, device=device) if gate.inverse is None else gate.inverse
         rows = torch.cat([order[gates + place], order[gate.gates[place]]])

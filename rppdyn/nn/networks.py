@@ -98,6 +98,12 @@ else:
     ModuleList = nn.ModuleList
 
 
+OLD_PRODUCTS = (
+    "networks of such a product of groups that were saved before their layers were features at points are built with "
+    "architecture='tensor' (in a run's config.yaml, model: architecture: tensor)"
+)
+
+
 class HiddenBlock(nn.Module):
     """Linear into ``gated(rep_out)``, then the bilinear layer (identity and contractions) where there is one, then the gate."""
 
@@ -351,7 +357,9 @@ class RPPEMLP(Network, ExactBuffers):
         order = self.group.order
         if not is_int(hidden) or hidden < 1 or (order is not None and order <= hidden):
             return hidden
-        return points_hidden(int(hidden), self.rep_in, self.rep_out) or hidden
+        layer = points_hidden(int(hidden), self.rep_in, self.rep_out)
+        self.hint = "" if layer is None else OLD_PRODUCTS
+        return hidden if layer is None else layer
 
     def assemble(self) -> Weights:
         """The weights of all layers, assembled: a list of nested tuples of tensors, for :meth:`apply`.

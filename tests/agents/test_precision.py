@@ -79,11 +79,6 @@ def test_what_is_chosen_costs_no_accuracy_on_this_machine():
     assert error < 1e-6 * torch.bmm(a.double().mT, b.double()).norm()
 
 
-def test_a_saved_agent_keeps_it(make_agent, tmp_path):
-    make_agent(matmul_precision="high").save(tmp_path / "agent")
-    assert RPPSAC.load(tmp_path / "agent", device="cpu").matmul_precision == "high"
-
-
 def cast(agent: RPPSAC) -> RPPSAC:
     agent.policy.double()
     agent.log_ent_coef.data = agent.log_ent_coef.data.double()

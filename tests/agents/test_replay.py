@@ -12,15 +12,10 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from rppdyn.agents import RPPSAC, SACUpdate, compiling, train_many
 from rppdyn.agents.buffers import TRANSITIONS, RowReplayBuffer
 
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (3,), np.float64)
 ACTIONS = spaces.Box(-1, 1, (2,), np.float32)
-
-
-class OtherReplayBuffer(ReplayBuffer):
-    """Another class than those that an agent's buffer of rows stands for."""
 
 
 def filled(kind: type[ReplayBuffer], steps: int, precision: type = np.float64, n_envs: int = 2) -> ReplayBuffer:
@@ -110,106 +105,6 @@ def test_an_empty_buffer_is_pickled_without_memory_for_transitions():
     again = pickle.loads(pickle.dumps(empty))
     assert empty._rows is None and again._rows is None
     assert again.size() == 0
-
-
-def record(patch: pytest.MonkeyPatch) -> list:
-    """Make updates here what they are on a CUDA device; returns the generators of what is captured, one list each."""
-    found = []
-
-    def cuda_graph(work, device, changes, generators):
-        found.append(generators)
-        return work
-
-    patch.setattr(compiling.FastUpdate, "is_captured", property(lambda self: True))
-    patch.setattr(compiling, "cuda_graph", cuda_graph)
-    return found
-
-
-def states_agree(one: RPPSAC, other: RPPSAC, rtol: float = 0.0, atol: float = 0.0) -> None:
-    for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
-
-
-def train(make_agent, seed: int = 0, **kwargs) -> RPPSAC:
-    return make_agent("rpp", "Hopper-v5", seed=seed, train_freq=2, gradient_steps=2, **kwargs).learn(80)
-
-
-@pytest.mark.parametrize("buffer", [OtherReplayBuffer, RowReplayBuffer])
-def test_captured_updates_are_the_same_and_captured_once(make_agent, monkeypatch, buffer):
-    """Rates that fall and targets that move now and then included; a buffer of rows is drawn from in the graph."""
-    options = dict(replay_buffer_class=buffer, target_update_interval=2, learning_rate=lambda left: 1e-3 * left)
-    with monkeypatch.context() as patch:
-        found = record(patch)
-        agent = train(make_agent, **options)
-    states_agree(agent, train(make_agent, **options))
-    assert found == [[agent.replay_buffer.generator] if buffer is RowReplayBuffer else []]
-
-
-@pytest.mark.parametrize("buffer", [OtherReplayBuffer, RowReplayBuffer])
-def test_a_restored_agent_is_captured_anew_and_goes_on_bit_identically(make_agent, monkeypatch, buffer):
-    found = record(monkeypatch)
-    agent = train(make_agent, replay_buffer_class=buffer)
-    data = agent.capture()
-    agent.learn(20, reset_num_timesteps=False)
-    other = train(make_agent, seed=5, replay_buffer_class=buffer)
-    assert len(found) == 2
-    other.restore(data)
-    other.learn(20, reset_num_timesteps=False)
-    states_agree(other, agent)
-    assert len(found) == 3 and agent._n_updates == other._n_updates
-    for name in TRANSITIONS:
-        size = len(data["replay"]["rows"][name])
-        assert np.array_equal(getattr(other.replay_buffer, name)[:size], data["replay"]["rows"][name])
-
-
-@pytest.mark.parametrize("env, model", [("Hopper-v5", "rpp"), ("InvertedPendulum-v5", "rpp"), ("Ant-v5", "emlp")])
-def test_an_update_looks_at_no_value_and_leaves_its_device_nowhere(make_agent, monkeypatch, env, model):
-    """On the meta device tensors have no values, and mixing it with the CPU is an error; nor is one made of numbers."""
-    meta = torch.device("meta")
-    agent = make_agent(model, env, replay_buffer_class=RowReplayBuffer, max_gradient_norm=0.5)
-    update = SACUpdate([agent])
-    update.refresh()
-    settings = agent.settings()
-    numbers = torch.tensor([settings.numbers]).T.unsqueeze(-1).to(meta)
-
-    def without_generator(draw):
-        return lambda *shape, generator, **options: draw(*shape, **options)
-
-    for name in ("rand", "randn"):
-        monkeypatch.setattr(torch, name, without_generator(getattr(torch, name)))
-    state = {name: tensor.to(meta) for name, tensor in update.state.items()}
-    for module in (agent.policy, *(ensemble.net for ensemble in (update.actors, update.critics, update.targets))):
-        module.to(meta)
-    buffer = agent.replay_buffer
-    buffer._rows = tuple(rows.to(meta) for rows in buffer.rows)
-    buffer.count, buffer.device = buffer.count.to(meta), meta
-    monkeypatch.setattr(agent.replay_buffer, "generator", type("OnMeta", (), {"device": meta}))
-
-    def waits(*_, **__):
-        raise AssertionError("a device is waited for to have a tensor that is made of numbers")
-
-    for name in ("tensor", "as_tensor", "from_numpy"):
-        monkeypatch.setattr(torch, name, waits)
-    with torch.no_grad():
-        metrics = update.update_(state, update.stacked(update.sample(32)), numbers, settings)
-    assert metrics.values.is_meta and {"actor_loss", "critic_loss"} <= set(metrics.names)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("env", ["Hopper-v5", "InvertedPendulum-v5"])
-def test_on_a_gpu_graphs_do_what_their_work_does(monkeypatch, caplog, env):
-    def build(seed: int) -> RPPSAC:
-        options = dict(
-            learning_rate=lambda progress: 1e-3 * progress, learning_starts=50, batch_size=32, buffer_size=2000
-        )
-        return RPPSAC("RPPPolicy", env, policy_kwargs=dict(hidden=16), seed=seed, device="cuda", **options)
-
-    builds = [lambda seed=seed: build(seed) for seed in (0, 1)]
-    graphs = train_many(builds, 60)
-    assert "CUDA graph" not in caplog.text and isinstance(graphs[0].agent.replay_buffer, RowReplayBuffer)
-    monkeypatch.setattr(compiling, "cuda_graph", lambda work, *_: work)
-    for one, other in zip(graphs, train_many(builds, 60), strict=True):
-        states_agree(one.agent, other.agent, rtol=1e-3, atol=1e-5)
 
 
 def test_batches_that_are_drawn_elsewhere_are_no_part_of_a_captured_update(make_agent):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from rppdyn.groups import SO, Z
+from rppdyn.groups import Z
 from rppdyn.jobs.config.base import Activation
-from rppdyn.nn import ACTIVATIONS, EMLP, MLP, RPPEMLP, Pointwise
+from rppdyn.nn import ACTIVATIONS, MLP, Pointwise
 from rppdyn.nn.hidden import ALIASES, activation_of
-from rppdyn.reps import Rep, Scalar, V
+from rppdyn.reps import Rep, V
 
 SIGN = Rep.from_generators(Z(2), discrete_generators=[[[-1.0]]], name="sign")
 
@@ -44,25 +44,6 @@ def test_no_such_activation(wrong):
         MLP(V, V, Z(3), hidden=8, activation=wrong)
 
 
-@pytest.mark.parametrize(("group", "name"), [(Z(3), "tanh"), (Z(3), "relu"), (SO(2), "softplus")], ids=str)
-def test_symmetry_survives(group, name):
-    options = dict(hidden=24, num_layers=2, activation=name)
-    net = EMLP(2 * V, V, group, **options, generator=seeded())
-    relaxed = RPPEMLP(2 * V, V, group, **options, free_scale=1.0, generator=seeded()).double()
-    g, x = group.samples(5, seeded(2)), torch.randn(5, net.rep_in.dim, generator=seeded(1), dtype=torch.float64)
-
-    def error(f, dtype=torch.float64):
-        image = lambda rep, y: (rep.rho(g).to(y.dtype) @ y[..., None])[..., 0]  # noqa: E731
-        expected = image(net.rep_out, f(x.to(dtype)))
-        return ((f(image(net.rep_in, x.to(dtype))) - expected).norm() / expected.norm()).item()
-
-    assert error(net, torch.float32) < 1e-4
-    assert error(net.double()) < 1e-12
-    assert error(relaxed) > 1e-2  # the control: a free pathway of full size
-    swish = EMLP(2 * V, V, group, hidden=24, num_layers=2, generator=seeded()).double()
-    assert not torch.allclose(net(x), swish(x), rtol=1e-3)
-
-
 def test_signs_take_odd_activations_alone():
     x = torch.randn(9, 3, generator=seeded(), dtype=torch.float64)
     odd = Pointwise(3 * SIGN, "tanh")
@@ -73,15 +54,9 @@ def test_signs_take_odd_activations_alone():
             Pointwise(3 * SIGN, name)
 
 
-@pytest.mark.parametrize("group", [Z(3), SO(2)], ids=str)
-def test_written_gradient_is_autograds(group):
-    net = RPPEMLP(2 * V, Scalar, group, hidden=24, num_layers=2, activation="tanh", generator=seeded()).double()
-    x = torch.randn(5, net.rep_in.dim, generator=seeded(1), dtype=torch.float64)
-    expected = torch.func.grad(lambda x: net(x).sum())(x)
-    torch.testing.assert_close(net.gradient(x), expected)
-
-
-def test_device():
-    net = RPPEMLP(V, V, Z(3), hidden=[12, 6], device="meta")
+def test_networks_have_it():
+    x = torch.randn(5, 3, generator=seeded(1))
+    swish, tanh = (MLP(V, V, Z(3), hidden=[12, 6], activation=name, generator=seeded()) for name in ("swish", "tanh"))
+    assert not torch.allclose(swish(x), tanh(x), rtol=1e-3) and [rep.dim for rep in tanh.hidden] == [12, 6]
+    net = MLP(V, V, Z(3), hidden=[12, 6], device="meta")
     assert {t.device.type for t in (*net.parameters(), *net.buffers())} == {"meta"}
-    assert [rep.dim for rep in net.hidden] == [12, 6]

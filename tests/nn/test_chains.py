@@ -14,7 +14,7 @@ from torch import nn
 
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SL, SO, D, Group, O, O2eR3, S, SO2eR3, Trivial, Z
-from rppdyn.nn import EMLP, RPPEMLP, Ensemble, RelaxedLinear, merge, named_pathways
+from rppdyn.nn import EMLP, RPPEMLP, RelaxedLinear, named_pathways
 from rppdyn.priors import learn_variances, negative_log_prior
 from rppdyn.reps import Scalar, T, V, regular
 
@@ -65,18 +65,6 @@ def test_pathways_are_nested_and_as_large_as_their_groups_say(chain):
         torch.testing.assert_close(larger @ larger.T @ smaller, smaller, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("chain", CHAINS)
-def test_a_network_is_equivariant_under_the_smallest_group_that_is_left(chain):
-    groups, *_ = CHAINS[chain]
-    variances = [1.0] * len(groups) + [0.0]
-    net = chained(groups, variances)
-    assert error(net, groups[-1]) < 1e-10 or groups[-1] == Trivial(3)
-    assert error(net, groups[0]) > 1e-3  # the control: the subgroup's pathway is there, and breaks the larger group
-    assert error(chained(groups, [1.0] * (len(groups) + 1)), groups[-1]) > 1e-3 or groups[-1] == Trivial(3)
-    strict = chained(groups, [1.0] + [0.0] * len(groups))
-    assert all(error(strict, G) < 1e-10 for G in groups[:2])
-
-
 @pytest.mark.parametrize("variances, left", [
     ([1.0, 0.0, 0.0], ["equivariant"]),
     ([0.0, 1.0, 0.0], ["equivariant_2"]),
@@ -105,37 +93,6 @@ def test_one_group_is_the_case_without_a_chain():
     strict = RPPEMLP(V, V, groups=[O(3), SO(3)], variances=[2.0, 0.0, 0.0], generator=generator(), **options)
     x = torch.randn(5, 3, generator=generator(4))
     torch.testing.assert_close(strict(x), told(x))
-
-
-@pytest.mark.parametrize("bilinear", ["channelwise", "published", False])
-@pytest.mark.parametrize("groups", [[O(3), O2eR3()], [D(4), MIRROR]], ids=str)
-def test_merging_changes_no_number(groups, bilinear):
-    net = chained(groups, [1.0, 0.5, 0.1], hidden=24, bilinear=bilinear, architecture="tensor")
-    x = torch.randn(5, net.rep_in.dim, generator=generator(4), dtype=torch.float64)
-    merged = merge(net)
-    assert all(isinstance(block.linear, nn.Linear) for block in merged.blocks)
-    torch.testing.assert_close(merged(x), net(x), rtol=1e-12, atol=1e-12)
-    with torch.no_grad():
-        net.head.equivariant_2.weight.mul_(2.0)
-    assert not torch.allclose(merged(x), net(x))
-
-
-def test_a_stack_has_the_members_numbers_and_gradients():
-    nets = [
-        chained([O(3), O2eR3()], [1.0, 0.5, 0.1], bilinear="published", generator=generator(seed)) for seed in range(3)
-    ]
-    for net in nets[1:]:  # of bilinear layers a stack has the first one's maps
-        for block, first in zip(net.blocks, nets[0].blocks, strict=True):
-            block.bilinear.maps.copy_(first.bilinear.maps)
-    stack = Ensemble(nets)
-    x = torch.randn(3, 5, 4, generator=generator(4), dtype=torch.float64)
-    torch.testing.assert_close(stack(x), torch.stack([net(own) for net, own in zip(nets, x, strict=True)]))
-    (stack(x).sum() + stack.per_member(negative_log_prior).sum()).backward()
-    loss = nets[1](x[1]).sum() + negative_log_prior(nets[1])
-    loss.backward()
-    named = dict(zip(stack.names, stack.stacked, strict=True))
-    for name, p in nets[1].named_parameters():
-        torch.testing.assert_close(named[name].grad[1], p.grad)
 
 
 def test_the_prior_is_that_of_the_coefficients():

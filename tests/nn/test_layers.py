@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from rppdyn.groups import SL, SO, SO13, SU, D, O, S, Sp, U, Z
 from rppdyn.nn import Bilinear, Gate, InvariantNormaliser, Pointwise, RelaxedLinear, gated
 from rppdyn.nn.bilinear import contractions
-from rppdyn.nn.hidden import SWISH, Gating
+from rppdyn.nn.hidden import component_major
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Pseudoscalar, Scalar, T, V, regular
 
@@ -260,20 +260,21 @@ def third_derivative(f):
 
 
 def test_the_gate_differentiates_in_every_way():
-    index, gating = torch.tensor([3, 4, 0, 1, 0, 1, 0, 1, 2, 2]), Gating(2, ((3, 2), (2, 1)))
-    x = torch.randn(13, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
-    c = torch.randn(10, dtype=torch.float64, generator=generator(), requires_grad=True)
+    gate = Gate(component_major((2 * Scalar + 2 * V)(SO(3))), free_variance=1.0)
+    index = gate.gates
+    x = torch.randn(10, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
+    c = torch.randn(8, dtype=torch.float64, generator=generator(), requires_grad=True)
 
     def plain(x, c):
         s = x.sigmoid()
-        return x[3:] * (s[index] + c[:, None] * s[3:])
+        return x[2:] * (s[index] + c[:, None] * s[2:])
 
     def fast(x, c):
-        return gating(SWISH, x, c)
+        return gate.samples_last(x, c)
 
     assert torch.autograd.gradcheck(fast, (x, c)) and torch.autograd.gradgradcheck(fast, (x, c))
-    assert torch.autograd.gradcheck(lambda x: gating(SWISH, x), (x,))
-    X, C = torch.randn(4, 13, 3, dtype=torch.float64), torch.randn(4, 10, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda x: gate.samples_last(x, None), (x,))
+    X, C = torch.randn(4, 10, 3, dtype=torch.float64), torch.randn(4, 8, dtype=torch.float64)
     tangents = (torch.randn_like(X[0]), torch.randn_like(C[0]))
     for transform in (
         lambda f: torch.func.vmap(torch.func.grad(lambda x, c: f(x, c).square().sum(), argnums=(0, 1)))(X, C),
@@ -287,8 +288,8 @@ def test_the_gate_differentiates_in_every_way():
 
 def test_the_gradient_of_a_gate_that_is_compiled_scatters_nothing():
     """Compiled, additions by index are atomic, one number at a time, for which threads wait."""
-    gating = Gating(2, ((3, 2),))
-    gradient = torch.func.grad(lambda x: gating(SWISH, x).square().sum())
+    gate = Gate(component_major((2 * Scalar + 2 * V)(SO(3))))
+    gradient = torch.func.grad(lambda x: gate.samples_last(x, None).square().sum())
     operations = {str(node.target) for node in make_fx(gradient)(torch.ones(10, 3)).graph.nodes}
     assert any("sigmoid_backward" in name for name in operations)
     assert not any(by_index in name for name in operations for by_index in ("index_add", "index_put", "scatter_add"))
@@ -340,20 +341,19 @@ def test_the_bilinear_layer_is_equivariant(G, rep):
 def by_definition(layer, x):
     """The bilinear layer with one matrix per sample, copy and pair; its maps are checked to be whole copies of a part."""
     parts, y = layer.rep.blocks(), x.clone()
-    weights = layer.plan.weights(layer.assemble()[0])
+    weights = layer.weights_of_each(layer.assemble()[0])
     order = torch.arange(layer.rep.dim) if layer.order is None else layer.order
-    rows = dict(zip(layer.plan.map_sizes, order[layer.maps].split(list(layer.plan.map_sizes.values())), strict=True))
-    for group, w in zip(layer.plan.groups, weights, strict=True):
-        for k, own in zip(group.contractions, w.split(group.rows), strict=True):
-            own = own.reshape(k.maps, -1, group.copies)
-            own = own if k.weights_first else own.mT
-            index = rows[k.matrix].view(-1, k.maps).T
-            index = index if k.weights_first else index.unflatten(1, (k.dim_in, k.dim_out)).mT.flatten(1)
-            copies = parts[k.map][1][:, list(k.coordinates)].tolist()
-            assert all(copy in copies for copy in index.tolist()) and len(index.unique(dim=0)) == k.maps
-            M = x[:, index].view(len(x), k.maps, k.dim_out, k.dim_in)
-            terms = torch.einsum("noi,bnxy,biy->box", own, M, x[:, parts[k.into][1]])
-            y = y.index_add(1, parts[k.out][1].flatten(), terms.flatten(1))
+    rows = dict(zip(layer.map_sizes, order[layer.maps].split(list(layer.map_sizes.values())), strict=True))
+    for k, own in zip(layer.contractions, weights, strict=True):
+        own = own.reshape(k.maps, -1, own.shape[1])
+        own = own if k.weights_first else own.mT
+        index = rows[k.matrix].view(-1, k.maps).T
+        index = index if k.weights_first else index.unflatten(1, (k.dim_in, k.dim_out)).mT.flatten(1)
+        copies = parts[k.map][1][:, list(k.coordinates)].tolist()
+        assert all(copy in copies for copy in index.tolist()) and len(index.unique(dim=0)) == k.maps
+        M = x[:, index].view(len(x), k.maps, k.dim_out, k.dim_in)
+        terms = torch.einsum("noi,bnxy,biy->box", own, M, x[:, parts[k.into][1]])
+        y = y.index_add(1, parts[k.out][1].flatten(), terms.flatten(1))
     return y
 
 

@@ -6,11 +6,10 @@ import copy
 
 import pytest
 import torch
-from forked import run_code
 from torch import nn
 
 from rppdyn.groups import O13, SO, D, S, Z
-from rppdyn.nn import EMLP, MLP, RPPEMLP, BatchNorm, Ensemble, merge
+from rppdyn.nn import EMLP, MLP, RPPEMLP, BatchNorm, Ensemble
 from rppdyn.nn.normalisation import pools
 from rppdyn.reps import Pseudoscalar, Scalar, T, V, regular
 
@@ -54,41 +53,6 @@ def built(case, kind=EMLP, **options):
     options = dict(hidden=48, num_layers=2, normalisation="batch", generator=generator()) | options
     net = kind(rep_in, rep_out, group, **options)
     return trained(net, net.rep_in), net.rep_in, net.rep_out
-
-
-@torch.no_grad()
-def error(f, rep_in, rep_out, x):
-    """The largest relative defect over elements of the group, all of the batch moved by one element at a time."""
-    worst = 0.0
-    for g in rep_in.G.samples(6, generator(2)):
-        moved, image = f(x @ rep_in.rho(g).mT), f(x) @ rep_out.rho(g).mT
-        assert image.norm() > 1e-3
-        worst = max(worst, float((moved - image).norm() / (moved.norm() + image.norm())))
-    return worst
-
-
-@pytest.mark.parametrize("normalisation", ["batch", "renorm"])
-@pytest.mark.parametrize("case", CASES)
-def test_strict_networks_are_equivariant_in_both_modes(case, normalisation):
-    net, rep_in, rep_out = built(case, normalisation=normalisation)
-    for norm in net.norms:
-        norm.warm_up = min(norm.warm_up, 1)  # so that running statistics take part
-    x = torch.randn(40, rep_in.dim, generator=generator(3), dtype=torch.float64) + 0.5
-    assert error(net, rep_in, rep_out, x) < 1e-12
-    assert error(lambda x: net.on_batch(x)[0], rep_in, rep_out, x) < 1e-12
-    (g,) = rep_in.G.samples(1, generator(4))
-    assert torch.allclose(net.on_batch(x)[1], net.on_batch(x @ rep_in.rho(g).mT)[1], atol=1e-12)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_ordinary_batch_normalisation_breaks_the_symmetry(case):
-    """In both modes: the negative control, the same network with pools of one entry each."""
-    net, rep_in, rep_out = built(case)
-    net.norms = nn.ModuleList(BatchNorm(norm.rep_in.dim * Scalar(rep_in.G)) for norm in net.norms)
-    net = trained(net, rep_in)
-    x = torch.randn(40, rep_in.dim, generator=generator(3), dtype=torch.float64) + 0.5
-    assert error(net, rep_in, rep_out, x) > 1e-3
-    assert error(lambda x: net.on_batch(x)[0], rep_in, rep_out, x) > 1e-3
 
 
 def test_pools():
@@ -176,47 +140,6 @@ def test_ensembles_compute_what_their_members_do(case, kind):
     nets[1].load_state_dict(own[0].state_dict())
     stack.restack_()
     assert torch.allclose(stack(x)[1], own[0](x[1]))
-
-
-@pytest.mark.parametrize("kind", [EMLP, RPPEMLP, MLP])
-def test_a_state_dict_rebuilds_it_and_merging_keeps_it(kind):
-    net, rep_in, _ = built("D4", kind)
-    other = kind(*CASES["D4"][1:], CASES["D4"][0], hidden=48, num_layers=2, normalisation="batch").double()
-    other.load_state_dict(net.state_dict())
-    x = torch.randn(9, rep_in.dim, generator=generator(), dtype=torch.float64)
-    assert torch.equal(net(x), other(x)) and torch.equal(net.on_batch(x)[1], other.on_batch(x)[1])
-    assert torch.allclose(merge(net)(x), net(x), atol=1e-12)
-
-
-COMPILED = """
-import torch
-from rppdyn.groups import D
-from rppdyn.nn import RPPEMLP, Ensemble
-from rppdyn.nn.compiling import compiled
-from rppdyn.reps import Scalar, V
-
-torch.set_num_threads(1)
-net = RPPEMLP(2 * V, V + Scalar, D(4), hidden=16, num_layers=1, normalisation="renorm",
-              generator=torch.Generator().manual_seed(0)).double()
-stack = Ensemble([net], own=False)
-x = torch.randn(1, 8, net.rep_in.dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-def gradient(vectors, running, x):
-    def loss(vectors):
-        y, after = stack.on_batch(x, vectors, running)
-        return y.square().sum(), after
-
-    return torch.func.grad(loss, has_aux=True)(vectors)
-
-expected = gradient(stack.flat, stack.running, x)
-found = compiled(gradient, fullgraph=True, dynamic=False)(stack.flat, stack.running, x)
-for a, b in zip(expected, found, strict=True):
-    assert torch.allclose(a, b, rtol=1e-9, atol=1e-11), (a - b).abs().max()
-"""
-
-
-def test_compiled_gradients_are_the_same(tmp_path):
-    run_code(COMPILED, folder=tmp_path)
 
 
 def test_what_has_no_invariant_size_is_refused():

@@ -612,6 +612,7 @@ def load_members(module: nn.Module, folder: RunFolder) -> None:
             f"{path} is {state}: delete {both}, and use --resume {folder.path} to write both again"
         ) from error
     except (RuntimeError, TypeError, ValueError) as error:
+        why = f" ({error})" if isinstance(error, ValueError) else ""
         raise RunFolderError(
-            f"{path} is of another network than config.yaml says: delete the folder and fit again"
+            f"{path} is of another network than config.yaml says{why}: delete the folder and fit again"
         ) from error

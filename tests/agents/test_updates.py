@@ -1,0 +1,709 @@
+"""Updates against plain autograd and torch.optim.Adam, and stable-baselines3; of several agents, captured, and compiled."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import shutil
+
+import pytest
+import torch
+from forked import run_code
+from legged import Legged, legged_spec
+from stable_baselines3 import SAC
+from stable_baselines3.common.logger import Logger
+from stepping import batches, in_dtype, let_draw, settings_of, stepped
+from torch import nn
+from torch._dynamo.exc import TorchDynamoException
+from torch.distributions import Independent, Normal
+from torch.nn.utils import clip_grad_norm_, parameters_to_vector
+from torch.utils._pytree import tree_leaves
+
+from rppdyn.agents import RPPSAC, SACUpdate, compiling, train_many
+from rppdyn.agents.buffers import RowReplayBuffer
+from rppdyn.agents.sac import check_compiled
+from rppdyn.agents.update import gradient_of
+from rppdyn.groups import Z
+from rppdyn.nn import RPPEMLP
+from rppdyn.nn.ensemble import Ensemble
+from rppdyn.nn.pathways import named_pathways
+from rppdyn.priors import negative_log_prior
+from rppdyn.priors.likelihood import prior_precision
+from rppdyn.reps import V
+from rppdyn.runs.workers import numpy_draws_from
+
+# -- as one would write it --------------------------------------------------------------------------------------------
+
+
+def reference(agent, steps, config):
+    """The same algorithm as one would write it: modules, `backward`, torch.optim.Adam, in-place targets."""
+    actor, critic = copy.deepcopy(agent.actor.net), copy.deepcopy(agent.critic.q_networks)
+    target, log_alpha = copy.deepcopy(agent.critic_target.q_networks), agent.log_ent_coef.detach().clone()
+    log_alpha = log_alpha.to(next(actor.parameters()).dtype).requires_grad_()
+    adam = dict(lr=config.learning_rate, betas=config.betas, eps=config.epsilon)
+    optimisers = [torch.optim.Adam(p, **adam) for p in (actor.parameters(), critic.parameters(), [log_alpha])]
+
+    def run(net, x):
+        """The network as linear layers and swish."""
+        *blocks, head = net.assemble()
+        for (weight, bias), _, _ in blocks:
+            x = nn.functional.silu(x @ weight.mT + bias)
+        return x @ head[0].mT + head[1]
+
+    def sample(features, noise):
+        mean, log_std = run(actor, features).chunk(2, -1)
+        u = mean + log_std.exp() * noise
+        return u.tanh(), Independent(Normal(mean, log_std.exp()), 1).log_prob(u) - (1 - u.tanh() ** 2).log().sum(-1)
+
+    def q(networks, features, actions):
+        return [run(net, torch.cat([features, actions], -1)).squeeze(-1) for net in networks]
+
+    def step(which, loss, parameters):
+        optimisers[which].zero_grad()
+        loss.backward()
+        if config.max_gradient_norm is not None and which < 2:
+            clip_grad_norm_(parameters, config.max_gradient_norm)
+        optimisers[which].step()
+
+    for batch in steps:
+        alpha = log_alpha.exp().detach()
+        actions, log_prob = sample(batch["features"], batch["noise"])
+        with torch.no_grad():
+            after, after_log_prob = sample(batch["next_features"], batch["next_noise"])
+            value = torch.minimum(*q(target, batch["next_features"], after)) - alpha * after_log_prob
+            y = batch["rewards"] + (1 - batch["dones"]) * config.gamma * value
+        loss = sum(((v - y) ** 2).mean() for v in q(critic, batch["features"], batch["actions"]))
+        prior = sum(negative_log_prior(net) for net in critic) / batch["transitions"]
+        step(1, loss / (2 * config.noise_variance) + prior, critic.parameters())
+        loss = (alpha * log_prob - torch.minimum(*q(critic, batch["features"], actions))).mean()
+        step(0, loss + (alpha * negative_log_prior(actor) / batch["transitions"]).sum(), actor.parameters())
+        step(2, (-log_alpha * (log_prob.detach() + config.target_entropy)).mean(), [log_alpha])
+        with torch.no_grad():
+            for old, new in zip(target.parameters(), critic.parameters(), strict=True):
+                old.lerp_(new, config.tau)
+    return vectors(actor, critic, target, log_alpha)
+
+
+def vectors(actor, critic, target, log_alpha):
+    found = {"actor": actor, "critic": critic, "target": target}
+    flat = {name: parameters_to_vector(net.parameters()).detach().clone() for name, net in found.items()}
+    return flat if log_alpha is None else flat | {"log_alpha": log_alpha.detach().clone()}
+
+
+def vectors_of(agent):
+    return vectors(agent.actor.net, agent.critic.q_networks, agent.critic_target.q_networks, agent.log_ent_coef)
+
+
+def advanced(agent, steps, settings):
+    """Where updates on these batches take an agent."""
+    update = SACUpdate([agent])
+    for batch in steps:
+        stepped(update, [batch], [settings])
+    return vectors_of(agent)
+
+
+def assert_same_course(start, found, expected, rtol):
+    for name, value in expected.items():
+        assert (value - start[name]).norm() > 1e-5 * value.norm(), name
+        assert (found[name] - value).norm() <= rtol * value.norm(), name
+
+
+RTOL = {torch.float32: 1e-4, torch.float64: 1e-10}
+
+
+@pytest.mark.parametrize("dtype", RTOL, ids=str)
+@pytest.mark.parametrize(
+    ("model", "count", "options"),
+    [
+        ("rpp", 100, dict(policy_kwargs=dict(num_layers=1), noise_variance=0.3)),
+        ("rpp", 5, dict(max_gradient_norm=0.5)),
+        ("emlp", 5, dict(max_gradient_norm=0.5)),
+        ("mlp", 5, dict(max_gradient_norm=0.5)),
+        ("rpp_policy_only", 5, dict(max_gradient_norm=0.5)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_agrees_with_autograd_and_torch_adam(make_agent, model, count, options, dtype):
+    options = options | dict(policy_kwargs=dict(output_scale=0.1) | options.get("policy_kwargs", {}))
+    agent = in_dtype(make_agent(model, "Hopper-v5", **options), dtype)
+    config = settings_of(agent, 0.05)
+    start, expected = vectors_of(agent), reference(agent, batches(agent, dtype, count=count), config)
+    assert_same_course(start, advanced(agent, batches(agent, dtype, count=count), config), expected, RTOL[dtype])
+
+
+@pytest.mark.parametrize("dtype", RTOL, ids=str)
+def test_agrees_with_stable_baselines3s_networks_and_train(make_agent, monkeypatch, dtype):
+    """Its own `train`, with the same networks, on the same batches and noise; without priors, which it doesn't have."""
+    adam = dict(betas=(0.9, 0.999), eps=1e-8)
+    agent = in_dtype(make_agent("mlp", "Hopper-v5", policy_kwargs=dict(optimizer_kwargs=adam)), dtype)
+    kwargs = dict(net_arch=[16, 16], activation_fn=nn.SiLU, optimizer_kwargs=adam)
+    peer = in_dtype(SAC("MlpPolicy", "Hopper-v5", policy_kwargs=kwargs, device="cpu"), dtype)
+    pairs = [
+        (agent.actor.net, [*peer.actor.latent_pi, nn.ModuleList([peer.actor.mu, peer.actor.log_std])]),
+        *zip(agent.critic.q_networks, peer.critic.q_networks, strict=True),
+        *zip(agent.critic_target.q_networks, peer.critic_target.q_networks, strict=True),
+    ]
+    each_parameter(pairs, lambda ours, theirs: theirs.copy_(ours))
+    start, steps = vectors_of(agent), list(batches(agent, dtype, transitions=torch.inf))
+    let_draw(peer, steps, monkeypatch)
+    peer.train(len(steps), 32)
+    found = advanced(agent, steps, settings_of(agent, peer.tau))
+    each_parameter(pairs, lambda ours, theirs: ours.copy_(theirs))
+    expected = vectors_of(agent) | {"log_alpha": peer.log_ent_coef.detach()}
+    assert_same_course(start, found, expected, RTOL[dtype])
+
+
+@torch.no_grad()
+def each_parameter(pairs, function):
+    """`function` of each parameter of networks of both packages; a list of layers there is one layer here."""
+    for ours, theirs in pairs:
+        layers = [layer for layer in theirs if not isinstance(layer, nn.SiLU)]
+        for here, there in zip([*(block.linear for block in ours.blocks), ours.head], layers, strict=True):
+            parts = there if isinstance(there, nn.ModuleList) else [there]
+            for name in ("weight", "bias"):
+                for piece, part in zip(getattr(here.free, name).chunk(len(parts)), parts, strict=True):
+                    function(piece, getattr(part, name))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "dtype"),
+    [
+        ("mlp", {}, torch.float64),
+        ("rpp", {}, torch.float64),
+        ("rpp", {}, torch.float32),
+        ("emlp", {}, torch.float64),
+        ("rpp_policy_only", {}, torch.float64),
+        ("rpp", dict(ent_coef=0.3), torch.float64),
+        ("rpp", dict(n_steps=3, gamma=0.97, tau=0.1, target_update_interval=3), torch.float64),
+    ],
+    ids=str,
+)
+def test_training_is_that_of_stable_baselines3s_own_train(make_agent, model, options, dtype):
+    """`SAC.train` of an agent like it, on its replay buffer; priors, which it doesn't have, are shared out over 1e30."""
+
+    def twin() -> RPPSAC:
+        agent = make_agent(model, "Hopper-v5", learning_starts=10**9, **options).learn(60)
+        agent.set_logger(Logger(None, []))
+        agent.learning_starts = 10**30
+        return in_dtype(agent, dtype)
+
+    fast, slow = twin(), twin()
+    before = vectors_of(fast)
+    slow.actor.generator = getattr(slow.replay_buffer, "generator", slow.sampler.generator)
+    fast.train(60, 32)
+    with numpy_draws_from(slow.sampler.numpy):
+        SAC.train(slow, 60, 32)
+    assert_same_course(before, vectors_of(fast), vectors_of(slow), RTOL[dtype])
+
+
+@pytest.mark.parametrize("name", ["swish", "tanh"])
+def test_gradients_by_parameters_and_by_vectors_are_autograds(name):
+    nets = [
+        RPPEMLP(V, V, Z(2), hidden=8, num_layers=2, activation=name, free_scale=1.0,
+                generator=torch.Generator().manual_seed(seed)).double()
+        for seed in (0, 1)
+    ]  # fmt: skip
+    x = torch.randn(2, 5, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    ensemble = Ensemble(nets, own=False)
+
+    def loss(vectors):
+        y = ensemble.apply(x, ensemble.assemble(vectors))
+        return y.sum(), y
+
+    gradients, y = gradient_of(loss, ensemble.flat, ensemble)
+    torch.testing.assert_close(gradients, gradient_of(loss, ensemble.flat.clone())[0])
+    torch.testing.assert_close(y, torch.stack([net(x_) for net, x_ in zip(nets, x, strict=True)]).detach())
+    for net, x_, found in zip(nets, x, gradients, strict=True):
+        net.zero_grad()
+        net(x_).sum().backward()
+        torch.testing.assert_close(found, torch.cat([net.get_parameter(n).grad.flatten() for n in ensemble.trainable]))
+
+
+# -- several at once --------------------------------------------------------------------------------------------------
+
+
+def with_own_units(agent, shift):
+    for net in (agent.actor.net, *agent.critic.q_networks):
+        for _, _, pathway in named_pathways(net):
+            pathway.log_variance.add_(shift)
+            pathway.follow_variance()
+    return agent
+
+
+@pytest.mark.parametrize(
+    "env, options",
+    [("Hopper-v5", {}), ("Reacher-v5", {}), ("Reacher-v5", dict(network_kwargs=dict(bilinear="published")))],
+    ids=["one by one product", "gates and products", "pairs that each network drew"],
+)
+def test_several_agents_at_once_are_each_as_alone(make_agent, env, options):
+    """Each with settings, variances and units of its own."""
+
+    def agents():
+        make = lambda seed: make_agent("rpp", env, seed=seed, max_gradient_norm=0.5, policy_kwargs=options)  # noqa: E731
+        return [with_own_units(in_dtype(make(seed)), seed) for seed in (0, 1, 2)]
+
+    together, alone = agents(), agents()
+    steps = [list(batches(agent, seed=seed, count=3)) for seed, agent in enumerate(together)]
+    settings = [
+        dataclasses.replace(agent.settings(), learning_rate=1e-3 / (i + 1), tau=0.05 * i, gamma=0.9 + i / 100)
+        for i, agent in enumerate(together)
+    ]
+    update, each = SACUpdate(together), [SACUpdate([agent]) for agent in alone]
+    assert update.actors.as_one != bool(options)
+    for parts in zip(*steps, strict=True):
+        metrics = stepped(update, parts, settings)
+        single = [stepped(u, [b], [s]) for u, b, s in zip(each, parts, settings, strict=True)]
+        for name, value in metrics.items():
+            torch.testing.assert_close(value, torch.cat([m[name] for m in single]), rtol=1e-10, atol=1e-12)
+    for one, other in zip(together, alone, strict=True):
+        expected = vectors_of(other)
+        for name, value in vectors_of(one).items():
+            torch.testing.assert_close(value, expected[name], rtol=1e-10, atol=1e-12)
+
+
+def test_a_batch_that_cant_be_drawn_takes_no_other_agent_with_it(make_agent, monkeypatch):
+    agents = [make_agent("rpp", seed=seed).learn(60) for seed in (0, 1)]
+
+    def fail(batch_size):
+        raise ValueError("no batch")
+
+    update = SACUpdate(agents)
+    monkeypatch.setattr(agents[0].sampler, "sample", fail)
+    update.step(8, [agent.settings() for agent in agents])
+    assert str(update.errors[0]) == "no batch"
+    monkeypatch.setattr(agents[1].sampler, "sample", fail)
+    with pytest.raises(ValueError, match="no batch"):
+        update.step(8, [agent.settings() for agent in agents])
+
+
+# -- priors, targets, temperature -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "env, spec", [("Hopper-v5", None), ("Ant-v5", None), (Legged(), legged_spec("left-right", "yaw"))]
+)
+def test_the_prior_of_vectors_is_that_of_the_networks(make_agent, env, spec):
+    nets = copy.deepcopy(make_agent("rpp", env, spec=spec).critic.q_networks).double()
+    ensemble = Ensemble(nets, own=False)
+    precision, constant = prior_precision(ensemble)
+    torch.testing.assert_close(
+        (0.5 * precision * ensemble.flat**2).sum(1) + constant, torch.stack([negative_log_prior(net) for net in nets])
+    )
+
+
+def test_the_prior_follows_a_variance_that_is_changed_and_is_divided_by_the_number_of_transitions(make_agent):
+    agent, other = make_agent("rpp"), make_agent("rpp")
+    first = lambda agent: next(batches(agent, torch.float32))  # noqa: E731
+    update = SACUpdate([agent])
+    update.refresh()
+    before = update.state["actor.precision"]
+    update.refresh()
+    assert update.state["actor.precision"] is before
+    expected = [
+        sum(negative_log_prior(net).item() for net in nets) / 500
+        for nets in (agent.critic.q_networks, [agent.actor.net])
+    ]
+    many = stepped(update, [first(agent)], [settings_of(agent, 0.05)])
+    few = stepped(SACUpdate([other]), [first(other) | {"transitions": torch.tensor(5.0)}], [settings_of(other, 0.05)])
+    assert few["critic_prior"].item() == pytest.approx(100 * many["critic_prior"].item(), rel=1e-5)
+    assert [many["critic_prior"].item(), many["actor_prior"].item()] == pytest.approx(expected, rel=1e-5)
+    for _, _, pathway in named_pathways(agent.actor.net):
+        pathway.log_variance.add_(1.0)
+    update.refresh()
+    torch.testing.assert_close(update.state["actor.precision"], before / torch.e, rtol=1e-5, atol=0)
+
+
+def test_targets_move_every_so_many_updates_and_a_fixed_temperature_is_what_it_is_now(make_agent):
+    agent = make_agent("rpp", target_update_interval=3).learn(60)
+    target = agent.update_state()["target"].clone()
+    agent._n_updates = 4  # updates 4 and 5 are no multiples of 3
+    agent.train(2, 16)
+    assert torch.equal(agent.update_state()["target"], target)
+    agent.train(1, 16)
+    assert not torch.equal(agent.update_state()["target"], target)
+    fixed = make_agent("mlp", ent_coef=0.5).learn(60)
+    fixed.ent_coef_tensor = torch.tensor(0.01)
+    fixed.train(1, 16)
+    values = fixed.logger.name_to_value
+    assert values["train/ent_coef"] == pytest.approx(0.01) and "train/ent_coef_loss" not in values
+    other = make_agent("mlp", ent_coef=0.9).learn(60)
+    other.restore(fixed.capture())
+    assert other.learn(20, reset_num_timesteps=False).log_alpha.exp() == pytest.approx(0.01)
+    with pytest.raises(ValueError, match="a fixed temperature, this one's is learned"):
+        make_agent("mlp").restore(fixed.capture())
+
+
+# -- captured ---------------------------------------------------------------------------------------------------------
+
+
+def record(patch: pytest.MonkeyPatch) -> list:
+    """Make updates here what they are on a CUDA device; returns the generators of what is captured, one list each."""
+    found = []
+    patch.setattr(compiling.FastUpdate, "is_captured", property(lambda self: True))
+    patch.setattr(compiling, "cuda_graph", lambda work, device, changes, generators: found.append(generators) or work)
+    return found
+
+
+@pytest.mark.parametrize("rows", [True, False], ids=["rows", "another buffer"])
+def test_captured_updates_are_the_same_and_captured_once_and_anew_where_they_are_restored(
+    make_agent, monkeypatch, rows
+):
+    """Rates that fall and targets that move now and then included; a buffer of rows is drawn from in the graph."""
+    options = dict(target_update_interval=2, learning_rate=lambda left: 1e-3 * left, train_freq=2, gradient_steps=2)
+    options |= {} if rows else dict(n_steps=2)
+    train = lambda seed=0: make_agent("rpp", "Hopper-v5", seed=seed, **options).learn(80)  # noqa: E731
+    plain = train()
+    found = record(monkeypatch)
+    agent = train()
+    assert all(map(torch.equal, plain.policy.parameters(), agent.policy.parameters()))
+    assert found == [[agent.replay_buffer.generator] if rows else []]
+    data = agent.capture()
+    agent.learn(20, reset_num_timesteps=False)
+    other = train(5)
+    other.restore(data)
+    other.learn(20, reset_num_timesteps=False)
+    assert all(map(torch.equal, other.policy.parameters(), agent.policy.parameters()))
+    assert len(found) == 3 and agent._n_updates == other._n_updates
+
+
+@pytest.mark.parametrize("env, model", [("Hopper-v5", "rpp"), ("InvertedPendulum-v5", "rpp"), ("Ant-v5", "emlp")])
+def test_an_update_looks_at_no_value_and_leaves_its_device_nowhere(make_agent, monkeypatch, env, model):
+    """On the meta device tensors have no values, and mixing it with the CPU is an error; nor is one made of numbers."""
+    meta = torch.device("meta")
+    agent = make_agent(model, env, replay_buffer_class=RowReplayBuffer, max_gradient_norm=0.5)
+    update = SACUpdate([agent])
+    update.refresh()
+    settings = agent.settings()
+    numbers = torch.tensor([settings.numbers]).T.unsqueeze(-1).to(meta)
+    for name in ("rand", "randn"):
+        draw = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda *shape, generator, _draw=draw, **options: _draw(*shape, **options))
+    state = {name: tensor.to(meta) for name, tensor in update.state.items()}
+    for module in (agent.policy, *(ensemble.net for ensemble in (update.actors, update.critics, update.targets))):
+        module.to(meta)
+    buffer = agent.replay_buffer
+    buffer._rows = tuple(rows.to(meta) for rows in buffer.rows)
+    buffer.count, buffer.device = buffer.count.to(meta), meta
+    monkeypatch.setattr(agent.replay_buffer, "generator", type("OnMeta", (), {"device": meta}))
+
+    def waits(*_, **__):
+        raise AssertionError("a device is waited for to have a tensor that is made of numbers")
+
+    for name in ("tensor", "as_tensor", "from_numpy"):
+        monkeypatch.setattr(torch, name, waits)
+    with torch.no_grad():
+        metrics = update.update_(state, update.stacked(update.sample(32)), numbers, settings)
+    assert metrics.values.is_meta and {"actor_loss", "critic_loss"} <= set(metrics.names)
+
+
+# -- compiled, in processes of their own, as tests' shape checks can't be ------------------------------------------------
+
+SETUP = """
+import functools, io, sys
+import numpy as np
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from rppdyn.agents import RPPSAC, RPPCrossQ, train_many
+from rppdyn.nn.pathways import named_pathways
+
+backend, *cases = sys.argv[1:]
+torch.compile = functools.partial(torch.compile, backend=backend)
+torch.set_num_threads(1)
+
+def built(model="rpp", seed=0, env="InvertedPendulum-v5", kind=RPPSAC, policy_kwargs=(), **options):
+    networks = dict(model=model, hidden=16, num_layers=1) | dict(policy_kwargs)
+    options = dict(batch_size=32, learning_starts=50, buffer_size=500) | options
+    made = kind("RPPPolicy", env, policy_kwargs=networks, seed=seed, device="cpu", **options)
+    made.policy.to(torch.float64)
+    if made.log_ent_coef is not None:
+        made.log_ent_coef.data = made.log_ent_coef.data.to(torch.float64)
+    return made
+
+def filled(*args, compile=False, **options):
+    made = built(*args, compile=False, **options).learn(60)  # each agent alone would be traced otherwise
+    made.compile = compile
+    return made
+
+def with_own_units(agent, shift):
+    for net in (agent.actor.net, *agent.critic.q_networks):
+        for _, _, pathway in named_pathways(net):
+            pathway.log_variance.add_(shift)
+            pathway.follow_variance()
+    return agent
+
+def course(agents, count):
+    update = agents[0].update_class(agents)
+    for step in range(count):
+        for a in agents:
+            a.sampler.generator.manual_seed(step)
+            a.sampler.numpy.state = np.random.MT19937(step).state
+            getattr(a.replay_buffer, "generator", a.sampler.generator).manual_seed(step)
+            for optimiser in a.optimisers.values():
+                optimiser.param_groups[0]["lr"] = (1e-3, 3e-4)[step % 2]
+            a.gamma, a.tau, a.noise_variance, a.target_entropy = 0.9 + step / 1e3, 0.01 * step, 1.0 + step, -1.0 - step
+        metrics = update.step(agents[0].batch_size, [a.settings() for a in agents])
+    return [*metrics.values, *(t.clone() for t in update.state.values())]
+"""
+AGREE = """
+for case in cases:
+    torch._dynamo.reset()
+    found = [course(eval(case.replace("COMPILED", f"compile={compiled}")), 12) for compiled in (False, True)]
+    for plain, fast in zip(*found, strict=True):
+        assert (plain - fast).norm() <= 1e-10 * plain.norm(), (case, plain, fast)
+"""
+CASES = [
+    "[filled('mlp', env='Hopper-v5', ent_coef=0.2, n_steps=3, COMPILED)]",
+    "[with_own_units(filled(env='Reacher-v5', seed=s, max_gradient_norm=0.5, COMPILED), s) for s in (0, 1)]",
+]
+ACTIONS = """
+def actions(agents, seen):
+    for i, a in enumerate(agents):
+        a.actor.generator.manual_seed(i)
+    return np.stack(agents[0].update_class(agents).act(seen) if len(agents) > 1 else agents[0].own_update.act(seen))
+
+for count, env, batch in (1, "Hopper-v5", 3), (2, "InvertedPendulum-v5", 1):
+    agents = [filled(env=env, seed=s, policy_kwargs=dict(free_variance=1.0)) for s in range(count)]  # units of 1, left out
+    rng = np.random.default_rng(batch)
+    seen = [rng.normal(size=(batch, agents[0].observation_space.shape[0])) for _ in agents]
+    plain = actions(agents, seen)
+    for a in agents:
+        a.compile = True
+    np.testing.assert_allclose(actions(agents, seen), plain, rtol=1e-10, atol=1e-12)
+    for a in agents:
+        with_own_units(a, -9.0)
+        assert float(a.actor.net.head.free.unit) < 0.1
+    np.testing.assert_allclose(actions(agents, seen), plain, rtol=1e-10, atol=1e-12)  # by the units of now
+    agents[0].policy.features_extractor.observe(torch.from_numpy(10 * rng.normal(size=(4, seen[0].shape[1]))))
+    next(agents[0].actor.net.parameters()).data.add_(0.1)
+    moved = actions(agents, seen)  # what changed since is seen
+    for a in agents:
+        a.compile = False
+    np.testing.assert_allclose(moved, actions(agents, seen), rtol=1e-10, atol=1e-12)
+    assert abs(moved - plain).max() > 1e-3
+    for i, a in enumerate(agents):  # and they are those of each alone, by stable-baselines3's predict
+        a.actor.generator.manual_seed(i)
+        np.testing.assert_allclose(a.predict(seen[i])[0], moved[i], rtol=1e-6, atol=1e-9)
+import cloudpickle
+assert cloudpickle.loads(cloudpickle.dumps(agents[0].own_update._fast))._compiled == {}
+"""
+NORMALISED = """
+options = dict(kind=RPPCrossQ, policy_kwargs=dict(hidden=8), critic_head="categorical", bins=11, weight_norm=True,
+               batch_size=16, policy_delay=2)
+plain, fast = (built(compile=compiled, **options).learn(54).policy.state_dict() for compiled in (False, True))
+for name, value in plain.items():
+    assert torch.allclose(value, fast[name], rtol=1e-6, atol=1e-9), name
+"""
+
+
+def test_compiled_updates_and_actions_are_the_plain_ones(tmp_path):
+    run_code(SETUP + AGREE + ACTIONS + NORMALISED, "eager", *CASES, folder=tmp_path)
+
+
+RESUMED = """
+options = dict(batch_size=30, mirror_loss=0.1, max_gradient_norm=0.5, target_update_interval=2)
+builds = lambda compile: [lambda s=s: built(seed=s, compile=compile, **options) for s in (0, 1)]
+agents = lambda trainers: [t() for t in trainers]
+plain = agents(train_many(builds(False), 70))
+files = [io.BytesIO(), io.BytesIO()]
+
+class Capture(BaseCallback):
+    def __init__(self, file):
+        super().__init__()
+        self.file = file
+
+    def _on_step(self):
+        if self.num_timesteps == 60:
+            torch.save(self.model.capture(), self.file)
+            self.file.seek(0)
+        return True
+
+fast = agents(train_many(builds(True), 70, [Capture(file) for file in files]))
+
+def restored(seed):
+    again = built(seed=seed + 5, compile=True, **options)
+    again.restore(torch.load(files[seed], weights_only=True))
+    return again
+
+resumed = agents(train_many([lambda s=s: restored(s) for s in (0, 1)], 70))
+for one, other, third in zip(plain, fast, resumed, strict=True):
+    assert other.compiles and one._n_updates == other._n_updates == 20
+    for a, b, c in zip(*(agent.policy.state_dict().values() for agent in (one, other, third)), strict=True):
+        assert torch.equal(b, c)
+        assert torch.allclose(a, b, rtol=1e-8, atol=1e-11)
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_by_the_real_compiler_training_is_the_plain_one_and_resumed_agents_are_bit_identical(tmp_path):
+    """Two at once, in batches whose size has no inverse that is exact in single precision."""
+    run_code(SETUP + RESUMED, "inductor", folder=tmp_path)
+
+
+GRAPHS = """
+from rppdyn.agents import compiling
+
+def build(seed, **options):
+    fixed = dict(batch_size=32, learning_starts=50, buffer_size=500, device="cuda", learning_rate=2.0**-10)
+    return RPPSAC("RPPPolicy", env, policy_kwargs=dict(hidden=16, num_layers=1), seed=seed, **fixed, **options)
+
+def assert_same(one, other):
+    for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True):
+        assert (a - b).norm() <= 1e-3 * a.norm() + 1e-12, (env, options)
+
+ahead = dict(target_update_interval=2, train_freq=3, gradient_steps=-1)
+for env, options in ("Hopper-v5", ahead), ("InvertedPendulum-v5", dict(augment=True)):
+    plain, fast = (train_many([lambda s=s: build(s, compile=c, **options) for s in (0, 1)], 90) for c in (False, True))
+    graph, compiling.cuda_graph = compiling.cuda_graph, lambda work, *_: work
+    without = train_many([lambda s=s: build(s, compile=False, **options) for s in (0, 1)], 90)
+    compiling.cuda_graph = graph
+    for one, other, third in zip(plain, fast, without, strict=True):
+        assert one.error is other.error is third.error is None and other.agent.compiles
+        assert_same(one.agent, other.agent)
+        assert_same(one.agent, third.agent)
+"""
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_compiled_and_captured_updates_do_what_plain_ones_do(tmp_path):
+    run_code(SETUP + GRAPHS, "inductor", folder=tmp_path)
+
+
+def as_torch_compiles(programs: list):
+    """A stand-in for torch.compile without guards: what it is given first it has compiled for, and for nothing else."""
+
+    def signature(function, arguments):
+        own = function.args[1].structure if hasattr(function, "args") else None
+        shapes = [(t.shape, t.dtype) for t in tree_leaves(arguments) if isinstance(t, torch.Tensor)]
+        return own, shapes, torch.get_num_threads(), torch.get_float32_matmul_precision()
+
+    def compiled(call, **options):
+        programs.append(known := [])
+
+        def run(function, *arguments):
+            if not known:
+                known.append(signature(function, arguments))
+            assert known[0] == signature(function, arguments), "compiled for something else"
+            return call(function, *arguments)
+
+        return run
+
+    return compiled
+
+
+def test_what_a_compiled_program_depends_on_is_in_its_key(make_agent, monkeypatch):
+    """Settings beside the five that are tensors, and what has other shapes, are compiled for anew; numbers are not."""
+    programs: list = []
+    monkeypatch.setattr(compiling, "compiled", as_torch_compiles(programs))
+    agent = make_agent(target_update_interval=2, compile=False).learn(60)
+    agent.compile = True
+
+    def new_programs(steps=3) -> int:
+        before = len(programs)
+        agent.learn(steps, reset_num_timesteps=False)
+        return len(programs) - before
+
+    assert new_programs() == 2  # an update's and the actions'
+    for step in range(4):
+        agent.gamma, agent.tau, agent.noise_variance, agent.target_entropy = 0.9, 0.01 * step, 1.0 + step, -1.0 - step
+        agent.actor.optimizer.param_groups[0]["lr"] = agent.learning_rate = 1e-3 / (step + 1)
+        agent._setup_lr_schedule()
+        assert new_programs(1) == 0
+    agent.max_gradient_norm = 0.01
+    assert new_programs() == 1
+    agent.augment = True
+    assert new_programs() == 1  # features in the place of observations
+    agent.augment = False
+    for optimiser in agent.optimisers.values():
+        optimiser.param_groups[0]["betas"] = (0.9, 0.99)
+    assert new_programs() == 1
+    agent.critic.q_networks[0].head.free.log_variance.add_(5.0)  # one network's prior is no longer the other's
+    assert new_programs() == 1
+    agent.batch_size = 16
+    assert new_programs() == 1 and new_programs() == 0
+    monkeypatch.setattr(compiling, "_signature", lambda tensors: ())
+    new_programs()
+    agent.batch_size = 8
+    with pytest.raises(AssertionError, match="compiled for something else"):  # the control
+        new_programs()
+
+
+def test_what_cannot_be_compiled_is_refused_and_a_saved_agent_is_used_but_not_trained(
+    make_agent, monkeypatch, tmp_path
+):
+    agent = make_agent()
+    agent.compile = True
+    agent.save(tmp_path / "agent")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ValueError, match="no-such-compiler is not found: install it"):
+        make_agent(compile=True)
+    loaded = RPPSAC.load(tmp_path / "agent", env=agent.env, device="cpu")
+    assert loaded.compile
+    loaded.predict(agent.observation_space.sample())
+    with pytest.raises(ValueError, match="no-such-compiler is not found"):
+        loaded.learn(10)
+    assert RPPSAC.load(tmp_path / "agent", env=agent.env, device="cpu", compile=False).learn(60)._n_updates
+    agent.device = torch.device("mps")
+    with pytest.raises(ValueError, match="compile=true: updates are compiled on a CPU and on CUDA devices, not on mps"):
+        check_compiled(agent)
+    monkeypatch.setenv("CXX", "true")
+    with pytest.raises(ValueError, match="compile is None and True"):
+        train_many([lambda seed=seed: make_agent(seed=seed, compile=seed == 1 or None) for seed in (0, 1)], 10)
+
+
+def without_policy(monkeypatch, space) -> None:
+    monkeypatch.setattr(SACUpdate, "act", lambda update, seen: [space.sample()[None] for _ in seen])
+
+
+def test_trainings_of_many_updates_are_compiled_unless_told_not_to(make_agent, monkeypatch, caplog):
+    """Whichever call of learn they are in the middle of."""
+    monkeypatch.setattr(compiling, "MIN_UPDATES_TO_COMPILE", 110)
+    monkeypatch.setattr(SACUpdate, "train", lambda *arguments: None)
+    without_policy(monkeypatch, make_agent().action_space)
+    tried = []
+    monkeypatch.setattr(compiling, "can_compile", lambda device: tried.append(device) or True)
+
+    def compiles(steps: int, agent: RPPSAC | None = None, **options) -> bool:
+        return (agent or make_agent(**options)).learn(steps, reset_num_timesteps=agent is None).compiles
+
+    agent = make_agent(learning_starts=1000)
+    assert not compiles(100, agent) and compiles(10, agent)
+    assert not compiles(109) and not compiles(110, train_freq=2) and compiles(110, train_freq=2, gradient_steps=2)
+    assert compiles(110, train_freq=5, gradient_steps=-1)
+    assert not compiles(110, train_freq=(1, "episode"))
+    assert len(tried) == 3 and not compiles(110, compile=False) and len(tried) == 3
+    monkeypatch.undo()
+    monkeypatch.setattr(compiling, "MIN_UPDATES_TO_COMPILE", 60)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert make_agent().learn(60)._n_updates == 10
+    assert "without torch.compile, in up to twice the time: torch.compile needs a C++ compiler" in caplog.text
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_where_torch_fails_to_compile_training_goes_on_as_it_would_have(make_agent, monkeypatch, caplog, count):
+    def failing(*arguments, **options):
+        def fail(*_):
+            raise TorchDynamoException("g++: internal compiler error\nand so on")
+
+        return fail
+
+    def trained(**options) -> list[RPPSAC]:
+        builds = [lambda seed=seed: make_agent(seed=seed, **options) for seed in range(count)]
+        return [trainee.agent for trainee in train_many(builds, 60)] if count > 1 else [builds[0]().learn(60)]
+
+    plain = trained()
+    monkeypatch.setattr(compiling, "MIN_UPDATES_TO_COMPILE", 60)
+    monkeypatch.setattr(compiling, "can_compile", lambda device: True)
+    monkeypatch.setattr(compiling, "compiled", failing)
+    for one, other in zip(trained(), plain, strict=True):
+        assert one._n_updates == 10 and not one.compiles
+        assert all(map(torch.equal, one.policy.parameters(), other.policy.parameters()))
+    assert [record.message for record in caplog.records] == [
+        "Training goes on without torch.compile, in up to twice the time: g++: internal compiler error; mend that, or use "
+        "compile=false"
+    ]
+    without_policy(monkeypatch, make_agent().action_space)
+    caplog.clear()
+    trained()  # and where it fails at an update
+    assert len(caplog.records) == 1
+    with pytest.raises(TorchDynamoException, match="internal compiler error"):
+        make_agent(compile=True).learn(60)
