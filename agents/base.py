@@ -7,7 +7,7 @@ import json
 import pathlib
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -34,6 +34,7 @@ from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.envs.catalogue import single_environment
 from rppdyn.envs.certification.evidence import require_symmetric_wrappers
 from rppdyn.envs.mirror import plain_spec
+from rppdyn.envs.wrappers import dictionary_of
 from rppdyn.errors import DivergedError
 from rppdyn.runs.files import not_finite
 
@@ -53,6 +54,7 @@ class SymmetricAgent(BaseAlgorithm):
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]]
     policy: Any  # a SymmetricPolicy; each algorithm declares its own
     policy_class: Any  # its class
+    _keys: Sequence[str] = ()  # of the dictionaries that observations are flattened from, in their order
     fresh_episodes = False  # whether captures leave out environments, whose episodes then begin anew
     _pending_log: dict[str, Any]  # log entries of a restored run that were not written yet
 
@@ -170,6 +172,12 @@ class SymmetricAgent(BaseAlgorithm):
         if (name := not_finite(super().get_parameters() if data is None else data, "")) is not None:
             raise DivergedError(f"training diverged: {name} is not finite at step {self.num_timesteps}; {SMALLER}")
 
+    def predict(self, observation: Any, *args: Any, **kwargs: Any) -> tuple[NDArray, tuple[NDArray, ...] | None]:
+        """Choose actions; arguments as in stable-baselines3. A dictionary is flattened as in training."""
+        if isinstance(observation, Mapping) and observation.keys() == set(self._keys):
+            observation = np.concatenate([observation[key] for key in self._keys], axis=-1)
+        return super().predict(observation, *args, **kwargs)
+
     def _find_symmetry(self, spec: SymmetrySpec | None, needs_one: bool = False) -> None:
         """Put the environment's symmetry, and what its certificate says, into the policy's arguments.
 
@@ -177,6 +185,8 @@ class SymmetricAgent(BaseAlgorithm):
             needs_one: what is learned needs a symmetry, whatever the networks are.
         """
         check_wrapper(self._vec_normalize_env)
+        if self.env is not None and hasattr(self.env, "envs"):
+            self._keys = list(dictionary_of(self.env.envs[0]) or ())
         if spec is None and "spec" not in self.policy_kwargs:
             spec = spec_of(self.env, needs_one or self.policy_kwargs.get("model") != "mlp")
         elif spec is None:

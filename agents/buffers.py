@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor
 
+from rppdyn.agents.goals import HindsightBuffer
 from rppdyn.agents.networks import draw_noise, new_generator
 from rppdyn.agents.update import with_features
 from rppdyn.envs import SymmetrySpec
@@ -181,12 +182,15 @@ def capture(buffer: ReplayBuffer) -> dict[str, Any]:
     Raises:
         ValueError: the buffer keeps transitions in another way than stable-baselines3's usual one.
     """
-    if not isinstance(buffer, ReplayBuffer) or buffer.optimize_memory_usage:
+    is_known = isinstance(buffer, HindsightBuffer) or not isinstance(buffer, DictReplayBuffer)
+    if not is_known or buffer.optimize_memory_usage or getattr(buffer, "copy_info_dict", False):
         raise ValueError(f"the state of {type(buffer).__name__} with these options can't be captured; use ReplayBuffer")
-    rows = {name: torch.from_numpy(getattr(buffer, name)[: buffer.size()].copy()) for name in TRANSITIONS}
-    random = {}
+    rows = {name: torch.from_numpy(array[: buffer.size()].copy()) for name, array in _arrays(buffer).items()}
+    random: dict[str, Any] = {}
     if isinstance(buffer, RowReplayBuffer):
         random = {"device": buffer.generator.device.type, "random": buffer.generator.get_state()}
+    if isinstance(buffer, HindsightBuffer):
+        random = {"episodes": torch.from_numpy(buffer._current_ep_start.copy())}
     return {"pos": buffer.pos, "full": buffer.full, "rows": rows} | random
 
 
@@ -197,9 +201,18 @@ def restore(buffer: ReplayBuffer, data: Mapping[str, Any]) -> None:
         if data.get("device") == buffer.generator.device.type:  # of another, the stream is another, too
             buffer.generator.set_state(data["random"])
     else:
+        arrays = _arrays(buffer)
         for name, rows in data["rows"].items():
-            getattr(buffer, name)[: len(rows)] = rows.numpy()
+            arrays[name][: len(rows)] = rows.numpy()
         buffer.pos, buffer.full = data["pos"], data["full"]
+        if isinstance(buffer, HindsightBuffer):
+            buffer._current_ep_start[:] = data["episodes"].numpy()
+
+
+def _arrays(buffer: ReplayBuffer) -> dict[str, NDArray]:
+    if isinstance(buffer, HindsightBuffer):
+        return buffer.arrays()
+    return {name: getattr(buffer, name) for name in TRANSITIONS}
 
 
 POOL_SIZE = 64

@@ -20,11 +20,12 @@ from collections.abc import Generator
 from functools import partial
 from typing import Any, ClassVar
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from stable_baselines3 import SAC
+from stable_baselines3 import SAC, HerReplayBuffer
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise, NormalActionNoise
@@ -39,11 +40,12 @@ from rppdyn.agents import buffers, checkpoint
 from rppdyn.agents.base import LOST, SMALLER, SymmetricAgent, check_observations, check_policy, check_wrapper
 from rppdyn.agents.buffers import BatchSampler, RowReplayBuffer, refuse_changed_rewards
 from rppdyn.agents.compiling import OPTIONS, check_matmul_precision, worth_compiling
+from rppdyn.agents.goals import HindsightBuffer
 from rppdyn.agents.networks import RPPActor, RPPCritic, require_vectors
 from rppdyn.agents.policy import RPPPolicy
 from rppdyn.agents.update import Metrics, SACSettings, SACUpdate, State, check_trainable
 from rppdyn.envs import SymmetrySpec
-from rppdyn.envs.wrappers import refuse_vector_env
+from rppdyn.envs.wrappers import flattened, refuse_vector_env
 from rppdyn.errors import DivergedError
 from rppdyn.nn.compiling import check_compiler
 from rppdyn.runs.workers import numpy_draws_from
@@ -64,7 +66,8 @@ class RPPSAC(SymmetricAgent, SAC):
 
     Args:
         policy: "RPPPolicy" or a subclass of it.
-        env: an environment, its id, or a VecEnv.
+        env: an environment, its id, or a VecEnv. Dictionaries of observations are flattened; with
+            `replay_buffer_class=HerReplayBuffer` goals are relabelled in hindsight.
         spec: the environment's symmetry; None looks it up (`rppdyn.envs.symmetry_spec`).
         noise_variance: s^2 of the critics' likelihood; the smaller, the less the critics' priors weigh.
         max_gradient_norm: clips the gradients of actor and critics; None doesn't (the published code clips at 0.5).
@@ -78,7 +81,7 @@ class RPPSAC(SymmetricAgent, SAC):
             "highest" any more, that one.
         compile: gradient updates, and actions in training, by `torch.compile`: on a CPU both take about two thirds of the
             time, with gates and products a third, after ten to sixty seconds of compiling at the first. It needs a C++
-            compiler. None compiles trainings of 20,000 updates and more, where that works.
+            compiler. None compiles trainings of 5,000 updates and more, where that works.
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:
@@ -152,6 +155,8 @@ class RPPSAC(SymmetricAgent, SAC):
         plain = chosen in (None, ReplayBuffer) and self.n_steps == 1
         if plain and not self.optimize_memory_usage and not self.replay_buffer_kwargs:
             self.replay_buffer_class = RowReplayBuffer
+        if chosen is HerReplayBuffer:
+            self.replay_buffer_class = HindsightBuffer
         super()._setup_model()
         self.replay_buffer_class = chosen  # a saved agent's buffer follows from where it is loaded
         if self.ent_coef_optimizer is None and not 0 <= self.ent_coef_tensor < math.inf:
@@ -170,6 +175,7 @@ class RPPSAC(SymmetricAgent, SAC):
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         refuse_vector_env(env)
+        env = flattened(env) if isinstance(env, gym.Env) else env
         check_actions(env.action_space)  # before stable-baselines3 asserts it
         require_vectors("observation", env.observation_space)  # before it makes a buffer for them
         return SAC._wrap_env(env, verbose, monitor_wrapper)

@@ -16,6 +16,9 @@ from __future__ import annotations
 if __name__ != "rppdyn.envs":
     raise ImportError(f"this folder is imported as rppdyn.envs, not as {__name__!r}; write `import rppdyn.envs`")
 
+from importlib import import_module
+from typing import Any
+
 import gymnasium as gym
 
 from rppdyn.envs.approximate import CURRENT_SWIMMER, TILTED_REACHER
@@ -45,3 +48,20 @@ __all__ = [
     "compiled_terms", "certify", "Certificate", "certified_share", "certificate_for", "save_certificate", "diagnose",
     "find_fault", "make_env", "capture_state", "restore_state", "Episode", "read_episodes", "write_episodes",
 ]  # fmt: skip
+
+EARLIER = {
+    "catalogue": "KNOWN_ENVIRONMENTS symmetry_choices terms_spec", "mirror": "plain_spec", "making": "ScaledActuators",
+    "state": "Resumable why_not_capturable", "episodes": "EpisodeDataset", "windy_pendulum": "WindyPendulum",
+    "approximate": "KNOBS CurrentSwimmer TiltedReacher", "wrappers": "dictionary_of flat_names flattened unflattening",
+    "certification.certificate": "CertifiedShare Defect GeneratorReport Support share_of", "terms.layout": "CompiledTerms",
+    "certification.doctor": "Diagnosis", "certification.faults": "FaultReport Suspect",
+    "certification.store": "find_certificate",
+}  # fmt: skip
+"""Names that stood here in version 0.1, by the module that has them."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in EARLIER.items():
+        if name in names.split():
+            return getattr(import_module(f"rppdyn.envs.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

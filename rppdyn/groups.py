@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property, wraps
 from itertools import combinations
 from numbers import Integral
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,32 @@ _TOLERANCE = 1e-9
 _WORD_LENGTH = 64
 
 
+def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        if torch.empty(0).device.type == "cpu":  # a tenth of the time of asking for the default device
+            return function(*args, **kwargs)
+        with torch.device("cpu"):
+            return function(*args, **kwargs)
+
+    return compute
+
+
+def computed_on_cpu(cls: type) -> type:
+    """Let constructors, methods and kept values of a class compute on the CPU, whatever torch's default device is."""
+    for name, value in [*vars(cls).items()]:
+        if isinstance(value, FunctionType) and (name in ("__init__", "__mul__") or not name.startswith("__")):
+            setattr(cls, name, _on_cpu(value))
+        elif isinstance(value, staticmethod | classmethod):
+            setattr(cls, name, type(value)(_on_cpu(value.__func__)))
+        elif isinstance(value, cached_property):
+            value.func = _on_cpu(value.func)
+        elif isinstance(value, property) and value.fget is not None:
+            setattr(cls, name, property(_on_cpu(value.fget)))
+    return cls
+
+
+@computed_on_cpu
 class Group:
     r"""A matrix group acting on :math:`\mathbb{R}^d` or :math:`\mathbb{C}^d`.
 
@@ -588,3 +616,8 @@ def _published_turns() -> list[Tensor]:
             images[places[i]] = places[up[i]]
         turns.append(_permutation_matrix(images))
     return turns
+
+
+globals().update(
+    {name: _on_cpu(make) for name, make in globals().items() if name in __all__ and isinstance(make, FunctionType)}
+)

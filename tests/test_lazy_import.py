@@ -48,3 +48,13 @@ def test_the_old_name_of_three_functions_says_which_one_is_meant(monkeypatch):
         monkeypatch.setattr("rppdyn.runs.iqm", lambda data, **options: (data, options))
         with pytest.warns(DeprecationWarning, match=f"call rppdyn.fit_{name}$"):
             assert rppdyn.fit("data", **options) == ("data", options)
+
+
+def test_names_of_version_0_1_are_still_found_in_envs():
+    import rppdyn.envs
+
+    names = [name for names in rppdyn.envs.EARLIER.values() for name in names.split()]
+    assert all(getattr(rppdyn.envs, name).__name__ for name in names if name[1:2].islower())
+    from rppdyn.envs import why_not_capturable
+
+    assert callable(why_not_capturable) and not hasattr(rppdyn.envs, "anything_else")

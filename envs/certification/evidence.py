@@ -29,6 +29,7 @@ from rppdyn.envs.wrappers import step_wrappers
 MIN_STATES = 20  # states that have a 95th percentile
 STRIDE = 10  # steps between sampled states, which would otherwise be nearly the same
 REST_SHARE = 1e-4  # share of the median step below which a state rests; 1e-12 of the median still shows in a defect
+ROUNDING = 1e-13  # change of a number that stays the same, as one of a matrix that a joint does not turn
 HORIZON = 100  # steps after which a rollout starts again, so that one odd episode is a small part of the states
 
 Tick = Callable[[int], None]
@@ -95,12 +96,12 @@ class Comparison:
         """Defect of each feature over the states in which it changes, relative to the root mean square of its change.
 
         A force that acts in one state of a hundred would be lost in a percentile over all of them. A feature that never
-        changes has the defect of its value, zero if that is right too.
+        changes, but for rounding, has the defect of its value, zero if that is right too.
         """
         components = {}
         for name, difference, moved in zip(self.names, np.abs(self.difference).T, self.moved.T, strict=True):
             active = (difference != 0) | (moved != 0)
-            scale = np.sqrt(np.mean(moved[active] ** 2)) if moved.any() else 1.0
+            scale = np.sqrt(np.mean(moved[active] ** 2)) if np.abs(moved).max(initial=0) > ROUNDING else 1.0
             components[name] = Defect.of(difference[active] / scale) if active.any() else Defect(0.0, 0.0, 0.0, 0.0)
         return components
 

@@ -29,6 +29,11 @@ and compare what is observed of them with the image under the spec. The terms:
     foot_positions            vectors in the base's own axes, permuted with the feet
     height_scan               the grid's points are permuted
     image                     pixels are permuted: a flip
+    reference_joint_...       positions and velocities of a reference motion, as those of the joints
+    anchor_position           of the reference's anchor from the robot's: a vector in the anchor's own axes
+    anchor_orientation        likewise six numbers, two columns of a rotation matrix, by M from both sides
+    body_positions            of bodies from the anchor: vectors in its axes, permuted with the bodies
+    body_orientations         likewise two columns each
     vector, pseudovector      of the task's own, in the base's, yaw's or world's axes
     scalars                   of the task's own: invariant
     ========================  =========================================================================================
@@ -38,6 +43,7 @@ M is the map of the base's frame and R that of the world (`rppdyn.envs.model_sym
 
 from __future__ import annotations
 
+import rppdyn.envs.terms.tracking  # noqa: F401 (whose terms are known then)
 from rppdyn.envs.terms.auditing import Audit, audit
 from rppdyn.envs.terms.layout import CompiledTerms, Layout, compile_terms, read_terms
 from rppdyn.envs.terms.robot import Robot, Scene

@@ -174,7 +174,7 @@ class Scene:
         robot: whose.
         data: the state; `mujoco.mj_forward` was called.
         action: the last action.
-        goal: a state whose base moves as the command says; None is `data`.
+        goal: a state whose base moves as the command says, or that of a reference motion; None is `data`.
         phase: the gait's clock, in periods.
         feet: phases of feet by name, where they are free of the clock.
         terrain: height of the ground at points (n, 2) of the world; None is flat ground.
@@ -189,6 +189,11 @@ class Scene:
     feet: Mapping[str, float] = field(default_factory=dict)
     terrain: Callable[[np.ndarray], np.ndarray] | None = None
     given: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def reference(self) -> mujoco.MjData:
+        """The goal, or the state where there is none."""
+        return self.data if self.goal is None else self.goal
 
     def pose_of(self, thing: Thing) -> tuple[np.ndarray, np.ndarray]:
         """Position (3,) and axes (3, 3) of a thing in the world."""

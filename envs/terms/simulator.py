@@ -28,7 +28,7 @@ from rppdyn.envs.simulator import (
 )  # fmt: skip
 from rppdyn.envs.terms.layout import CompiledTerms
 from rppdyn.envs.terms.robot import Robot, Scene
-from rppdyn.envs.terms.terms import Commands, FootClocks, GaitPhase, Pseudovector, Scalars, Vector
+from rppdyn.envs.terms.terms import FootClocks, GaitPhase, Pseudovector, Scalars, Vector
 
 START_POSE = 0.4  # largest distance of a joint from the default pose at a start, in radians or metres
 SUBSTEPS = 2  # of the simulator for an action: a spring that is held for longer throws light limbs about
@@ -177,7 +177,7 @@ class TermsSimulator(BareSimulator):
     def _scene(self, frame: Frame) -> Scene:
         set_integration_state(self.model, self.scratch, frame.state)
         goal = None
-        if any(isinstance(term, Commands) for term in self.terms):
+        if any(term.shows_goal for term in self.terms):
             goal = self.goal
             goal.qpos[:], goal.qvel[:] = frame.goal_qpos, frame.goal_qvel
             mujoco.mj_forward(self.model, goal)

@@ -88,6 +88,7 @@ class Term(ABC):
     """
 
     kind: ClassVar[str] = ""
+    shows_goal: ClassVar[bool] = False  # whether it reads `Scene.goal`
 
     label: str = ""
     scale: float | Sequence[float] | Mapping[str, float] = 1.0
@@ -173,7 +174,7 @@ def _as_tuples(value: Any) -> Any:
 # -- joints and actions ------------------------------------------------------------------------------------------------
 
 
-class _Joints(Term):
+class JointTerm(Term):
     """Args:
     joints: names or regular expressions, in order; None means all, in the model's order.
     """
@@ -195,7 +196,7 @@ class _Joints(Term):
     def read(self, scene: Scene) -> np.ndarray: ...
 
 
-class JointPositions(_Joints, kind="joint_positions"):
+class JointPositions(JointTerm, kind="joint_positions"):
     """Positions of slides and hinges.
 
     Args:
@@ -210,7 +211,7 @@ class JointPositions(_Joints, kind="joint_positions"):
         return scene.data.qpos[scene.robot.places]
 
 
-class JointVelocities(_Joints, kind="joint_velocities"):
+class JointVelocities(JointTerm, kind="joint_velocities"):
     """Velocities of slides and hinges."""
 
     measure = "velocity"
@@ -219,7 +220,7 @@ class JointVelocities(_Joints, kind="joint_velocities"):
         return scene.data.qvel[scene.robot.dofs]
 
 
-class JointTorques(_Joints, kind="joint_torques"):
+class JointTorques(JointTerm, kind="joint_torques"):
     """Torques that actuators and applied forces exert on slides and hinges."""
 
     measure = "torque"
@@ -459,6 +460,8 @@ class Commands(Term, kind="commands"):
             angle about x, y, z), "height" or "scalar" (invariant).
     """
 
+    shows_goal = True
+
     entries: Sequence[str] = ("forward", "lateral", "yaw")
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
@@ -483,7 +486,7 @@ class Commands(Term, kind="commands"):
             return A, np.zeros(n)
 
         def read(scene: Scene) -> np.ndarray:
-            data = scene.data if scene.goal is None else scene.goal
+            data = scene.reference
             axes, (v, w) = data.xmat[thing.number].reshape(3, 3), scene.velocity_of(thing, data)
             values = {"vector": axes.T @ v, "axial": axes.T @ w, "scalar": data.xpos[thing.number][2:]}
             return np.array([values[kind][axis] * (1 + k) for (kind, axis), k in zip(meanings, number, strict=True)])

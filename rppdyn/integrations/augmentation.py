@@ -169,8 +169,11 @@ class DataAugmentation:
         groups: the spec's observation group for groups that a trainer calls by another name, such as {"policy": "actor"}.
         unlisted: what happens to groups that the spec does not describe: "refuse" them, or "keep" them as they are, once for
             each image ("policy", "actor" and "critic" are described by a spec without groups).
+        images: observation groups of pictures, and the axis that the symmetry reverses, {"camera": -1} for the columns of
+            (n, channels, rows, columns); of a spec with one mirror image alone.
     Raises:
-        ValueError: the group is infinite; later, an observation group or a size that the spec does not have.
+        ValueError: the group is infinite, or has more than a mirror image for `images`; later, an observation group or a size
+            that the spec does not have.
     """
 
     def __init__(
@@ -179,16 +182,22 @@ class DataAugmentation:
         *,
         groups: Mapping[str, str] | None = None,
         unlisted: str = "refuse",
+        images: Mapping[str, int] | None = None,
     ):
         spec, self._renamed, self._unlisted = as_spec(spec), dict(groups or {}), unlisted
         if unlisted not in ("refuse", "keep"):
             raise ValueError(f"unlisted={unlisted!r} must be 'refuse' or 'keep'")
-        self._actions = GroupImages(spec.action, spec.group)
+        self._actions, self._pictures = GroupImages(spec.action, spec.group), dict(images or {})
+        if self._pictures and self._actions.order != 2:
+            raise ValueError(
+                f"images={self._pictures}: pictures are reversed by one mirror image, and {spec.group} has "
+                f"{self._actions.order} elements; choose one symmetry"
+            )
         self._observations = {
             name: GroupImages(spec.observation_group(name).obs, spec.group) for name, _ in spec.observation_groups
         }
         self._whole = None if self._observations else GroupImages(spec.obs, spec.group)
-        arguments = json.dumps([spec.to_dict(), self._renamed, unlisted]).encode()
+        arguments = json.dumps([spec.to_dict(), self._renamed, unlisted, self._pictures]).encode()
         self.__name__ = NAME + base64.urlsafe_b64encode(zlib.compress(arguments, 9)).decode()
         self.__qualname__ = self.__name__
 
@@ -209,13 +218,15 @@ class DataAugmentation:
 
     def _append(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The batch of every group with its images."""
-        acting = {name: self._images_of(name) for name in obs}
+        acting = {name: self._images_of(name) for name in obs if name not in self._pictures}
         if not any(acting.values()):
             known = ", ".join(self._observations or (*POLICY, "critic"))
             raise ValueError(f"none of the groups {', '.join(obs)} is one of the spec's, {known}; give groups=")
         other = self._whole is not None and self._unlisted == "refuse"
         hint = ', or unlisted="keep" if no symmetry acts on it' if other else ""
-        found = {}
+        found = {
+            name: torch.cat([obs[name], obs[name].flip(axis)]) for name, axis in self._pictures.items() if name in obs
+        }
         for name, images in acting.items():
             try:
                 found[name] = images.append(obs[name]) if images else torch.cat([obs[name]] * self._actions.order)
@@ -250,7 +261,7 @@ def __getattr__(name: str) -> DataAugmentation:
     if not name.startswith(NAME):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        spec, groups, unlisted = json.loads(zlib.decompress(base64.urlsafe_b64decode(name.removeprefix(NAME))))
+        spec, groups, unlisted, *images = json.loads(zlib.decompress(base64.urlsafe_b64decode(name.removeprefix(NAME))))
     except (ValueError, zlib.error) as error:
         raise AttributeError(f"the name of an augmentation is damaged: {name[:40]}...") from error
-    return DataAugmentation(spec, groups=groups, unlisted=unlisted)
+    return DataAugmentation(spec, groups=groups, unlisted=unlisted, images=images[0] if images else None)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from gymnasium.envs.mujoco import MujocoEnv
 from numpy.typing import NDArray
+from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import LinearSchedule
@@ -106,6 +107,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent
         )
     networks = _networks(model) | _chain(model, spec) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas)))
     kind, own = RPPSAC, {name: getattr(agent, name) for name in SAC_ONLY}
+    own["replay_buffer_class"] = HerReplayBuffer if own.pop("hindsight") else None
     if agent.crossq is not None:
         kind, own = RPPCrossQ, own | asdict(agent.crossq)
         del own["tau"]

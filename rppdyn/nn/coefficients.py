@@ -34,6 +34,16 @@ def on_cpu(init: Callable[..., None]) -> Callable[..., None]:
     return construct
 
 
+def _fill_parts(module: nn.Module, _: Any) -> None:
+    """Put constants that were built on meta where weights are, which a state dict has brought by assign=True."""
+    tensors = [*module.parameters(), *module.buffers()]
+    devices = [t.device for t in tensors if not t.is_meta]
+    for part in module.modules() if 0 < len(devices) < len(tensors) else ():
+        if isinstance(part, ExactBuffers):
+            part._buffers |= {k: v.to(devices[0]) for k, v in part._constants.items() if part.get_buffer(k).is_meta}
+            part._derive()
+
+
 class ExactBuffers(nn.Module):
     """A module whose constants survive ``float()``, ``half()`` and ``double()`` without rounding, and stay out of state dicts.
 
@@ -60,6 +70,7 @@ class ExactBuffers(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.register_load_state_dict_post_hook(_fill_parts)
         self._exact: dict[str, str | None] = {}
         self._constants: dict[str, Tensor] = {}
 
@@ -160,7 +171,7 @@ class ExactBuffers(nn.Module):
             exact = self.get_buffer(name)
             if working is not None and not exact.is_meta:
                 old = self.get_buffer(working)
-                self._buffers[working] = exact.to(device=old.device, dtype=old.dtype)
+                self._buffers[working] = exact.to(device=exact.device if old.is_meta else old.device, dtype=old.dtype)
 
 
 LAYOUT_SEPARATOR = "\n"

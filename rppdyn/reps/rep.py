@@ -14,7 +14,7 @@ from jaxtyping import Inexact, Int
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from rppdyn.groups import Group, Matrices, is_signed_permutation
+from rppdyn.groups import Group, Matrices, computed_on_cpu, is_signed_permutation
 
 if TYPE_CHECKING:
     from rppdyn.basis import Basis  # for the annotation of `solve`
@@ -92,11 +92,15 @@ MAX_BYTES = 2**33  # that a representation's coordinates may take while it is sp
 COUNTING = 64  # bytes each
 
 
+@computed_on_cpu
 class Rep(Algebra):
     """A representation of a group: immutable, and equal to another if it has the same group and the same content."""
 
     G: Group
     dim: int
+
+    def __init_subclass__(cls) -> None:
+        computed_on_cpu(cls)
 
     @abstractmethod
     def rho(self, g: Inexact[Tensor, "*batch d d"]) -> Inexact[Tensor, "*batch n n"]:

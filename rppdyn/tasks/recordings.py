@@ -1,4 +1,4 @@
-"""Trajectories of one's own, read from CSV, NPZ and HDF5 files, folders of these, and Minari datasets.
+"""Trajectories of one's own, read from files, folders of these, LeRobot and Minari datasets.
 
 A file holds *columns* by name: of a CSV file numbers, of the others arrays whose first axis is time. Which of them make up the
 state, the controls, the time, and which column tells trajectories apart, is said by name; `name[0:3]` is a part of an array.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,8 @@ TIMES = ("time", "t")
 """Names of a column of times that need not be said."""
 ENDS = ("terminals", "timeouts", "terminations", "truncations", "terminated", "truncated", "dones", "done")
 """Names of columns that are true in the last row of an episode."""
+LEROBOT = ("episode_index", "frame_index", "timestamp")
+"""Names of columns that every file of a LeRobot dataset has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +102,8 @@ def read_recordings(
         raise ValueError("state=[]: name the columns that make up a state")
     columns: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     recordings = []
-    tables = (recording for file, arrays in read_tables(source) for recording in _of_arrays(file, arrays))
+    asked = {re.sub(r"\[[\d:]*\]$", "", str(text)) for text in (*state, *controls, time, trajectory)}
+    tables = (recording for file, arrays in read_tables(source) for recording in _of_arrays(file, arrays, asked))
     for name, table, rows in _split(tables, trajectory):
         here, states = columns_of(name, table, state, "state")
         theirs, forces = columns_of(name, table, controls, "controls")
@@ -119,12 +123,12 @@ def read_recordings(
     return Recordings(str(source), *columns, tuple(recordings))
 
 
-def _of_arrays(name: str, arrays: Mapping[str, NDArray]) -> Iterator[Table]:
-    """Arrays of one trajectory, or of several along the first axis."""
+def _of_arrays(name: str, arrays: Mapping[str, NDArray], asked: Collection[str]) -> Iterator[Table]:
+    """Arrays of one trajectory, or of several along the first axis, as those have it that are asked for."""
     arrays = {key: value for key, value in arrays.items() if value.ndim}
     if not arrays:
         raise ValueError(f"{name} holds no arrays")
-    deepest = max(value.ndim for value in arrays.values())
+    deepest = max(value.ndim for key, value in arrays.items() if key in asked or not arrays.keys() & asked)
     if deepest > 3:
         raise ValueError(f"{name}: an array of {deepest} axes; give (trajectories, time, numbers), or fewer")
     several = deepest == 3 or any(arrays[key].ndim == 2 for key in TIMES if key in arrays)
@@ -157,8 +161,9 @@ def _split(tables: Iterator[Table], column: str | None) -> Iterator[tuple[str, M
     """Trajectories with their rows' numbers: by a column that tells them apart, else by where episodes end."""
     for name, table in tables:
         count = max(map(len, table.values()))
-        if column is not None:
-            labels, what = column_of(name, table, column, "trajectory")[:, 0], column
+        by = LEROBOT[0] if column is None and table.keys() >= set(LEROBOT) else column
+        if by is not None:
+            labels, what = column_of(name, table, by, "trajectory")[:, 0], by
         else:
             ends = [
                 table[key][:, 0].astype(bool)
@@ -184,7 +189,7 @@ def _times(name: str, table: Mapping[str, NDArray], time: str | float | None, le
     if isinstance(time, int | float):
         return np.arange(length, dtype=np.float64) * time
     if time is None:
-        known = [key for key in TIMES if key in table]
+        known = [key for key in TIMES if key in table] or [LEROBOT[2]] * (table.keys() >= set(LEROBOT))
         if len(known) != 1:
             has = f"has columns {' and '.join(known)}" if known else "has no column time or t"
             raise ValueError(f"{name} {has}; give the step in seconds, time=0.02, or a column's name")

@@ -1,4 +1,4 @@
-"""Files of one's own as columns by name: CSV, NPZ and HDF5 files, folders of these, and Minari datasets.
+"""Files of one's own as columns by name: CSV, NPZ, HDF5 and Parquet files, folders of these, LeRobot and Minari datasets.
 
 What is wrong with a file is said in one line that names the file, the place, the value and the remedy.
 """
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rppdyn.errors import UserError, reading, reason
 from rppdyn.runs.files import require_memory
 
-SUFFIXES = (".csv", ".npz", ".h5", ".hdf5")
+SUFFIXES = (".csv", ".npz", ".h5", ".hdf5", ".parquet")
 DELIMITERS = ",;\t"
 INSTALL = "pip install 'rppdyn[minari]'"
 SHOWN = 12
@@ -36,12 +36,16 @@ Table = tuple[str, Mapping[str, NDArray]]
 def read_tables(source: str | Path) -> Iterator[Table]:
     """The columns of a file, of each file in a folder, of each group of an HDF5 file, or of each episode of a Minari dataset.
 
+    The files of a LeRobot dataset are those in its folders `data/chunk-000` and so on.
+
     Raises:
         ValueError: no such file, an empty or a damaged one.
     """
     path, named = Path(source), str(source)
-    if path.is_dir() and not (path / "data").is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+    lerobot = (path / "meta" / "info.json").is_file()
+    if lerobot or (path.is_dir() and not (path / "data").is_dir()):
+        every = path.glob("data/*/*.parquet") if lerobot else path.iterdir()
+        files = sorted(file for file in every if file.suffix.lower() in SUFFIXES)
         if not files:
             raise ValueError(f"{path}: there is no file in it that ends in {', '.join(SUFFIXES)}")
         for file in files:
@@ -56,7 +60,7 @@ def read_tables(source: str | Path) -> Iterator[Table]:
 
 def _file(path: Path) -> Iterator[Table]:
     readers: Mapping[str, Callable[[Path], Iterator[Table]]] = {
-        ".csv": _csv, ".npz": _npz, ".h5": _hdf5, ".hdf5": _hdf5,
+        ".csv": _csv, ".npz": _npz, ".h5": _hdf5, ".hdf5": _hdf5, ".parquet": _parquet,
     }  # fmt: skip
     reader = readers.get(path.suffix.lower())
     if reader is None:
@@ -193,15 +197,23 @@ def require_contained(file: Any, name: str) -> None:
     require_memory(name, size, "give a part of it")
 
 
-def _groups(group: Any, name: str) -> Iterator[Table]:
-    """A table of each group that holds datasets; those in groups below belong to it, by names such as ``infos/qpos``."""
+def _groups(group: Any, name: str, demonstrations: bool = False) -> Iterator[Table]:
+    """A table of each group that holds datasets; those in groups below belong to it, by names such as ``infos/qpos``.
+
+    Demonstrations, as robomimic, robosuite and Isaac Lab keep them in ``data`` beside masks, are one trajectory each, whose
+    poses may be matrices.
+    """
     inner = {key: item for key, item in group.items() if hasattr(item, "keys")}
     if len(inner) < len(group) or not inner:
-        yield name, _datasets(group)
+        arrays = _datasets(group)
+        yield (
+            name,
+            arrays | {key: rows for key, rows in flat(arrays).items() if demonstrations and arrays[key].ndim > 2},
+        )
         return
-    inner = {"data": inner["data"]} if "data" in inner else inner  # demonstrations of robomimic, beside their masks
+    inner = {"data": inner["data"]} if "data" in inner else inner
     for key in sorted(inner, key=lambda key: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", key)]):
-        yield from _groups(inner[key], f"{name}, {key}")
+        yield from _groups(inner[key], f"{name}, {key}", demonstrations or key == "data")
 
 
 def _datasets(group: Any, prefix: str = "") -> dict[str, NDArray]:
@@ -220,6 +232,34 @@ def _decoded(values: NDArray) -> NDArray:
     return np.array([value.decode() if isinstance(value, bytes) else str(value) for value in values.flat]).reshape(
         values.shape
     )
+
+
+def _parquet(path: Path) -> Iterator[Table]:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ValueError(f"{path}: Parquet needs pyarrow, pip install 'rppdyn[parquet]'") from error
+    with reading(path, "it may be cut off", "as a Parquet file"), pyarrow.parquet.ParquetFile(path) as file:
+        groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
+        require_memory(str(path), sum(group.total_byte_size for group in groups), "give a part of it")
+        table = file.read()
+        columns = {name: _array(table[name]) for name in table.column_names}
+    yield str(path), columns
+
+
+def _array(column: Any) -> NDArray:
+    """Numbers or text of a column of Parquet's, lists of one length as rows; of anything else the name of its type."""
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    values = column
+    while types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type):
+        if len(pc.unique(pc.list_value_length(values))) != 1:
+            break
+        values = pc.list_flatten(values)
+    if types.is_nested(values.type) or types.is_binary(values.type) or len(values) % max(len(column), 1):
+        return np.full(len(column), f"{column.type}, or lists of several lengths")
+    return values.to_numpy().reshape(len(column), -1)
 
 
 def _episodes(source: str) -> Iterator[Table]:

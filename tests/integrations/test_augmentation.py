@@ -231,3 +231,35 @@ def test_histories_of_whole_steps(stack):
     assert torch.equal(same, flatten[stack](found))
     with pytest.raises(ValueError, match="a history of 3 steps of 9 entries"):
         isaac_lab.data_augmentation(flat.spec)(obs={"policy": x[:, 1:]})
+
+
+def test_pictures_of_a_camera_are_reversed_along_the_axis_that_is_given():
+    spec = mirror_spec(
+        "Toy-v0", obs_permutation=[1, 0, 2], obs_signs=[1, 1, -1], action_permutation=[1, 0], action_signs=[1, 1]
+    )
+    augment = rsl_rl.data_augmentation(spec, images={"camera": -1}, unlisted="keep")
+    obs = {"policy": torch.randn(2, 3), "camera": torch.rand(2, 3, 4, 5), "rnd_state": torch.randn(2, 7)}
+    for f in (
+        augment,
+        pickle.loads(pickle.dumps(augment)),
+        getattr(importlib.import_module(augment.__module__), augment.__name__),
+    ):
+        found, _ = f(obs=obs)
+        assert torch.equal(found["camera"], torch.cat([obs["camera"], obs["camera"].flip(-1)]))
+        assert torch.equal(found["rnd_state"], obs["rnd_state"].repeat(2, 1))
+        assert torch.equal(found["policy"][2:], obs["policy"][:, [1, 0, 2]] * torch.tensor([1, 1, -1]))
+    with pytest.raises(ValueError, match="reversed by one mirror image"):
+        rsl_rl.data_augmentation(symmetry_spec("Ant-v5", symmetry="D4"), images={"camera": -1})
+
+
+def test_pairs_of_states_of_a_discriminator_go_through_the_same_map():
+    """AMP's discriminator sees a state and the next one: a group with a history of two, flat or not."""
+    pair = {"terms": ["joint_positions", "projected_gravity"], "history": 2, "stack": "time"}
+    terms = compiled_terms(CRAWLER, {"actor": ["joint_positions"], "amp": pair})
+    steps = next(iter(step_terms(terms, states=3)))
+    before, after = (split(terms, rows)["amp"] for rows in (steps.outcome.obs, steps.images.obs))
+    augment = rsl_rl.data_augmentation(terms.spec)
+    flat, _ = augment(obs=before, obs_type="amp")
+    whole, _ = augment(obs=before.unflatten(-1, (2, -1)), obs_type="amp")
+    torch.testing.assert_close(flat[3:], after, atol=1e-9, rtol=0)
+    assert torch.equal(whole.flatten(1), flat)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rppdyn.dynamics import LearnedFrame
-from rppdyn.groups import SO, O, Z
+from rppdyn.groups import SO, D, O, S, SO2eR3, Z
 from rppdyn.images import RelaxedImageLayer
 from rppdyn.nn import (
     EMLP,
@@ -76,14 +76,30 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("assign", [False, True])
 @pytest.mark.parametrize("build, of", CASES)
-def test_modules_are_built_on_meta_and_filled(build, of):
+def test_modules_are_built_on_meta_and_filled(build, of, assign):
     plain = build(of)
     with torch.device("meta"):
         module = build(of)
     assert {t.device.type for t in (*module.parameters(), *module.buffers())} <= {"meta"}
     assert [(n, p.shape) for n, p in module.named_parameters()] == [(n, p.shape) for n, p in plain.named_parameters()]
-    module.to_empty(device="cpu").load_state_dict(plain.state_dict())
+    module = module if assign else module.to_empty(device="cpu")
+    module.load_state_dict(plain.state_dict(), assign=assign)
     for (name, expected), (_, found) in zip(plain.named_buffers(), module.named_buffers(), strict=True):
         torch.testing.assert_close(found, expected, msg=name)
     assert build(of).state_dict().keys() == plain.state_dict().keys()
+
+
+@pytest.mark.parametrize("make", [lambda: SO(3), lambda: D(4), lambda: S(4) * SO(2), lambda: SO2eR3()])
+def test_groups_and_representations_are_computed_on_the_cpu(make):
+    plain = make()
+    with torch.device("meta"):
+        G = make()
+        rep = (V + Scalar + V * V)(G)
+        found = rep.equivariant_basis(), rep.rho(G.samples(2)), rep.is_orthogonal, (rep >> V(G)).equivariant_basis()
+        net = EMLP(V + Scalar, V, G, hidden=8)
+    assert G == plain and found[2] == plain.is_orthogonal
+    assert {t.device.type for t in (found[0], found[1], found[3])} == {"cpu"}
+    assert {p.device.type for p in net.parameters()} == {"meta"}
+    torch.testing.assert_close(found[0], (V + Scalar + V * V)(plain).equivariant_basis())

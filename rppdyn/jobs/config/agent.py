@@ -177,7 +177,7 @@ class CrossQConfig:
 
 SAC_ONLY = (
     "buffer_size", "learning_starts", "tau", "train_freq", "gradient_steps", "target_entropy", "noise_variance", "augment",
-    "mirror_loss", "matmul_precision", "compile",
+    "mirror_loss", "hindsight", "matmul_precision", "compile",
 )  # fmt: skip
 """Keys of an agent that `agent=ppo` has no use for."""
 
@@ -209,6 +209,7 @@ class AgentConfig:
     max_gradient_norm: Positive | None = setting(None, "longest gradient, longer ones are clipped; null: none is")
     augment: bool = setting(False, "sampled transitions are replaced by images under random elements of the group")
     mirror_loss: Nonnegative = setting(0.0, "weight of |pi(g s) - g pi(s)|^2 in the actor's loss")
+    hindsight: bool = setting(False, "goals are relabelled in hindsight (HerReplayBuffer), of goal environments")
     matmul_precision: Precision | None = setting(
         None, "of gradient updates: highest, high, medium; null: medium where as accurate"
     )
@@ -223,7 +224,7 @@ class AgentConfig:
             self._check_ppo(self.ppo)
 
     def _check_ppo(self, ppo: PPOConfig) -> None:
-        for name in ("augment", "mirror_loss", "compile", "matmul_precision"):
+        for name in ("augment", "mirror_loss", "hindsight", "compile", "matmul_precision"):
             if value := getattr(self, name):
                 raise ConfigError(f"agent.{name}={value}: agent=ppo has no such setting; leave it out")
         if self.batch_size < 2:

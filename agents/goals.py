@@ -1,0 +1,75 @@
+"""Hindsight replay (Andrychowicz et al. 2017) for agents that see the dictionaries of goal environments as vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3 import HerReplayBuffer
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from torch import Tensor
+
+from rppdyn.envs.catalogue import single_environment
+from rppdyn.envs.mirror import env_name
+from rppdyn.envs.wrappers import dictionary_of
+
+GOALS = ("observation", "achieved_goal", "desired_goal")
+
+
+class HindsightBuffer(HerReplayBuffer):
+    """Stable-baselines3's `HerReplayBuffer`, whose transitions come and go as vectors.
+
+    They are kept, relabelled and rewarded as dictionaries. A symmetry acts on the whole vector, so that states and goals
+    transform together; `augment` takes images after goals were relabelled.
+
+    Args:
+        buffer_size, observation_space, action_space, env, kwargs: as in stable-baselines3; environments with
+            `gymnasium.wrappers.FlattenObservation`, which RPPSAC puts around those that it is given.
+    Raises:
+        ValueError: observations are made of no dictionary with goals, or the environment can't say what a goal is worth.
+    """
+
+    def __init__(
+        self, buffer_size: int, observation_space: spaces.Box, action_space: spaces.Space, env: VecEnv, **kwargs: Any
+    ) -> None:
+        with single_environment(env) as single:
+            inner, name = dictionary_of(single), env_name(single)
+            rewards = hasattr(single.unwrapped, "compute_reward")
+        if not (isinstance(inner, spaces.Dict) and set(GOALS) <= set(inner) and rewards):
+            raise ValueError(
+                f"replay_buffer_class=HerReplayBuffer: {name} is no goal environment, with observations that are dictionaries "
+                f"of {', '.join(GOALS)} and a method compute_reward; leave it out"
+            )
+        if len(inner["achieved_goal"].shape or ()) != 1:
+            raise ValueError(f"{name}: achieved_goal is {inner['achieved_goal']}, and vectors are relabelled here")
+        super().__init__(buffer_size, inner, action_space, env, **kwargs)
+
+    def add(self, obs: NDArray, next_obs: NDArray, *args: Any) -> None:  # type: ignore[override]
+        super().add(self._parts(obs), self._parts(next_obs), *args)
+
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:  # type: ignore[override]
+        data = super().sample(batch_size, env)
+        observations, following = map(self._whole, (data.observations, data.next_observations))
+        return ReplayBufferSamples(observations, data.actions, following, data.dones, data.rewards)
+
+    def _parts(self, vectors: NDArray) -> dict[str, NDArray]:
+        inner: dict[str, Any] = self.observation_space.spaces
+        ends = np.cumsum([spaces.flatdim(space) for space in inner.values()])[:-1]
+        parts = zip(inner.items(), np.split(vectors, ends, axis=-1), strict=True)
+        return {key: part.reshape(-1, *space.shape) for (key, space), part in parts}
+
+    def _whole(self, parts: dict[str, Tensor]) -> Tensor:
+        return torch.cat([part.flatten(1) for part in parts.values()], 1)
+
+    def arrays(self) -> dict[str, NDArray]:
+        """All that is stored, by name, the first axis that of time."""
+        kept = {
+            name: getattr(self, name) for name in ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length")
+        }
+        for name in ("observations", "next_observations"):
+            kept |= {f"{name}.{key}": array for key, array in getattr(self, name).items()}
+        return kept

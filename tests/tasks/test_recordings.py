@@ -1,0 +1,132 @@
+"""Robots' logs, in the layouts of those who write them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from rppdyn.tasks import read_recordings
+
+EPISODES, STEPS = 4, 30
+
+
+@pytest.fixture
+def paths():
+    """Angles and their rates, (episodes, steps, 2) each."""
+    times = 0.05 * np.arange(STEPS) + np.arange(EPISODES)[:, None]
+    return np.stack([np.sin(times), np.cos(2 * times)], -1), np.stack([np.cos(times), -2 * np.sin(2 * times)], -1)
+
+
+def same(found, positions, velocities):
+    assert len(found.trajectories) == EPISODES
+    for recording, q, v in zip(found.trajectories, positions, velocities, strict=True):
+        assert np.allclose(recording.states, np.concatenate([q, v], 1), atol=1e-6)
+        assert np.allclose(recording.times.diff(), 0.05)
+
+
+def d4rl(file, q, v):
+    """`antmaze-umaze-v2.hdf5`: all episodes one after the other, with what the simulator had beside."""
+    file["observations"] = np.concatenate([q, v], -1).reshape(-1, 4).astype(np.float32)
+    file["actions"], file["rewards"] = np.zeros((q.size // 2, 3), np.float32), np.zeros(q.size // 2)
+    file["terminals"] = np.zeros(q.size // 2, bool)
+    file["timeouts"] = np.arange(q.size // 2) % STEPS == STEPS - 1
+    file["infos/qpos"], file["infos/qvel"] = q.reshape(-1, 2), v.reshape(-1, 2)
+    file["metadata/algorithm"] = "SAC"
+    return {"state": ["infos/qpos", "infos/qvel"], "controls": ["actions"]}
+
+
+def robomimic(file, q, v):
+    """`low_dim_v15.hdf5`, with the images of `image_v15.hdf5`."""
+    file.create_group("data").attrs["env_args"] = json.dumps({"env_name": "Lift"})
+    for i in range(EPISODES):
+        demo = file.create_group(f"data/demo_{i}")
+        demo.attrs["num_samples"] = STEPS
+        demo["actions"], demo["rewards"] = np.zeros((STEPS, 7)), np.zeros(STEPS)
+        demo["dones"] = np.arange(STEPS) == STEPS - 1
+        demo["states"] = np.zeros((STEPS, 32))
+        for group in ("obs", "next_obs"):
+            demo[f"{group}/robot0_joint_pos"], demo[f"{group}/robot0_joint_vel"] = q[i], v[i]
+            demo[f"{group}/agentview_image"] = np.zeros((STEPS, 4, 4, 3), np.uint8)
+    file["mask/train"] = np.array([b"demo_0", b"demo_1"])
+    return {"state": ["obs/robot0_joint_pos", "obs/robot0_joint_vel"], "controls": ["actions"]}
+
+
+def isaac_lab(file, q, v):
+    """A dataset of Isaac Lab Mimic's, whose poses are matrices and whose first states have one row."""
+    for i in range(EPISODES):
+        demo = file.create_group(f"data/demo_{i}")
+        demo.attrs["success"] = True
+        demo["actions"] = np.zeros((STEPS, 7), np.float32)
+        demo["obs/joint_pos"], demo["obs/datagen_info/eef_pose/franka"] = q[i], np.tile(np.eye(4), (STEPS, 1, 1))
+        demo["initial_state/articulation/robot/joint_position"] = q[i, :1]
+        demo["states/articulation/robot/joint_position"] = q[i]
+        demo["states/articulation/robot/joint_velocity"] = v[i]
+    robot = "states/articulation/robot/joint_"
+    return {"state": [f"{robot}position", f"{robot}velocity"], "controls": ["actions"]}
+
+
+@pytest.mark.parametrize("layout", [d4rl, robomimic, isaac_lab])
+def test_hdf5_of_trainers(tmp_path, paths, layout):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "log.hdf5", "w") as file:
+        asked = layout(file, *paths)
+    same(read_recordings(tmp_path / "log.hdf5", time=0.05, **asked), *paths)
+    if layout is isaac_lab:
+        poses = read_recordings(tmp_path / "log.hdf5", ["obs/datagen_info/eef_pose/franka"], time=0.05)
+        assert poses.trajectories[0].states.shape == (STEPS, 16)
+
+
+def lerobot(folder, q, v, version):
+    """A LeRobot dataset: a file for each episode (2.1), or for several (3.0)."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    about = {"codebase_version": version, "fps": 20, "features": {"observation.state": {"shape": [4]}}}
+    (folder / "meta").mkdir(parents=True)
+    (folder / "meta" / "info.json").write_text(json.dumps(about), encoding="utf-8")
+    rows = []
+    for i in range(EPISODES):
+        state = np.concatenate([q[i], v[i]], 1)
+        kind = pa.list_(pa.float32()) if version == "v2.1" else pa.list_(pa.float32(), 4)
+        rows.append(pa.table({
+            "observation.state": pa.array(list(state), kind),
+            "action": pa.array(list(np.zeros((STEPS, 2), np.float32)), pa.list_(pa.float32())),
+            "observation.image": pa.array([{"bytes": b"png", "path": None}] * STEPS),
+            "timestamp": pa.array(0.05 * np.arange(STEPS), pa.float32()),
+            "frame_index": np.arange(STEPS), "episode_index": np.full(STEPS, i), "task_index": np.zeros(STEPS, int),
+        }))  # fmt: skip
+    (folder / "data" / "chunk-000").mkdir(parents=True)
+    if version == "v2.1":
+        for i, table in enumerate(rows):
+            pyarrow.parquet.write_table(table, folder / "data" / "chunk-000" / f"episode_{i:06d}.parquet")
+        return
+    for i in (0, 2):  # two files of two episodes
+        (folder / "data" / f"chunk-{i:03d}").mkdir(exist_ok=True)
+        pair = pa.concat_tables(rows[i : i + 2])
+        pyarrow.parquet.write_table(pair, folder / "data" / f"chunk-{i:03d}" / "file-000.parquet")
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_lerobot(tmp_path, paths, version):
+    pytest.importorskip("pyarrow")
+    lerobot(tmp_path / "own", *paths, version)
+    same(read_recordings(tmp_path / "own", ["observation.state"], controls=["action"]), *paths)
+    parts = read_recordings(tmp_path / "own", ["observation.state[0:2]", "observation.state[2:4]"], time="timestamp")
+    same(parts, *paths)
+    first = min((tmp_path / "own").glob("data/*/*.parquet"))
+    assert len(read_recordings(first, ["observation.state"]).trajectories) == (1 if version == "v2.1" else 2)
+    with pytest.raises(ValueError, match=r"state=observation.image: .*struct<bytes: binary.* is no number"):
+        read_recordings(first, ["observation.image"])
+    whole = first.read_bytes()
+    first.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=rf"{first.name} can't be read as a Parquet file"):
+        read_recordings(tmp_path / "own", ["observation.state"])
+
+
+def test_times_in_another_file_than_a_lerobots_are_asked_for(tmp_path):
+    """Elsewhere a column `timestamp` may hold milliseconds."""
+    (tmp_path / "own.csv").write_text("timestamp,x\n0,1\n20,2\n40,3\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="has no column time or t"):
+        read_recordings(tmp_path / "own.csv", ["x"])
