@@ -10,13 +10,13 @@ EPISODES, STEPS, STEP = 16, 60, 0.05
 
 
 def episode(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Position and velocity, (STEPS, 4), and forces, (STEPS, 2), of a puck on a spring, with drag; its sensors are noisy."""
+    """Position and velocity, (STEPS, 4), and forces, (STEPS, 2), of a puck on a stiffening spring; its sensors are noisy."""
     q, v = rng.uniform(-1, 1, (2, 2))
     forces, states = np.repeat(rng.normal(size=(STEPS // 10, 2)), 10, axis=0), []
     for force in forces:
         states.append(np.concatenate([q, v]))
         for _ in range(20):
-            v = v + STEP / 20 * (force - q - 0.2 * v)
+            v = v + STEP / 20 * (force - (1 + 4 * (q @ q)) * q - 0.2 * v)
             q = q + STEP / 20 * v
     return np.array(states) + 1e-3 * rng.normal(size=(STEPS, 4)), forces
 
