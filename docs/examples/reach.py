@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict
 from rppdyn.envs import group_spec
 from rppdyn.envs.wrappers import flat_names
 
-NEAR = 0.1
+NEAR = 0.15
 
 
 class Reach(gym.Env):
@@ -26,7 +26,7 @@ class Reach(gym.Env):
         return self.seen(), {}
 
     def step(self, action):
-        self.v = 0.5 * self.v + 0.1 * np.asarray(action, dtype=float)
+        self.v = 0.5 * self.v + 0.2 * np.asarray(action, dtype=float)
         self.x = (self.x + self.v).clip(-2, 2)
         return self.seen(), float(self.compute_reward(self.x, self.goal, {})), False, False, {}
 
