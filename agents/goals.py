@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from rppdyn.envs.catalogue import single_environment
 from rppdyn.envs.mirror import env_name
 from rppdyn.envs.wrappers import dictionary_of
+from rppdyn.errors import UserError
 
 GOALS = ("observation", "achieved_goal", "desired_goal")
 
@@ -52,6 +54,11 @@ class HindsightBuffer(HerReplayBuffer):
         super().add(self._parts(obs), self._parts(next_obs), *args)
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> ReplayBufferSamples:  # type: ignore[override]
+        if not self.ep_length.any():
+            raise UserError(
+                f"no episode has ended in {self.size()} steps, and goals are those of whole ones: make learning_starts "
+                "longer than an episode"
+            )
         data = super().sample(batch_size, env)
         observations, following = map(self._whole, (data.observations, data.next_observations))
         return ReplayBufferSamples(observations, data.actions, following, data.dones, data.rewards)
@@ -64,6 +71,12 @@ class HindsightBuffer(HerReplayBuffer):
 
     def _whole(self, parts: dict[str, Tensor]) -> Tensor:
         return torch.cat([part.flatten(1) for part in parts.values()], 1)
+
+    def end_episodes(self) -> None:
+        """Let episodes under way end where they are, as those do of an environment that begins anew."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.truncate_last_trajectory()
 
     def arrays(self) -> dict[str, NDArray]:
         """All that is stored, by name, the first axis that of time."""

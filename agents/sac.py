@@ -406,6 +406,8 @@ class RPPSAC(SymmetricAgent, SAC):
 
     def _restore_own(self, data: dict[str, Any]) -> None:
         buffers.restore(self.replay_buffer, data["replay"])
+        if self.fresh_episodes and isinstance(self.replay_buffer, HindsightBuffer):
+            self.replay_buffer.end_episodes()
         states = data["random"]
         self.sampler.generator.set_state(states["update"])
         self.actor.generator.set_state(states["actor"])

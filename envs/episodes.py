@@ -26,7 +26,7 @@ import torch
 from gymnasium import spaces
 from jaxtyping import Float
 from numpy.typing import NDArray
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from torch import Tensor
 
@@ -493,7 +493,7 @@ def replay_episodes(agent: OffPolicyAlgorithm) -> list[Episode]:
         ValueError: the buffer has no next observations, or its actions are no vectors.
     """
     buffer = agent.replay_buffer
-    if not isinstance(buffer, ReplayBuffer) or buffer.optimize_memory_usage:
+    if not isinstance(buffer, ReplayBuffer) or isinstance(buffer, DictReplayBuffer) or buffer.optimize_memory_usage:
         raise ValueError(
             f"the episodes of a {type(buffer).__name__} with these options can't be told apart; use ReplayBuffer, with "
             "optimize_memory_usage=False"

@@ -13,7 +13,7 @@ import torch
 from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from rppdyn.agents import RPPSAC
+from rppdyn.agents import RPPSAC, replay_episodes
 from rppdyn.agents.goals import HindsightBuffer
 from rppdyn.envs.wrappers import flat_names
 
@@ -92,7 +92,6 @@ def test_a_strict_agent_is_equivariant_and_takes_dictionaries():
 @pytest.mark.parametrize("wraps", [False, True])
 def test_training_goes_on_exactly(wraps):
     size = 50 if wraps else 500
-    through = agent(buffer_size=size).learn(120)
     begun = agent(buffer_size=size)
     begun.learn(80)
     state = begun.capture()
@@ -102,7 +101,6 @@ def test_training_goes_on_exactly(wraps):
     begun.learn(40, reset_num_timesteps=False)
     for key, value in begun.policy.state_dict().items():
         assert torch.equal(value, again.policy.state_dict()[key]), key
-    del through
 
 
 def test_saved_and_loaded_with_the_environment(tmp_path):
@@ -123,3 +121,22 @@ def test_without_hindsight_dictionaries_are_vectors_and_other_environments_have_
     assert plain.predict(space().sample())[0].shape == (2,)
     with pytest.raises(ValueError, match="InvertedPendulum-v5 is no goal environment"):
         RPPSAC("RPPPolicy", "InvertedPendulum-v5", replay_buffer_class=HerReplayBuffer, policy_kwargs=dict(hidden=8))
+
+
+def test_an_episode_that_is_not_gone_on_with_ends_where_it_was():
+    """An environment whose state can't be captured begins a fresh episode: goals of one are none of the other's."""
+    begun, again = agent(), agent()
+    begun.fresh_episodes = again.fresh_episodes = True
+    begun.learn(60)  # in the third episode
+    again.restore(begun.capture())
+    buffer = again.replay_buffer
+    assert buffer.pos == 60 and buffer._current_ep_start[0] == 60
+    assert buffer.ep_start[50:60, 0].tolist() == [50] * 10 and buffer.ep_length[50:60, 0].tolist() == [10] * 10
+    assert buffer.timeouts[59, 0] and buffer.dones[59, 0]
+
+
+def test_what_hindsight_can_t_do_is_said():
+    with pytest.raises(ValueError, match="make learning_starts longer than an episode"):
+        agent(learning_starts=5).learn(20)
+    with pytest.raises(ValueError, match="episodes of a HindsightBuffer"):
+        replay_episodes(agent())
