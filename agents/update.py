@@ -109,6 +109,7 @@ class SACUpdate:
     Attributes:
         errors: by the agent's place, the error of one whose batch could not be drawn. It is trained on another's batch since,
             and is to be stopped.
+        units: which pathways of actors, critics and targets are stored in units; compiled code depends on it.
     Raises:
         ValueError: networks that differ in more than what is drawn or learned.
     """
@@ -124,9 +125,7 @@ class SACUpdate:
         self.features = [agent.policy.features_extractor for agent in agents]
         self.blocks = agents[0].actor.blocks
         self.state: State = {}
-        self.units: tuple[
-            tuple[bool, ...], ...
-        ] = ()  # which pathways are stored in units: code that is compiled has those
+        self.units: tuple[tuple[bool, ...], ...] = ()
         self.errors: dict[int, Exception] = {}
         self._optimisers: list[Any] = []  # states of the optimisers that the moments were taken from
         self._addresses: list[int] = []  # of the temperatures

@@ -36,25 +36,21 @@ AGENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_actions_are_those_of_the_agent(name, make_agent, tmp_path):
-    agent = AGENTS[name](make_agent)
+DISC = "SAC, a disc of torques, channel-wise products"
+
+
+@pytest.mark.parametrize(("name", "form"), [*((name, "pt2") for name in AGENTS), (DISC, "onnx"), *(
+    (f"stable-baselines3's {kind}", "onnx") for kind in ("SAC", "TD3"))])  # fmt: skip
+def test_actions_are_those_of_the_agent(name, form, make_agent, tmp_path):
+    agent, path = AGENTS[name](make_agent), tmp_path / f"policy.{form}"
     space = agent.observation_space
     observations = np.random.default_rng(0).normal(size=(100, *space.shape)).astype(space.dtype)
-    export_onnx(agent.policy, tmp_path / "policy.onnx")
-    exported = onnx_policy(tmp_path / "policy.onnx")
+    (export_onnx if form == "onnx" else export_torch)(agent.policy, path)
+    exported = onnx_policy(path) if form == "onnx" else torch_policy(torch.export.load(path))
     assert largest_difference(agent.policy, exported, observations) < TOLERANCE
     for p in agent.policy.parameters():
         p.data.add_(0.1)
     assert largest_difference(agent.policy, exported, observations) > 100 * TOLERANCE  # of another policy it tells
-
-
-def test_a_program_does_the_same(make_agent, tmp_path):
-    agent = AGENTS["SAC, a disc of torques, channel-wise products"](make_agent)
-    observations = np.random.default_rng(0).normal(size=(20, *agent.observation_space.shape))
-    export_torch(agent.policy, tmp_path / "policy.pt2")
-    program = torch_policy(torch.export.load(tmp_path / "policy.pt2"))
-    assert largest_difference(agent.policy, program, observations) < TOLERANCE
 
 
 def test_it_is_a_copy_and_as_small_as_an_mlp(make_agent):

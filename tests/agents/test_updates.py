@@ -115,7 +115,7 @@ RTOL = {torch.float32: 1e-4, torch.float64: 1e-10}
 @pytest.mark.parametrize(
     ("model", "count", "options"),
     [
-        ("rpp", 100, dict(policy_kwargs=dict(num_layers=1), noise_variance=0.3)),
+        ("rpp", 50, dict(policy_kwargs=dict(num_layers=1), noise_variance=0.3)),
         ("rpp", 5, dict(max_gradient_norm=0.5)),
         ("emlp", 5, dict(max_gradient_norm=0.5)),
         ("mlp", 5, dict(max_gradient_norm=0.5)),
@@ -144,7 +144,7 @@ def test_agrees_with_stable_baselines3s_networks_and_train(make_agent, monkeypat
         *zip(agent.critic_target.q_networks, peer.critic_target.q_networks, strict=True),
     ]
     each_parameter(pairs, lambda ours, theirs: theirs.copy_(ours))
-    start, steps = vectors_of(agent), list(batches(agent, dtype, transitions=torch.inf))
+    start, steps = vectors_of(agent), list(batches(agent, dtype, count=50, transitions=torch.inf))
     let_draw(peer, steps, monkeypatch)
     peer.train(len(steps), 32)
     found = advanced(agent, steps, settings_of(agent, peer.tau))
@@ -190,9 +190,9 @@ def test_training_is_that_of_stable_baselines3s_own_train(make_agent, model, opt
     fast, slow = twin(), twin()
     before = vectors_of(fast)
     slow.actor.generator = getattr(slow.replay_buffer, "generator", slow.sampler.generator)
-    fast.train(60, 32)
+    fast.train(40, 32)
     with numpy_draws_from(slow.sampler.numpy):
-        SAC.train(slow, 60, 32)
+        SAC.train(slow, 40, 32)
     assert_same_course(before, vectors_of(fast), vectors_of(slow), RTOL[dtype])
 
 

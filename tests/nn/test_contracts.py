@@ -342,12 +342,11 @@ def test_networks_run_under_autocast(name, cls):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
 
 
-@pytest.mark.parametrize("G", [SO(3), O(3)], ids=str)
-def test_products_lose_no_more_than_linear_layers_under_autocast(G):
+def test_products_lose_no_more_than_linear_layers_under_autocast():
     """Products of bf16 features lost 15 % of the output in one draw of sixty: a bound has to hold in every one."""
-    rep, lost = (Scalar + 2 * V)(G), []
+    rep, lost = (Scalar + 2 * V)(SO(3)), []
     for seed in range(60):
-        net = RPPEMLP(rep, rep, G, hidden=16, generator=generator(seed))
+        net = RPPEMLP(rep, rep, SO(3), hidden=16, generator=generator(seed))
         x = torch.randn(8, rep.dim, generator=generator(seed + 1000))
         expected = net(x).detach()
         with torch.autocast("cpu", dtype=torch.bfloat16):
