@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -146,6 +147,16 @@ def test_modules_have_no_cycles():
         }
     graph["rppdyn.reps.rep"] -= {f"rppdyn.reps.{name}" for name in ("builtin", "matrices")}
     TopologicalSorter(graph).prepare()
+
+
+def test_no_class_name_stands_twice():
+    names = [
+        node.name
+        for _, path in sources()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert sorted(name for name, count in Counter(names).items() if count > 1) == []
 
 
 def test_mathematics_knows_no_simulator_and_no_configuration_tool():

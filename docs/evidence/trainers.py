@@ -24,7 +24,7 @@ import crawler_rsl_rl as example
 from rsl_rl.env import VecEnv
 from rsl_rl.runners import OnPolicyRunner
 
-from rppdyn.integrations.augmentation import GroupImages
+from rppdyn.integrations.augmentation import SpaceImages
 from rppdyn.integrations.rsl_rl import export_policy
 from rppdyn.runs import provenance
 
@@ -110,8 +110,8 @@ def strictness(steps: int) -> float:
     runner = OnPolicyRunner(example.Crawlers(4), example.configuration("recurrent", free_variance=0.0), None, "cpu")
     runner.learn(2)
     actor = runner.alg.actor.eval()
-    images = {name: GroupImages(SPEC.observation_group(name).obs, SPEC.group) for name, _ in SPEC.observation_groups}
-    acting, worst, hidden, mirrored = GroupImages(SPEC.action, SPEC.group), 0.0, None, None
+    images = {name: SpaceImages(SPEC.observation_group(name).obs, SPEC.group) for name, _ in SPEC.observation_groups}
+    acting, worst, hidden, mirrored = SpaceImages(SPEC.action, SPEC.group), 0.0, None, None
     actor.reset()
     with torch.no_grad():
         for _ in range(steps):

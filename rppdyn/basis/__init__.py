@@ -12,7 +12,17 @@ from __future__ import annotations
 from rppdyn.basis import cache
 from rppdyn.basis.basis import Basis, Block
 from rppdyn.basis.isotypic import IrreducibleType, Isotypic, isotypic
-from rppdyn.basis.problem import Certificate, NotCertified
+from rppdyn.basis.problem import BasisCertificate, NotCertified
 from rppdyn.basis.solver import solve
 
-__all__ = ["Basis", "Block", "Certificate", "IrreducibleType", "Isotypic", "NotCertified", "cache", "isotypic", "solve"]
+__all__ = [
+    "Basis",
+    "Block",
+    "BasisCertificate",
+    "IrreducibleType",
+    "Isotypic",
+    "NotCertified",
+    "cache",
+    "isotypic",
+    "solve",
+]

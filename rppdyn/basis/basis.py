@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from rppdyn.basis.problem import Array, Certificate
+from rppdyn.basis.problem import Array, BasisCertificate
 
 if TYPE_CHECKING:
     from rppdyn.reps import Rep
@@ -39,7 +39,7 @@ ENTRY_BYTES = 24
 """Row, column and value of an entry that is not zero."""
 
 
-class Subspace(ABC):
+class InvariantSubspace(ABC):
     """An orthonormal basis Q (dim, rank) known through its products."""
 
     kind: ClassVar[str]
@@ -70,7 +70,7 @@ class Subspace(ABC):
         """The arrays that determine the subspace, for the cache."""
 
     @cached_property
-    def canonical(self) -> Subspace:
+    def canonical(self) -> InvariantSubspace:
         """The same subspace by basis vectors that follow from it alone, so that coefficients mean the same on every machine.
 
         Vectors from singular values or irreducible types are known up to a rotation, which hangs on rounding and so on the
@@ -112,7 +112,7 @@ class Subspace(ABC):
         return rows, cols, q[rows, cols]
 
 
-class OrbitSubspace(Subspace):
+class OrbitSubspace(InvariantSubspace):
     """Indicator vectors of signed orbits, scaled to length one.
 
     Args:
@@ -124,7 +124,7 @@ class OrbitSubspace(Subspace):
     kind = "orbits"
 
     @property
-    def canonical(self) -> Subspace:
+    def canonical(self) -> InvariantSubspace:
         """Orbits have one basis."""
         return self
 
@@ -177,7 +177,7 @@ class OrbitSubspace(Subspace):
         return {"labels": self.labels} | ({} if self.sign is None else {"sign": self.sign})
 
 
-class DenseSubspace(Subspace):
+class DenseSubspace(InvariantSubspace):
     """An explicit matrix with orthonormal columns."""
 
     kind = "dense"
@@ -247,7 +247,7 @@ class SharedType:
         return self.out_mult * self.in_mult * self.units
 
 
-class IsotypicSubspace(Subspace):
+class IsotypicSubspace(InvariantSubspace):
     r"""Maps W = U_out (sum_k sum_u W_ku (x) (I (x) unit_u)) U_in^H, flattened row-major.
 
     Coefficients are sqrt(d_k) W_ku[a, b], ordered (type, a, b, unit).
@@ -317,7 +317,7 @@ class IsotypicSubspace(Subspace):
         return {"u_out": self.u_out, "types": np.array(table, np.int64).reshape(-1, 6)} | shared
 
 
-def from_arrays(kind: str, arrays: dict[str, Array], dtype: np.dtype) -> Subspace:
+def from_arrays(kind: str, arrays: dict[str, Array], dtype: np.dtype) -> InvariantSubspace:
     """The subspace that `arrays()` came from.
 
     Raises:
@@ -344,7 +344,7 @@ class Block:
     """
 
     rep: Rep
-    basis: Subspace
+    basis: InvariantSubspace
     index: Int[Tensor, "multiplicity dim"]
 
     @property
@@ -365,7 +365,7 @@ class Basis:
     vectors or matrices of columns, are differentiable, and return float64 (complex128 for complex groups).
     """
 
-    def __init__(self, rep: Rep, blocks: tuple[Block, ...], certificate: Certificate) -> None:
+    def __init__(self, rep: Rep, blocks: tuple[Block, ...], certificate: BasisCertificate) -> None:
         self.rep, self.blocks, self.certificate = rep, blocks, certificate
         self.dim = rep.dim
         self.rank = sum(b.rank for b in blocks)
@@ -461,7 +461,7 @@ class Basis:
         return {id(b.basis): b.basis.sparse() for b in self.blocks if b.rank}
 
     def canonical(self) -> Basis:
-        """The same invariants in the basis that follows from them alone (:attr:`Subspace.canonical`)."""
+        """The same invariants in the basis that follows from them alone (:attr:`InvariantSubspace.canonical`)."""
         own = {id(b.basis): b.basis.canonical for b in self.blocks}
         return Basis(self.rep, tuple(replace(b, basis=own[id(b.basis)]) for b in self.blocks), self.certificate)
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rppdyn.basis.basis import Subspace, from_arrays
-from rppdyn.basis.problem import RESIDUAL_LIMIT, Array, Certificate, Problem
+from rppdyn.basis.basis import InvariantSubspace, from_arrays
+from rppdyn.basis.problem import RESIDUAL_LIMIT, Array, BasisCertificate, Problem
 from rppdyn.runs.array_cache import ArrayCache, CacheSummary
 
 FORMAT_VERSION = 3
@@ -48,13 +48,13 @@ def problem_key(problem: Problem) -> str:
     return problem.key(FORMAT_VERSION)
 
 
-def read(problem: Problem) -> tuple[Subspace, Certificate] | None:
+def read(problem: Problem) -> tuple[InvariantSubspace, BasisCertificate] | None:
     """The cached solution of a problem, or None where there is none or it does not pass its checks."""
     key = problem_key(problem)
     return _CACHE.read(key, lambda arrays, about: _parse(arrays, about, problem, key))
 
 
-def write(problem: Problem, subspace: Subspace, certificate: Certificate) -> None:
+def write(problem: Problem, subspace: InvariantSubspace, certificate: BasisCertificate) -> None:
     """Store a solution; a folder that cannot be written to costs a warning and nothing else."""
     key = problem_key(problem)
     arrays = subspace.arrays()
@@ -73,7 +73,9 @@ def write(problem: Problem, subspace: Subspace, certificate: Certificate) -> Non
     _CACHE.write(key, arrays, about, name=f"the basis of {problem.name}")
 
 
-def _parse(arrays: dict[str, Array], about: dict[str, Any], problem: Problem, key: str) -> tuple[Subspace, Certificate]:
+def _parse(
+    arrays: dict[str, Array], about: dict[str, Any], problem: Problem, key: str
+) -> tuple[InvariantSubspace, BasisCertificate]:
     """Check what was read.
 
     Raises:
@@ -84,7 +86,7 @@ def _parse(arrays: dict[str, Array], about: dict[str, Any], problem: Problem, ke
     for k in about["complex"]:
         arrays[k] = arrays[k].view(np.complex128)[..., 0]
     subspace = from_arrays(about["kind"], arrays, problem.dtype)
-    certificate = Certificate(**about["certificate"]).check(problem.name)
+    certificate = BasisCertificate(**about["certificate"]).check(problem.name)
     if subspace.dim != problem.dim or subspace.rank != about["rank"]:
         raise ValueError(f"it has shape ({subspace.dim}, {subspace.rank}) instead of ({problem.dim}, {about['rank']})")
     if subspace.rank and problem.dim * len(problem.factors) * len(problem.scales) <= PROBE_WORK:
@@ -92,7 +94,7 @@ def _parse(arrays: dict[str, Array], about: dict[str, Any], problem: Problem, ke
     return subspace, certificate
 
 
-def _probe(problem: Problem, subspace: Subspace) -> None:
+def _probe(problem: Problem, subspace: InvariantSubspace) -> None:
     """Check one pseudo-random combination of the basis vectors against the constraints.
 
     Raises:

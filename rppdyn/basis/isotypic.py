@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rppdyn.basis.basis import IsotypicSubspace, SharedType, unit_matrices
 from rppdyn.basis.decomposition import Ambiguous, adjoint_map, decompose
-from rppdyn.basis.problem import ZERO, Certificate, Factor, NotCertified, Problem, generators_of
+from rppdyn.basis.problem import ZERO, BasisCertificate, Factor, NotCertified, Problem, generators_of
 
 if TYPE_CHECKING:
     from rppdyn.reps import Rep
@@ -30,7 +30,7 @@ def halves(dims: Sequence[int]) -> tuple[int, int]:
     return s, costs[s - 1]
 
 
-def solve_isotypic(problem: Problem) -> tuple[IsotypicSubspace, Certificate] | None:
+def solve_isotypic(problem: Problem) -> tuple[IsotypicSubspace, BasisCertificate] | None:
     """Invariants of out (x) in as the maps from the dual of `in` to `out`, or None where the strategy does not apply.
 
     It applies when the generated algebra is self-adjoint and the larger half has at most `MAX_HALF` dimensions.
@@ -78,7 +78,7 @@ def solve_isotypic(problem: Problem) -> tuple[IsotypicSubspace, Certificate] | N
             "to leave it out (isotypic); give the generators to full float64 precision, and none that nearly coincide"
         )
     subspace = IsotypicSubspace(parts.u[0], parts.u[last], tuple(shared))
-    return subspace, Certificate(residual, 2 * parts.orthonormality, parts.gap, "isotypic")
+    return subspace, BasisCertificate(residual, 2 * parts.orthonormality, parts.gap, "isotypic")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Isotypic:
 
     u: tuple[Tensor, ...]
     types: tuple[IrreducibleType, ...]
-    certificate: Certificate
+    certificate: BasisCertificate
 
     def map(self, out: int, in_: int, weights: Sequence[Tensor]) -> Tensor:
         """The equivariant map U_out (sum_k sum_u W_ku (x) unit_ku) U_in^H.
@@ -209,7 +209,7 @@ def isotypic(reps: Sequence[Rep]) -> Isotypic:
         parts = decompose(factors, tuple(sites), theta)
     except Ambiguous as e:
         raise NotCertified(f"no certified decomposition of {name}: {e}") from None
-    certificate = Certificate(
+    certificate = BasisCertificate(
         float(2 * parts.residual.max(initial=0.0)), 2 * parts.orthonormality, parts.gap, "isotypic"
     )
     certificate.check(name)

@@ -40,7 +40,7 @@ class NotCertified(UserError):
 
 
 @dataclass(frozen=True)
-class Certificate:
+class BasisCertificate:
     """Evidence that a basis spans the invariants, no less and no more.
 
     Args:
@@ -60,7 +60,7 @@ class Certificate:
     rank_gap: float
     strategy: str
 
-    def check(self, name: str) -> Certificate:
+    def check(self, name: str) -> BasisCertificate:
         """Return self if every limit holds.
 
         Raises:
@@ -83,11 +83,11 @@ class Certificate:
         return asdict(self)
 
     @staticmethod
-    def worst(parts: list[Certificate]) -> Certificate:
+    def worst(parts: list[BasisCertificate]) -> BasisCertificate:
         """The certificate of an orthogonal direct sum: the worst number of each kind."""
         if not parts:
-            return Certificate(0.0, 0.0, 1.0, "orbits")
-        return Certificate(
+            return BasisCertificate(0.0, 0.0, 1.0, "orbits")
+        return BasisCertificate(
             float(np.max([p.residual for p in parts])),  # nan where one is nan
             float(np.max([p.orthonormality for p in parts])),
             float(np.min([p.rank_gap for p in parts])),

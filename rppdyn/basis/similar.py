@@ -22,9 +22,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from rppdyn.basis.basis import DenseSubspace, Subspace
+from rppdyn.basis.basis import DenseSubspace, InvariantSubspace
 from rppdyn.basis.decomposition import adjoint_map
-from rppdyn.basis.problem import MAX_ITERATIVE_BYTES, Array, Certificate, Factor, NotCertified, Problem, chain_apply
+from rppdyn.basis.problem import (
+    MAX_ITERATIVE_BYTES,
+    Array,
+    BasisCertificate,
+    Factor,
+    NotCertified,
+    Problem,
+    chain_apply,
+)
 
 MAX_NUMBERS = 5e6  # of commutators; so many take a fifth of a second a step (SO(16) has 4 million)
 MAX_STEPS = 40
@@ -62,8 +70,8 @@ def self_adjoint_coordinates(factors: tuple[Factor, ...]) -> Maps | None:
 
 
 def solve_similar(
-    problem: Problem, solve: Callable[[Problem], tuple[Subspace, Certificate]]
-) -> tuple[DenseSubspace, Certificate] | None:
+    problem: Problem, solve: Callable[[Problem], tuple[InvariantSubspace, BasisCertificate]]
+) -> tuple[DenseSubspace, BasisCertificate] | None:
     """Invariants by `solve` in self-adjoint coordinates, or None where there is no need or no way to change to such.
 
     The certificate's rank gap is the one found there, where it says more; a change of coordinates keeps the rank.
@@ -87,7 +95,7 @@ def solve_similar(
         q = np.linalg.qr(chain_apply([maps[f] for f in problem.factors], basis.dense().numpy()))[0]
     orthonormality = float(np.abs(q.conj().T @ q - np.eye(q.shape[1])).max(initial=0.0))
     strategy = f"{certificate.strategy}+similar"
-    return DenseSubspace(q), Certificate(problem.residual(q), orthonormality, certificate.rank_gap, strategy)
+    return DenseSubspace(q), BasisCertificate(problem.residual(q), orthonormality, certificate.rank_gap, strategy)
 
 
 def _moved(factor: Factor, p: Array) -> Factor:

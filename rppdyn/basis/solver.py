@@ -19,9 +19,9 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from rppdyn.basis import cache as disk
-from rppdyn.basis.basis import Basis, Block, DenseSubspace, OrbitSubspace, Subspace
+from rppdyn.basis.basis import Basis, Block, DenseSubspace, InvariantSubspace, OrbitSubspace
 from rppdyn.basis.isotypic import solve_isotypic
-from rppdyn.basis.problem import MAX_ITERATIVE_BYTES, ZERO, Array, Certificate, NotCertified, Problem
+from rppdyn.basis.problem import MAX_ITERATIVE_BYTES, ZERO, Array, BasisCertificate, NotCertified, Problem
 from rppdyn.basis.similar import solve_similar
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ MAX_STRETCH = 1e10  # of vectors by a discrete generator; beside that, moved by 
 MAX_UNITS = 1e5  # of coordinates apart: entries are by their square, and below 1e-12 of the largest taken for rounding
 WORTH_KEEPING = 5e-3  # seconds; what is solved faster than this is not written to disk
 
-Solution = tuple[Subspace, Certificate]
+Solution = tuple[InvariantSubspace, BasisCertificate]
 Strategy = Callable[[Problem], Solution | None]
 
 
@@ -62,7 +62,7 @@ def solve(rep: Rep, *, cache: bool = True) -> Basis:
         if key not in solved:
             solved[key] = _cached(problem, key) if cache else solve_problem(problem)
         blocks.append(Block(part, solved[key][0], index))
-    certificate = Certificate.worst([c for _, c in solved.values()])
+    certificate = BasisCertificate.worst([c for _, c in solved.values()])
     return Basis(rep, tuple(blocks), certificate)
 
 
@@ -160,7 +160,7 @@ MAX_DIM = 2**23  # conjugate gradients take seconds for each vector
 ABSENT = 1e-9  # one at most this long carries nothing
 
 
-def solve_dense(problem: Problem) -> tuple[DenseSubspace, Certificate]:
+def solve_dense(problem: Problem) -> tuple[DenseSubspace, BasisCertificate]:
     """Invariants of a block of a few hundred dimensions of any group: the nullspace of the stacked constraints.
 
     Constraints enter one after another, each reduced to a triangle first, so that memory stays at two matrices of the
@@ -171,7 +171,7 @@ def solve_dense(problem: Problem) -> tuple[DenseSubspace, Certificate]:
     n = problem.dim
     count = len(problem.scales)
     if count == 0:
-        return DenseSubspace(np.eye(n, dtype=problem.dtype)), Certificate(0.0, 0.0, 1.0, "dense")
+        return DenseSubspace(np.eye(n, dtype=problem.dtype)), BasisCertificate(0.0, 0.0, 1.0, "dense")
     if count * n <= 400:
         stack = problem.stacked()
     else:
@@ -186,7 +186,7 @@ def solve_dense(problem: Problem) -> tuple[DenseSubspace, Certificate]:
     q = vh[null].conj().T
     gap = float(sigma[~null].min(initial=scale) / scale)
     orthonormality = float(np.abs(q.conj().T @ q - np.eye(q.shape[1])).max(initial=0.0))
-    return DenseSubspace(q), Certificate(problem.residual(q), orthonormality, gap, "dense")
+    return DenseSubspace(q), BasisCertificate(problem.residual(q), orthonormality, gap, "dense")
 
 
 def product_images(problem: Problem, parts: list[tuple[Array, Array]]) -> tuple[Array, Array | None]:
@@ -203,7 +203,7 @@ def product_images(problem: Problem, parts: list[tuple[Array, Array]]) -> tuple[
     return images, signs if signed else None
 
 
-def solve_orbits(problem: Problem) -> tuple[OrbitSubspace, Certificate] | None:
+def solve_orbits(problem: Problem) -> tuple[OrbitSubspace, BasisCertificate] | None:
     """Invariants by orbits of the coordinates, or None if the problem is not one of signed permutations.
 
     If every generator sends e_i to s_i e_{p(i)}, an invariant vector has v_{p(i)} = s_i v_i: it is constant up to sign on
@@ -244,7 +244,7 @@ def solve_orbits(problem: Problem) -> tuple[OrbitSubspace, Certificate] | None:
     residual = 0.0 if _consistent(labels, orbit_sign, images, signs) else np.inf
     sizes = subspace.sizes
     orthonormality = float(np.abs(sizes * (1 / np.sqrt(sizes)) ** 2 - 1).max(initial=0.0))
-    return subspace, Certificate(residual, orthonormality, 1.0, "orbits")
+    return subspace, BasisCertificate(residual, orthonormality, 1.0, "orbits")
 
 
 def _components(images: Array) -> Array:
@@ -267,7 +267,7 @@ def _consistent(labels: Array, sign: Array | None, images: Array, signs: Array |
     return True
 
 
-def solve_iterative(problem: Problem) -> tuple[DenseSubspace, Certificate]:
+def solve_iterative(problem: Problem) -> tuple[DenseSubspace, BasisCertificate]:
     """Invariants of large blocks of groups that are not self-adjoint, through Kronecker-structured products only.
 
     A random block Z is projected on the nullspace of C by solving the consistent system C^H C X = C^H C Z: Z - X is the
@@ -321,7 +321,7 @@ def solve_iterative(problem: Problem) -> tuple[DenseSubspace, Certificate]:
             "nor enough to leave it out (iterative); give the generators to full float64 precision, in less skewed axes"
         )
     orthonormality = float(np.abs(q.conj().T @ q - np.eye(q.shape[1])).max(initial=0.0))
-    return DenseSubspace(q), Certificate(residual, orthonormality, _gap(problem, q, rng), "iterative")
+    return DenseSubspace(q), BasisCertificate(residual, orthonormality, _gap(problem, q, rng), "iterative")
 
 
 def _normals(rng: np.random.Generator, n: int, width: int, dtype: np.dtype) -> Array:

@@ -34,7 +34,7 @@ class SymmetricHamiltonian:
     strength: float
     noise: tuple[float, float]
     log_evidence: float
-    features: _Features
+    features: _EnergyFeatures
     weights: Float[Tensor, " features"]
 
     def vector_field(self, z: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
@@ -55,7 +55,7 @@ class SymmetricHamiltonian:
         return float((along / (slopes.square().sum(-1) * moves.square().sum(-1)).sum()).sqrt())
 
 
-class _Features:
+class _EnergyFeatures:
     """Linear, quadratic and random Fourier functions of a state, by their gradients, in the unit of energy of the data.
 
     Positions and momenta are each in units of their own spread, so that nothing depends on whether metres or millimetres
@@ -127,7 +127,7 @@ def learn_symmetry(
     if rep is not None and rep.dim != z.shape[1]:
         raise ValueError(f"the states have {z.shape[1]} coordinates and {rep} acts on {rep.dim}")
     z, rates = z.double(), rates.double()
-    phi = _Features(z, rates, features, scale, generator)
+    phi = _EnergyFeatures(z, rates, features, scale, generator)
     designs = [half.reshape(-1, len(phi.kinds)) for half in phi.fields(z).mT.chunk(2, 1)]
     invariance = None if rep is None else _invariance(phi, z, rep, generator)
     model = _SymmetryEvidence(designs, [half.flatten() for half in rates.chunk(2, 1)], phi.kinds, invariance)
@@ -159,7 +159,7 @@ def learn_symmetry(
     return SymmetricHamiltonian(A, strength, (noise[0], noise[1]), float(log_evidence), phi, weights)
 
 
-def _invariance(phi: _Features, z: Tensor, rep: Rep, generator: torch.Generator) -> Tensor:
+def _invariance(phi: _EnergyFeatures, z: Tensor, rep: Rep, generator: torch.Generator) -> Tensor:
     """E D_i D_j^T for the changes D_i of the features along the family's directions, ``(D, D, features, features)``."""
     times = max(1, NUM_INVARIANCE_STATES // len(z))
     near = [

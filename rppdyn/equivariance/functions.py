@@ -24,7 +24,7 @@ class MeasuredNetwork(NamedTuple):
     inputs: Callable[[Tensor], Tensor]
 
 
-class Rollout(NamedTuple):
+class MeasuredRollout(NamedTuple):
     """Initial states to trajectories over times (s), nan from where they diverged, and the states that tests begin at."""
 
     solve: Callable[[Tensor], Tensor]
@@ -60,7 +60,7 @@ class Function:
     networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
     seed: int = 0
     samples: Float[Tensor, "N dim"] = field(default_factory=partial(torch.zeros, 0, 0))
-    rollout: Rollout | None = None
+    rollout: MeasuredRollout | None = None
 
 
 def index_blocks(parts: Mapping[str, int]) -> dict[str, list[int]]:

@@ -18,7 +18,7 @@ from rppdyn.envs.spec import Space, SymmetrySpec
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
-__all__ = ["GroupImages", "as_spec", "data_augmentation", "group_elements", "representation", "space_of_groups"]
+__all__ = ["SpaceImages", "as_spec", "data_augmentation", "group_elements", "representation", "space_of_groups"]
 
 POLICY = ("policy", "actor")  # what a tensor's `obs_type` may call the same group
 NAME = "augmentation_"  # begins the names of augmentations
@@ -84,7 +84,7 @@ def space_of_groups(spec: SymmetrySpec, names: list[str]) -> Space:
     )
 
 
-class GroupImages:
+class SpaceImages:
     """Images of raw vectors under every element of a finite group.
 
     A signed permutation is an index and a sign; everything else goes through features.
@@ -187,21 +187,21 @@ class DataAugmentation:
         spec, self._renamed, self._unlisted = as_spec(spec), dict(groups or {}), unlisted
         if unlisted not in ("refuse", "keep"):
             raise ValueError(f"unlisted={unlisted!r} must be 'refuse' or 'keep'")
-        self._actions, self._pictures = GroupImages(spec.action, spec.group), dict(images or {})
+        self._actions, self._pictures = SpaceImages(spec.action, spec.group), dict(images or {})
         if self._pictures and self._actions.order != 2:
             raise ValueError(
                 f"images={self._pictures}: pictures are reversed by one mirror image, and {spec.group} has "
                 f"{self._actions.order} elements; choose one symmetry"
             )
         self._observations = {
-            name: GroupImages(spec.observation_group(name).obs, spec.group) for name, _ in spec.observation_groups
+            name: SpaceImages(spec.observation_group(name).obs, spec.group) for name, _ in spec.observation_groups
         }
-        self._whole = None if self._observations else GroupImages(spec.obs, spec.group)
+        self._whole = None if self._observations else SpaceImages(spec.obs, spec.group)
         arguments = json.dumps([spec.to_dict(), self._renamed, unlisted, self._pictures]).encode()
         self.__name__ = NAME + base64.urlsafe_b64encode(zlib.compress(arguments, 9)).decode()
         self.__qualname__ = self.__name__
 
-    def _images_of(self, name: str) -> GroupImages | None:
+    def _images_of(self, name: str) -> SpaceImages | None:
         """How the group acts on an observation group; None of one that is kept as it is."""
         called = self._renamed.get(name, name)
         if self._whole is not None:

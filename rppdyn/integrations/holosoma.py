@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rppdyn.envs.spec import SymmetrySpec
-from rppdyn.integrations.augmentation import GroupImages, as_spec
+from rppdyn.integrations.augmentation import SpaceImages, as_spec
 
 __all__ = ["SymmetryUtils"]
 
@@ -34,9 +34,9 @@ class SymmetryUtils:
                 f"holosoma appends one mirror image, and {spec.group} has order {spec.group.order}; choose a mirror"
             )
         self._observations = {
-            name: GroupImages(spec.observation_group(name).obs, spec.group) for name, _ in spec.observation_groups
+            name: SpaceImages(spec.observation_group(name).obs, spec.group) for name, _ in spec.observation_groups
         }
-        self._actions = GroupImages(spec.action, spec.group)
+        self._actions = SpaceImages(spec.action, spec.group)
 
     def mirror_xz_plane(self, observation: Tensor, env: Any, obs_list: Sequence[str]) -> Tensor:
         """The mirror images (batch, dim) of the named groups' concatenation."""

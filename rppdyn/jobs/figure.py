@@ -35,7 +35,7 @@ from rppdyn.runs.figures import (
 )
 from rppdyn.runs.files import plain, write_json
 from rppdyn.runs.folder import with_metrics
-from rppdyn.runs.table import ALONG, FILE, FINAL, Group, Run, by_subject, flatten, group_runs, split_subjects
+from rppdyn.runs.table import ALONG, FILE, FINAL, Run, RunGroup, by_subject, flatten, group_runs, split_subjects
 
 TRUTH_KEYS = {
     "fit-regression": ("task.strength",),
@@ -218,7 +218,7 @@ def draw_run(folder: RunFolder, name: str) -> Path:
     return save(draw_curves(groups, extra), folder.figures / f"{name}.png")
 
 
-def draw_curves(groups: Sequence[Group], extra: Sequence[Panel] = ()) -> Figure:
+def draw_curves(groups: Sequence[RunGroup], extra: Sequence[Panel] = ()) -> Figure:
     """Metrics over training, a row of panels for each environment or task."""
     is_agent = groups[0].verb in (TrainAgentConfig.verb, FILE)
     titles = AGENT_PANELS if is_agent else FIT_PANELS | ROLLOUT_PANELS
@@ -248,7 +248,7 @@ def draw_curves(groups: Sequence[Group], extra: Sequence[Panel] = ()) -> Figure:
     return draw_panels(panels, columns, title="\n".join(filter(None, [heading, *over_seeds(seeds)])), legend=legend)
 
 
-def draw_files(groups: Sequence[Group]) -> Figure:
+def draw_files(groups: Sequence[RunGroup]) -> Figure:
     """Agents from files alone: the returns of their episodes, and their equivariance errors by generator."""
     panels: list[Panel] = []
     for subject, members in by_subject(groups):

@@ -28,7 +28,7 @@ from rppdyn.dynamics import (
 )
 from rppdyn.equivariance.discover import discover
 from rppdyn.equivariance.error import equivariance_error, geometric_mean
-from rppdyn.equivariance.functions import Function, Rollout, index_blocks, measured_networks
+from rppdyn.equivariance.functions import Function, MeasuredRollout, index_blocks, measured_networks
 from rppdyn.groups import SO, Group, SO2eR3
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.fit import FitConfig, FitDynamicsConfig, PendulumTaskConfig, RolloutConfig
@@ -378,7 +378,9 @@ class Dynamics(DynamicsFit):
         parts, times = self.pendulum.parts, self.data[0].times
         functions = []
         for seed, model, data in zip(self.config.all_seeds, self.members(), self.data, strict=True):
-            rollout = Rollout(partial(self._solve, model), data.rollouts[: self.config.rollout.trajectories, 0], times)
+            rollout = MeasuredRollout(
+                partial(self._solve, model), data.rollouts[: self.config.rollout.trajectories, 0], times
+            )
             fields = dict(seed=seed, samples=data.test[:, 0], rollout=rollout)
             functions.append(self.vector_field(model, parts, self.rep, parts, **fields))
         return functions

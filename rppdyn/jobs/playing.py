@@ -174,7 +174,7 @@ class CollectResult:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _Collected:
     """Episodes to be written, played as they are asked for; their steps, about; what they are by, in a word and in words."""
 
     env: gymnasium.Env
@@ -197,7 +197,7 @@ def collect(config: CollectConfig, *, progress: bool = False) -> CollectResult:
     lengths: list[int] = []
     returns: list[float] = []
 
-    def watched(source: _Source, bar: Progress) -> Iterator[Episode]:
+    def watched(source: _Collected, bar: Progress) -> Iterator[Episode]:
         steps = 0
         for episode in source.episodes:
             steps += len(episode)
@@ -223,7 +223,7 @@ def collect(config: CollectConfig, *, progress: bool = False) -> CollectResult:
 
 
 @contextmanager
-def _source(config: CollectConfig) -> Iterator[_Source]:
+def _source(config: CollectConfig) -> Iterator[_Collected]:
     if config.kind == "run":
         with _of_run(config) as source:
             yield source
@@ -233,7 +233,7 @@ def _source(config: CollectConfig) -> Iterator[_Source]:
     with closing(env):
         if config.kind == "random":
             episodes = _played(config, env, random_policy(env.action_space, config.seed))
-            yield _Source(env, episodes, config.steps or STEPS, f"random-seed{config.seed}", "random actions")
+            yield _Collected(env, episodes, config.steps or STEPS, f"random-seed{config.seed}", "random actions")
             return
         assert config.source is not None
         policy = load_policy(config.source, config.vecnormalize)
@@ -241,7 +241,7 @@ def _source(config: CollectConfig) -> Iterator[_Source]:
         play = config.play or "exploring"
         with _acting(policy, play, config.seed) as act:
             file = Path(config.source)
-            yield _Source(
+            yield _Collected(
                 env,
                 _played(config, env, act),
                 config.steps or STEPS,
@@ -251,7 +251,7 @@ def _source(config: CollectConfig) -> Iterator[_Source]:
 
 
 @contextmanager
-def _of_run(config: CollectConfig) -> Iterator[_Source]:
+def _of_run(config: CollectConfig) -> Iterator[_Collected]:
     """The replay buffer of a run, or episodes of its policy."""
     assert config.source is not None
     folder = RunFolder.open(config.source)
@@ -269,7 +269,7 @@ def _of_run(config: CollectConfig) -> Iterator[_Source]:
             with _acting(agent, config.play, config.seed) as act:
                 episodes = _played(config, env, act)
                 words = f"{config.play} {weights} of {trained.model.kind}"
-                yield _Source(env, episodes, config.steps or STEPS, f"{who}-{config.play}", words)
+                yield _Collected(env, episodes, config.steps or STEPS, f"{who}-{config.play}", words)
             return
         if not isinstance(agent, RPPSAC):
             raise ConfigError(f"{folder.path} is a run of agent=ppo, which keeps no transitions: add --play exploring")
@@ -278,7 +278,7 @@ def _of_run(config: CollectConfig) -> Iterator[_Source]:
         if config.steps is not None:
             held = spread_episodes(held, steps=config.steps, seed=config.seed)
         words = f"replay buffer of {trained.model.kind} at step {step}"
-        yield _Source(env, held, sum(map(len, held)), f"{who}-replay", words)
+        yield _Collected(env, held, sum(map(len, held)), f"{who}-replay", words)
 
 
 def _played(config: CollectConfig, env: gymnasium.Env, policy: Policy) -> Iterator[Episode]:

@@ -36,7 +36,7 @@ from rppdyn.runs.figures import COLOURS, Panel, draw_panels, paint_curves, paint
 from rppdyn.runs.files import write_text
 from rppdyn.runs.folder import with_metrics
 from rppdyn.runs.statistics import FEW
-from rppdyn.runs.table import FINAL, MAX_LABEL, Group, Measure, Run, by_subject, different_keys, group_runs, value_of
+from rppdyn.runs.table import FINAL, MAX_LABEL, Measure, Run, RunGroup, by_subject, different_keys, group_runs, value_of
 
 Write = Callable[[float], "str | Markup"]
 Cell = str | Markup
@@ -61,7 +61,7 @@ def run(config: ReportConfig) -> Path:
     return out
 
 
-def read_groups(folders: Sequence[str]) -> list[Group]:
+def read_groups(folders: Sequence[str]) -> list[RunGroup]:
     """The runs in these folders, grouped, with labels and colours for a page."""
     return group_runs(read_runs(folders), colours=PAGE_COLOURS, max_length=MAX_LABEL)
 
@@ -156,7 +156,7 @@ html: Any = ENGINE.get_template("report.html").module
 """The template's macros: `html.table(...)`, `html.note(...)`. They escape text and return `Markup`."""
 
 
-def page_of(groups: Sequence[Group], played: Sequence[FileAgent] = ()) -> str:
+def page_of(groups: Sequence[RunGroup], played: Sequence[FileAgent] = ()) -> str:
     """The page of these groups of runs, and of agents from files."""
     subjects = list(dict.fromkeys([*(group.subject for group in groups), *(agent.env for agent in played)]))
     sections: list[tuple[str, Markup]] = []
@@ -182,19 +182,19 @@ def blocks(parts: Iterable[Markup | None]) -> Markup:
     return html.blocks(list(parts))
 
 
-def _is_agent(group: Group) -> bool:
+def _is_agent(group: RunGroup) -> bool:
     return group.verb == TrainAgentConfig.verb
 
 
-def _by_verb(groups: Sequence[Group]) -> list[list[Group]]:
+def _by_verb(groups: Sequence[RunGroup]) -> list[list[RunGroup]]:
     return [[group for group in groups if group.verb == verb] for verb in dict.fromkeys(g.verb for g in groups)]
 
 
-def _known(groups: Sequence[Group], metrics: Iterable[str]) -> list[str]:
+def _known(groups: Sequence[RunGroup], metrics: Iterable[str]) -> list[str]:
     return [metric for metric in metrics if any(group.final(metric) for group in groups)]
 
 
-def _glance(groups: Sequence[Group]) -> Markup:
+def _glance(groups: Sequence[RunGroup]) -> Markup:
     """A line for each configuration, and through training the return or the test error on each subject."""
     parts: list[Markup | None] = []
     for is_agent in (True, False):
@@ -225,7 +225,7 @@ def _glance(groups: Sequence[Group]) -> Markup:
     return blocks(parts)
 
 
-def _explanation(is_agent: bool, groups: Sequence[Group]) -> str:
+def _explanation(is_agent: bool, groups: Sequence[RunGroup]) -> str:
     text = (
         "Over seeds: the interquartile mean, and in brackets its 95 % bootstrap interval; of three seeds or fewer the mean, "
         "and each. An equivariance error is 0 for an equivariant function and 1 at worst. "
@@ -243,7 +243,7 @@ def _explanation(is_agent: bool, groups: Sequence[Group]) -> str:
     return text + images * any("pathways" in group.runs[0].model for group in groups)
 
 
-def _trained(groups: Sequence[Group]) -> Markup:
+def _trained(groups: Sequence[RunGroup]) -> Markup:
     """The settings of one verb's runs: where they differ, and folded the others."""
     configs = [group.runs[0].config for group in groups]
     varied = different_keys(configs)
@@ -261,7 +261,7 @@ def _trained(groups: Sequence[Group]) -> Markup:
     return blocks([*parts, html.details("The settings that all share", common)])
 
 
-def _subject(k: int, subject: str, groups: Sequence[Group]) -> Markup:
+def _subject(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     """The parts of a section on an environment or a task."""
     parts = {
         "Through training": _training(k, subject, groups),
@@ -275,7 +275,7 @@ def _subject(k: int, subject: str, groups: Sequence[Group]) -> Markup:
     return blocks(blocks([html.heading(title), part]) for title, part in parts.items() if part is not None)
 
 
-def _training(k: int, subject: str, groups: Sequence[Group]) -> Markup | None:
+def _training(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     if _is_agent(groups[0]):
         panels = {"evaluation": "eval/return_mean", "training episodes": "rollout/return_mean"}
         caption = (
@@ -288,7 +288,7 @@ def _training(k: int, subject: str, groups: Sequence[Group]) -> Markup | None:
     return curves(f"training{k}", _panels(groups, panels), "error", caption, log=True, each=True)
 
 
-def _end(k: int, subject: str, groups: Sequence[Group]) -> Markup:
+def _end(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     shown = _known(groups, METRICS)
     headline = next((metric for metric in ("eval/return_mean", "test/error") if metric in shown), None)
     parts: list[Markup | None] = []
@@ -316,14 +316,14 @@ def _end(k: int, subject: str, groups: Sequence[Group]) -> Markup:
     return blocks(parts)
 
 
-def _left_out(group: Group, metric: str) -> str | None:
+def _left_out(group: RunGroup, metric: str) -> str | None:
     """The share, in the mean over seeds, of what an error leaves out."""
     share, what = PARTLY.get(metric, ("", ""))
     shares = [run.last(FINAL + share) or 0.0 for run in group.runs if run.has(FINAL + metric)]
     return f"{100 * fmean(shares):.3g} % of {what} diverged" if any(shares) else None
 
 
-def _pairs(subject: str, groups: Sequence[Group]) -> Markup | None:
+def _pairs(subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     """Ratios of errors, seed by seed."""
     shown, rows = _known(groups, [metric for metric in COMPARED]), []
     for a, b in itertools.combinations(groups, 2):
@@ -343,7 +343,7 @@ def _pairs(subject: str, groups: Sequence[Group]) -> Markup | None:
     return html.details(f"{len(rows)} pairs", content) if len(rows) > MAX_PAIRS else content
 
 
-def _ratio(a: Group, b: Group, metric: str) -> Cell:
+def _ratio(a: RunGroup, b: RunGroup, metric: str) -> Cell:
     first, second = ({run.seed: x for run in g.runs if run.has(metric) and (x := run.last(metric))} for g in (a, b))
     pairs = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
     if not pairs:
@@ -355,7 +355,7 @@ def _ratio(a: Group, b: Group, metric: str) -> Cell:
     return spread(centre, interval, each, times, strong=not interval[0] <= 1 <= interval[1])
 
 
-def _rollouts(k: int, subject: str, groups: Sequence[Group]) -> Markup | None:
+def _rollouts(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     titles = {
         "": "relative error",
         "energy": "drift of the energy",
@@ -376,7 +376,7 @@ def _rollouts(k: int, subject: str, groups: Sequence[Group]) -> Markup | None:
     return curves(f"rollouts{k}", panels, "", caption, log=True, unit=unit)
 
 
-def _equivariance(k: int, subject: str, groups: Sequence[Group]) -> Markup | None:
+def _equivariance(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     """Errors by generator, of agents' networks also through training; by entry and by layer where a run was measured."""
     prefix = "equivariance/"
     finals = [name.removeprefix(FINAL) for group in groups for name in group.metrics]
@@ -412,7 +412,7 @@ def _equivariance(k: int, subject: str, groups: Sequence[Group]) -> Markup | Non
     return blocks([*parts, *details] if any(details) else [*parts, html.advice("for entries and layers")])
 
 
-def _measured(group: Group, identity: str, opened: bool) -> Markup | None:
+def _measured(group: RunGroup, identity: str, opened: bool) -> Markup | None:
     """Equivariance errors of the first run of a group that `rppdyn equivariance` has measured; None where it has none."""
     found = ((run, content) for run in group.runs if (content := _content(run, "equivariance.json")) is not None)
     run, result = next(found, (None, None))
@@ -437,7 +437,7 @@ def _measured(group: Group, identity: str, opened: bool) -> Markup | None:
 # -- pathways and priors -----------------------------------------------------------------------------------------------
 
 
-def _priors(k: int, subject: str, groups: Sequence[Group]) -> Markup:
+def _priors(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     """Variances of the priors as configured, or learned, and the norms of the pathways of agents."""
     parts: list[Markup | None] = []
     metrics = dict.fromkeys(m for g in groups for m in g.metrics if m.startswith("pathway/") and m.endswith("_norm"))
@@ -526,7 +526,7 @@ def _content(run: Run, name: str) -> Any:
         return None
 
 
-def _certificates(groups: Sequence[Group]) -> Markup | None:
+def _certificates(groups: Sequence[RunGroup]) -> Markup | None:
     """The verdict of the simulator: of a run's own certificate, else what its spec states."""
     parts: list[Markup] = []
     seen: list[tuple[Any, Any]] = []
@@ -595,7 +595,7 @@ def _files(agents: Sequence[FileAgent]) -> Markup:
     )
 
 
-def _runs(groups: Sequence[Group]) -> Markup:
+def _runs(groups: Sequence[RunGroup]) -> Markup:
     rows = []
     versions: dict[str, set[str]] = {}
     for group in groups:
@@ -665,7 +665,9 @@ def picture(
     return html.figure(identity, Markup(" " + attributes), Markup(content), alternative, caption, legend)
 
 
-def _panels(groups: Sequence[Group], metrics: Mapping[str, str]) -> list[tuple[str, Sequence[Group], dict[str, str]]]:
+def _panels(
+    groups: Sequence[RunGroup], metrics: Mapping[str, str]
+) -> list[tuple[str, Sequence[RunGroup], dict[str, str]]]:
     """A panel for each metric that a group has."""
     known = {metric for group in groups for metric in group.metrics}
     return [(title, groups, {"": metric}) for title, metric in metrics.items() if metric in known]
@@ -673,7 +675,7 @@ def _panels(groups: Sequence[Group], metrics: Mapping[str, str]) -> list[tuple[s
 
 def curves(
     identity: str,
-    panels: Sequence[tuple[str, Sequence[Group], Mapping[str, str]]],
+    panels: Sequence[tuple[str, Sequence[RunGroup], Mapping[str, str]]],
     label: str,
     caption: str,
     *,
@@ -704,7 +706,7 @@ def curves(
     )
 
 
-def bands(groups: Sequence[Group], each: bool = False) -> str:
+def bands(groups: Sequence[RunGroup], each: bool = False) -> str:
     """Explain lines and bands, where there are several seeds; `each`: of any number of seeds every one is drawn."""
     counts = [count for group in groups if (count := len(group.runs)) > 1]
     if not counts:

@@ -25,7 +25,7 @@ from rppdyn.runs.files import replacing
 from rppdyn.runs.statistics import FEW, bootstrap_interval, iqm
 
 if TYPE_CHECKING:
-    from rppdyn.runs.table import Group
+    from rppdyn.runs.table import RunGroup
 
 SMALLEST = 1e-17  # what a logarithmic axis reaches down to; rounding is above it
 ROUNDING = 1e-10
@@ -79,7 +79,7 @@ def draw_panels(
     return figure
 
 
-def legend_of(groups: Sequence[Group]) -> list[Artist]:
+def legend_of(groups: Sequence[RunGroup]) -> list[Artist]:
     """A line for each label of groups."""
     looks = {group.label: (group.colour, group.line) for group in groups}
     return [Line2D([], [], color=colour, ls=line, lw=1.8, label=label) for label, (colour, line) in looks.items()]
@@ -90,7 +90,7 @@ def legend_of(groups: Sequence[Group]) -> list[Artist]:
 
 def paint_curves(
     axes: Axes,
-    groups: Sequence[Group],
+    groups: Sequence[RunGroup],
     metrics: Mapping[str, str],
     *,
     log: bool = False,
@@ -145,13 +145,13 @@ def paint_curves(
         label_decades(axes.yaxis)
 
 
-def note_losses(group: Group, lost: int) -> str:
+def note_losses(group: RunGroup, lost: int) -> str:
     """Count the runs that are drawn, or say that all diverged."""
     total = len(group.runs)
     return f"{group.label}: " + (f"{total - lost} of {total} seeds" if lost < total else f"{lost} of {lost} diverged")
 
 
-def _at_rounding(groups: Sequence[Group], metric: str) -> dict[str, float]:
+def _at_rounding(groups: Sequence[RunGroup], metric: str) -> dict[str, float]:
     """The largest value of each group that never leaves rounding, where there are others that do; zeros always."""
     largest = {group.label: float(curve.centre.max()) for group in groups if (curve := group.curve(metric)) is not None}
     tiny = {label: size for label, size in largest.items() if size < ROUNDING}
@@ -197,7 +197,7 @@ def over_seeds(counts: Sequence[int]) -> list[str]:
 # -- bars and dots -----------------------------------------------------------------------------------------------------
 
 
-def paint_dots(axes: Axes, groups: Sequence[Group], metric: str, label: str) -> None:
+def paint_dots(axes: Axes, groups: Sequence[RunGroup], metric: str, label: str) -> None:
     """A row for each group: the last value of each run, and their interquartile mean with its interval, if there is one."""
     for k, group in enumerate(groups):
         final = group.final(metric)

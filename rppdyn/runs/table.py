@@ -101,7 +101,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs whose configurations differ in the seed alone, and the colour and line that they are drawn in."""
 
     label: str
@@ -254,7 +254,9 @@ def _letter(i: int) -> str:
     return ("" if i < 26 else _letter(i // 26 - 1)) + chr(ord("A") + i % 26)
 
 
-def group_runs(runs: Sequence[Run], *, colours: Sequence[str] = COLOURS, max_length: int | None = None) -> list[Group]:
+def group_runs(
+    runs: Sequence[Run], *, colours: Sequence[str] = COLOURS, max_length: int | None = None
+) -> list[RunGroup]:
     """Runs by subject and label; a label has one look on all subjects.
 
     Raises:
@@ -273,14 +275,14 @@ def group_runs(runs: Sequence[Run], *, colours: Sequence[str] = COLOURS, max_len
     models = {label: colour_name(several[0].config) for (_, label), several in members.items()}
     looks = dict(zip(models, looks_of(list(models.values()), colours), strict=True))
     return [
-        Group(label, *looks[label], tuple(several))
+        RunGroup(label, *looks[label], tuple(several))
         for subject in dict.fromkeys(run.subject for run in runs)
         for (its, label), several in members.items()
         if its == subject
     ]
 
 
-def by_subject(groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
+def by_subject(groups: Sequence[RunGroup]) -> list[tuple[str, list[RunGroup]]]:
     """The groups on each environment or task."""
     subjects = dict.fromkeys(group.subject for group in groups)
     return [(subject, [group for group in groups if group.subject == subject]) for subject in subjects]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from registry import GALILEI, KINDS, SHEAR, TYPES, generator
 
-from rppdyn.basis import Certificate, NotCertified, solve
+from rppdyn.basis import BasisCertificate, NotCertified, solve
 from rppdyn.basis.isotypic import solve_isotypic
 from rppdyn.basis.problem import Problem
 from rppdyn.basis.solver import solve_dense, solve_iterative, solve_orbits, solve_problem
@@ -132,10 +132,10 @@ def test_a_random_vector_is_not_invariant_and_invariance_survives_group_elements
 
 def test_certificate_refuses_each_bad_number():
     good = dict(residual=1e-15, orthonormality=1e-15, rank_gap=0.1, strategy="dense")
-    Certificate(**good).check("x")
+    BasisCertificate(**good).check("x")
     for bad in (dict(residual=2e-10), dict(orthonormality=2e-12), dict(rank_gap=1e-7), dict(residual=float("nan"))):
         with pytest.raises(NotCertified, match="no certified basis of x"):
-            Certificate(**(good | bad)).check("x")
+            BasisCertificate(**(good | bad)).check("x")
 
 
 @pytest.mark.parametrize("angle", [1e-7, 1e-8, 1e-9, 3e-11, 3e-14])

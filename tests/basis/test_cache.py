@@ -15,7 +15,7 @@ from forked import start_code
 
 from rppdyn.basis import cache, solve, solver
 from rppdyn.basis.basis import DenseSubspace
-from rppdyn.basis.problem import Certificate, NotCertified, Problem
+from rppdyn.basis.problem import BasisCertificate, NotCertified, Problem
 from rppdyn.groups import O13, SO, SU, Group, RubiksCube
 from rppdyn.reps import T
 from rppdyn.runs import array_cache
@@ -212,7 +212,7 @@ def test_processes_writing_at_once(tmp_path):
     script = """
 import logging
 from rppdyn.basis import cache, solve, solver
-from rppdyn.basis.problem import Certificate, NotCertified
+from rppdyn.basis.problem import BasisCertificate, NotCertified
 from rppdyn.basis.problem import Problem
 from rppdyn.basis.basis import DenseSubspace
 from rppdyn.groups import SO, SU
@@ -258,10 +258,10 @@ def test_vectors_that_are_no_numbers_are_not_invariant():
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_worst_certificate_is_one_without_numbers(order):
-    good = Certificate(1e-15, 1e-15, 0.1, "dense")
+    good = BasisCertificate(1e-15, 1e-15, 0.1, "dense")
     for name in ("residual", "orthonormality", "rank_gap"):
         parts = [good, replace(good, **{name: math.nan}), good][::order]
         with pytest.raises(NotCertified):
-            Certificate.worst(parts).check("a representation")
+            BasisCertificate.worst(parts).check("a representation")
         with pytest.raises(NotCertified):
-            Certificate.worst(parts[:2]).check("a representation")
+            BasisCertificate.worst(parts[:2]).check("a representation")

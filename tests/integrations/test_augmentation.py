@@ -20,7 +20,7 @@ from rppdyn.envs.spec import Entry, Space, SymmetrySpec
 from rppdyn.envs.terms import step_terms
 from rppdyn.groups import D, Group, S, Z
 from rppdyn.integrations import isaac_lab, mjlab, rsl_rl
-from rppdyn.integrations.augmentation import GroupImages, group_elements
+from rppdyn.integrations.augmentation import SpaceImages, group_elements
 from rppdyn.integrations.holosoma import SymmetryUtils
 
 CRAWLER = Path(__file__).parents[2] / "docs" / "examples" / "crawler.xml"
@@ -102,7 +102,7 @@ def test_images_are_the_specs_under_every_element(symmetry):
     )
     x = torch.randn(5, spec.obs.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x[:, -4:] /= x[:, -4:].norm(dim=1, keepdim=True)
-    images, elements = GroupImages(spec.obs, spec.group), group_elements(spec.group)
+    images, elements = SpaceImages(spec.obs, spec.group), group_elements(spec.group)
     assert len(elements) == spec.group.order == images.order
     for k, g in enumerate(elements):
         expected, found = spec.transform_observation(g, x), images.image(x, k)

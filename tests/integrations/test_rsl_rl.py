@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
 from tensordict import TensorDict  # noqa: E402
 
 from rppdyn.envs import compiled_terms  # noqa: E402
-from rppdyn.integrations.augmentation import GroupImages  # noqa: E402
+from rppdyn.integrations.augmentation import SpaceImages  # noqa: E402
 
 CRAWLER = Path(__file__).parents[2] / "docs" / "examples" / "crawler.xml"
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "crawler_rsl_rl.py"
@@ -43,8 +43,8 @@ def batch(spec, n, seed=0) -> TensorDict:
 
 
 @cache
-def images(spec) -> dict[str, GroupImages]:
-    return {name: GroupImages(spec.observation_group(name).obs, spec.group) for name, _ in spec.observation_groups}
+def images(spec) -> dict[str, SpaceImages]:
+    return {name: SpaceImages(spec.observation_group(name).obs, spec.group) for name, _ in spec.observation_groups}
 
 
 def mirrored(spec, obs) -> TensorDict:
@@ -101,7 +101,7 @@ def test_strict_models_transform_and_relaxed_ones_do_not(example, kind):
 @pytest.mark.unchecked
 def test_a_recurrent_model_transforms_over_many_steps(example):
     spec = example.TERMS.spec
-    g, acting = spec.group.discrete_generators[0], GroupImages(spec.action, spec.group)
+    g, acting = spec.group.discrete_generators[0], SpaceImages(spec.action, spec.group)
     own, size = images(spec)["actor"], dict(spec.observation_groups)["actor"]
     generator = torch.Generator().manual_seed(0)
     one, two = model(example, "RelaxedRNNModel"), model(example, "RelaxedRNNModel")
@@ -264,7 +264,7 @@ def test_an_encoder_of_a_height_scan(example):
     )
     actor = build(encoder)
     action = actor(obs)
-    image = GroupImages(terms.spec.action, terms.spec.group).image(action, 1)
+    image = SpaceImages(terms.spec.action, terms.spec.group).image(action, 1)
     assert relative(actor(mirrored(terms.spec, obs)), image) < 1e-6 and action.std() > 1e-3
     torch.testing.assert_close(actor.merged()(obs["actor"]), action)
     for wrong, message in (({"entries": "image"}, "names 0 of 28 entries"), ({"size": 3}, "no option 'size'")):
