@@ -32,10 +32,10 @@ from rppdyn.images import (
     omega_penalty,
     sampled,
 )
-from rppdyn.images.anchors import pixel_grid
-from rppdyn.images.layer import rotations_of
+from rppdyn.images.continuous import pixel_grid
 from rppdyn.images.lie_convolution import GROUPS, amplitudes, relaxed, set_elements
 from rppdyn.images.models import FieldNorm, OrientationPooling
+from rppdyn.images.pathways import rotations_of
 from rppdyn.images.registry import FilterSettings
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Categorical, curvature, kronecker_evidence, negative_log_prior

@@ -23,7 +23,7 @@ from functools import lru_cache
 import numpy as np
 
 from rppdyn.basis.basis import DenseSubspace, InvariantSubspace
-from rppdyn.basis.decomposition import adjoint_map
+from rppdyn.basis.isotypic import adjoint_map
 from rppdyn.basis.problem import (
     MAX_ITERATIVE_BYTES,
     Array,

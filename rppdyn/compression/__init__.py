@@ -1,21 +1,26 @@
 """Networks in random subspaces, their codes, and PAC-Bayes bounds of what is coded shortly."""
 
-from rppdyn.compression.bounds import (
+from rppdyn.compression.coding import (
     Agreement,
     Bound,
     agreement,
     categorical_bits,
     catoni_bound,
     catoni_inverse,
+    decode,
+    decode_symbols,
     empirical_risk,
+    encode,
+    encode_symbols,
+    entropy,
     gaussian_bits,
     hoeffding_bound,
+    message_bound,
     relative_error,
     setting_bits,
     universal_kl,
     zero_one_loss,
 )
-from rppdyn.compression.coding import decode, decode_symbols, encode, encode_symbols, entropy, message_bound
 from rppdyn.compression.subspace import (
     PROJECTORS,
     FiLMProjector,

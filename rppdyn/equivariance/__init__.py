@@ -34,8 +34,8 @@ from rppdyn.equivariance.images import (
     expected_group_sample,
 )
 from rppdyn.equivariance.layerwise import Attribution, Layer, layers_of, layerwise_difference, layerwise_lie_derivative
-from rppdyn.equivariance.layouts import Placed, tokens
 from rppdyn.equivariance.lie import LocalEquivarianceError, lie_derivative, local_equivariance_error
+from rppdyn.equivariance.tracing import Placed, tokens
 
 __all__ = [
     "Attribution", "Discovery", "EquivarianceError", "Flow", "Layer", "LocalEquivarianceError", "Placed",

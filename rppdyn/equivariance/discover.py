@@ -10,8 +10,8 @@ from jaxtyping import Float, Inexact, Shaped
 from torch import Tensor
 
 from rppdyn.equivariance.actions import check_actions, check_finite, tangents
+from rppdyn.equivariance.images import Interpolation, affine_generator
 from rppdyn.equivariance.lie import derivative
-from rppdyn.equivariance.pixels import Interpolation, affine_generator
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
@@ -348,7 +348,7 @@ def discover_affine(
     Args:
         f: ``(batch, channels, height, width)`` to ``(batch, ...)``, logits of a classifier, say.
         x: images.
-        interpolation: how they are differentiated (:mod:`~rppdyn.equivariance.pixels`).
+        interpolation: how they are differentiated (:mod:`~rppdyn.equivariance.images`).
     Raises:
         ValueError: no images, or fewer than 7, or ones that some directions don't change; f is constant, or does not change
             in any direction: then everything is a symmetry; an even size with "shannon_whittaker".

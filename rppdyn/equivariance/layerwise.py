@@ -42,9 +42,8 @@ from rppdyn.equivariance.actions import (
     inverse,
     tangents,
 )
-from rppdyn.equivariance.layouts import action_behind
 from rppdyn.equivariance.lie import derivative, lie_derivative
-from rppdyn.equivariance.tracing import INPUT, is_one_layer, traced_layers
+from rppdyn.equivariance.tracing import INPUT, action_behind, is_one_layer, traced_layers
 from rppdyn.nn import MLP, RPPEMLP, BatchNorm, RelaxedLinear, gated
 from rppdyn.reps import Rep
 
@@ -102,7 +101,7 @@ def layers_of(
         rep_out: the action on the network's output.
         hidden: by layer, the action on its output, or None for a module that is one layer whatever is inside; or a flow of
             images, from which the actions on feature maps, tokens and vectors follow
-            (:mod:`rppdyn.equivariance.layouts`). A mapping may have such a flow, too, under the key "*".
+            (:mod:`rppdyn.equivariance.tracing`). A mapping may have such a flow, too, under the key "*".
         x: inputs of the network, on which a module is traced.
     Raises:
         ValueError: no layer has a name given in ``hidden``, a layer reads one that is not before it, a representation belongs

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rppdyn.images.continuous import AnchoredConv2d, anchored, sampled
-    from rppdyn.images.group_convolution import GroupConvolution, SeparableGroupConvolution
-    from rppdyn.images.layer import RelaxedImageLayer
+    from rppdyn.images.group_convolution import (
+        GroupConvolution,
+        SeparableGroupConvolution,
+        SparseConvolution,
+        SparseFullyConnected,
+    )
     from rppdyn.images.lie_convolution import (
         LieConvolution,
         RelaxedLieConvolution,
@@ -39,9 +43,9 @@ if TYPE_CHECKING:
         FullyConnected,
         ImagePathway,
         PixelBias,
+        RelaxedImageLayer,
         SharedBias,
     )
-    from rppdyn.images.sparse import SparseConvolution, SparseFullyConnected
 
 __all__ = [
     "ARCHITECTURES", "AnchoredConv2d", "Convolution", "FactoredFullyConnected", "FullyConnected",

@@ -1,4 +1,4 @@
-"""Continuous filters in networks of torch's: convolutions that are converted, made sparse, and converted back.
+r"""Continuous filters in networks of torch's: convolutions that are converted, made sparse, and converted back.
 
 >>> import torch
 >>> conv = torch.nn.Conv2d(3, 8, 5, padding=2)
@@ -6,21 +6,273 @@
 >>> sparse = AnchoredConv2d.of(conv, 13, learned=True)     # the nearest one with 13, which move when it is trained
 >>> sparse.to_conv2d().weight.shape
 torch.Size([8, 3, 5, 5])
+
+Continuous filters: functions on a group that a few anchor points and the values there determine.
+
+.. math:: f(v) = \phi(v)^T (\Phi + s^2 I)^{-1} u, \qquad \phi_i(v) = \phi(v - z_i), \quad \Phi_{ij} = \phi(z_i - z_j)
+
+with anchors :math:`z_i`, values :math:`u_i`, and a product :math:`\phi` of one function for each dimension (van der Ouderaa &
+van der Wilk 2023, Eqs. 3, 7 and 12). Translations are in pixels, logarithms of scales in octaves, rotations in half turns.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from typing import Any, TypeVar
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, frequency, pixel_grid, refit, spread
 from rppdyn.nn.coefficients import ExactBuffers
+
+__all__ = [
+    "FREE_NOISE",
+    "NOISE",
+    "AnchorBasis",
+    "Kind",
+    "frequency",
+    "refit",
+    "spread",
+    "FilterBasis",
+    "ExponentialBasis",
+    "chessboard",
+    "pixel_grid",
+]
+
+
+class FilterBasis(ExactBuffers):
+    r"""M basis functions :math:`\phi_j` at P points, learnable: a filter or factor is :math:`s(p) = \sum_j u_j\, \phi_j(p)`.
+
+    A basis has anchors :math:`z_j` and inverse lengthscales; what :math:`\phi_j` is of them is a basis's own.
+    :class:`ExponentialBasis` depends on the distance in the plane alone. A product of one function for each dimension, which
+    may be a circle, is :class:`AnchorBasis`, which is a regression on anchors' values.
+    """
+
+    anchors: nn.Parameter
+    omega: nn.Parameter
+
+    @abstractmethod
+    def forward(self) -> Float[Tensor, "M P"]:
+        """Each function at each point."""
+
+    @torch.no_grad()
+    def anchor_std(self, std: float) -> float:
+        """Standard deviation of anchor values that gives points this one, on average."""
+        return std / math.sqrt(self().square().sum(0).mean())
+
+
+def pixel_grid(size: tuple[int, int]) -> Float[Tensor, "P 2"]:
+    """Rows and columns of pixels, about the centre."""
+    rows, columns = torch.meshgrid(*(torch.arange(n) for n in size), indexing="ij")
+    return torch.stack([rows, columns], -1).flatten(0, 1) - torch.tensor([(n - 1) / 2 for n in size])
+
+
+def chessboard(size: tuple[int, int]) -> Bool[Tensor, " P"]:
+    """Mask of the pixels with the colour of the first one: half of them, rounded up."""
+    rows, columns = torch.meshgrid(*(torch.arange(n) for n in size), indexing="ij")
+    return ((rows + columns) % 2 == 0).flatten()
+
+
+class ExponentialBasis(FilterBasis):
+    r""":math:`\phi_j(p) = \exp(-\omega_j^2 |p - z_j|^2)` on a grid of pixels, centred at the origin.
+
+    At first anchors are the pixels of one colour of a chessboard, and :math:`\omega = 1` per pixel.
+    """
+
+    grid: Tensor
+
+    def __init__(self, size: tuple[int, int]):
+        super().__init__()
+        if min(size) < 1:
+            raise ValueError(f"size={tuple(size)} of maps: give a height and a width of one pixel or more")
+        grid, black = pixel_grid(size), chessboard(size)
+        self.register_exact("grid", grid)
+        self.anchors = nn.Parameter(grid[black])
+        self.omega = nn.Parameter(torch.ones(int(black.sum())))
+
+    def forward(self) -> Float[Tensor, "M P"]:
+        return (-self.omega.square()[:, None] * self.squared_distances()).exp()
+
+    def squared_distances(self) -> Float[Tensor, "M P"]:
+        return (self.anchors[:, None] - self.grid).square().sum(-1)
+
+    def by_omega(self) -> Float[Tensor, "M P"]:
+        r""":math:`\partial \phi_j / \partial \omega_j`."""
+        return -2 * self.omega[:, None] * self.squared_distances() * self()
+
+
+Kind = Literal["rbf", "periodic"]
+
+NOISE = 1e-6
+"""s^2: small beside the smallest eigenvalue of an image grid's Gram matrix, 1.3e-3, and enough for coincident anchors."""
+
+FREE_NOISE = 1e-2
+"""s^2 of anchors that are learned: where two of them meet, their values' difference counts little."""
+
+LARGEST_CONDITION = 1e12
+"""Beyond it float64 leaves fewer than four digits of a filter."""
+
+
+class AnchorBasis(ExactBuffers):
+    r"""The functions that anchor values are coefficients of: rows :math:`\phi(v)^T (\Phi + s^2 I)^{-1}`.
+
+    ======== =========================================== ==========================
+    kind     :math:`\phi(a)`                             dimensions
+    ======== =========================================== ==========================
+    rbf      :math:`\exp(-\omega^2 a^2 / 2)`             translations, log-scales
+    periodic :math:`\exp(-2 \omega^2 \sin^2(\pi a / 2))` rotations, of period 2
+    ======== =========================================== ==========================
+
+    Everything is computed in float64, whatever the dtype of the module.
+
+    Args:
+        anchors: ``(P, D)``.
+        kinds: kinds of the D dimensions.
+        frequencies: :math:`\omega` of each dimension; by default 1, which is a length scale of one pixel. (The published
+            length scale is half a filter's width, at which float32 can't solve for a 7 x 7 filter.)
+        noise: :math:`s^2`.
+        learned: whether anchors are a parameter. Those of free anchors want a larger noise, of 1e-2, say: values of anchors
+            that have come close are otherwise the coefficients of a steep difference.
+    Raises:
+        ValueError: no anchors, other dimensions, negative numbers, or a Gram matrix that is too ill-conditioned.
+    Source: van der Ouderaa & van der Wilk 2023, Eqs. 3 and 12 (appendix A prints the factor 2 for 1/2).
+    """
+
+    frequencies: Tensor
+
+    def __init__(
+        self,
+        anchors: Float[Tensor, "P D"],
+        kinds: Sequence[Kind] = ("rbf", "rbf"),
+        *,
+        frequencies: Sequence[int | float] | None = None,
+        noise: int | float = NOISE,
+        learned: bool = False,
+    ):
+        super().__init__()
+        self.kinds, self.noise = tuple(kinds), noise
+        frequencies = [1.0] * len(self.kinds) if frequencies is None else list(frequencies)
+        if anchors.ndim != 2 or not len(anchors) or not anchors.shape[1] == len(self.kinds) == len(frequencies):
+            raise ValueError(
+                f"anchors of shape {tuple(anchors.shape)} with {len(self.kinds)} kinds and {len(frequencies)} "
+                "frequencies: give (P, D) anchors, one or more, and D of the others"
+            )
+        if not anchors.isfinite().all():
+            raise ValueError(f"anchors={anchors.tolist()}: give finite numbers")
+        if min(frequencies) < 0 or not noise >= 0:
+            raise ValueError(f"frequencies={frequencies}, noise={noise}: neither may be negative")
+        self.register_exact("frequencies", torch.tensor(frequencies, dtype=torch.float64))
+        if learned:
+            self.anchors = nn.Parameter(anchors.to(torch.get_default_dtype()))
+        else:
+            self.register_exact("anchors", anchors)
+        self._check_condition()
+
+    @property
+    def places(self) -> Float[Tensor, "P D"]:
+        """The anchors in float64."""
+        exact = self._buffers.get("anchors_exact")
+        return self.anchors.double() if exact is None else exact
+
+    def similarity(self, v: Float[Tensor, "A D"], z: Float[Tensor, "B D"]) -> Float[Tensor, "A B"]:
+        r""":math:`\phi(v_a - z_b)`, in float64."""
+        difference, squares = v.double()[:, None] - z.double(), self.get_buffer("frequencies_exact").square()
+        exponent = difference.new_zeros(difference.shape[:-1])
+        for d, kind in enumerate(self.kinds):
+            a = difference[..., d]
+            exponent = exponent - squares[d] * (
+                2 * (torch.pi / 2 * a).sin().square() if kind == "periodic" else a.square() / 2
+            )
+        return exponent.exp()
+
+    def gram(self) -> Float[Tensor, "P P"]:
+        r""":math:`\Phi + s^2 I`."""
+        return self.similarity(self.places, self.places) + self.noise * torch.eye(
+            len(self.anchors), dtype=torch.float64, device=self.anchors.device
+        )
+
+    def forward(self, v: Float[Tensor, "Q D"]) -> Float[Tensor, "Q P"]:
+        r"""The rows :math:`\phi(v)^T (\Phi + s^2 I)^{-1}`, in float64: times values they are a filter at points v."""
+        return torch.linalg.solve(self.gram(), self.similarity(self.places, v)).mT
+
+    @torch.no_grad()
+    def _check_condition(self) -> None:
+        condition = float(torch.linalg.cond(self.gram()))
+        if not condition <= LARGEST_CONDITION:
+            raise ValueError(
+                f"the Gram matrix of {len(self.anchors)} anchors has condition {condition:.1e}: anchors are too close for "
+                f"frequencies={self.get_buffer('frequencies_exact').tolist()}; raise noise={self.noise} or the frequencies"
+            )
+
+    def extra_repr(self) -> str:
+        return f"{len(self.anchors)} anchors in {' x '.join(self.kinds)}"
+
+
+@torch.no_grad()
+def refit(
+    basis: AnchorBasis, points: Float[Tensor, "Q D"], filters: Float[Tensor, "*channels Q"]
+) -> Float[Tensor, "*channels P"]:
+    r"""Values of anchors with which filters are closest to given ones, at given points.
+
+    :math:`u' = \mathrm{lstsq}(A, b)` with :math:`A = \Phi_{ZZ'} (\Phi_{Z'Z'} + s^2 I)^{-1}`, of minimum norm. With anchors at
+    the points themselves they agree, whatever the noise.
+
+    Source: van der Ouderaa & van der Wilk 2023, Eq. 5 (which prints both inverses in the wrong place).
+    """
+    rows = filters.double().flatten(0, -2) if filters.ndim > 1 else filters.double()[None]
+    values = torch.linalg.lstsq(basis(points), rows.mT, driver="gelsd").solution.mT
+    return values.unflatten(0, filters.shape[:-1]).to(filters) if filters.ndim > 1 else values[0].to(filters)
+
+
+def spread(
+    candidates: Float[Tensor, "Q D"],
+    count: int,
+    kinds: Sequence[Kind] = ("rbf", "rbf"),
+    frequencies: Sequence[int | float] | None = None,
+) -> Float[Tensor, "count D"]:
+    r"""So many anchors, spread over candidates: all of them, in their order, if they are as many.
+
+    The first is the candidate nearest the centre, each other as far as can be from those before it, by the distance of the
+    basis, :math:`-2 \log \phi`. Where no dimension is periodic they then move to the means of the candidates nearest to
+    them (Lloyd's iterations), for what is farthest are corners.
+
+    Raises:
+        ValueError: fewer candidates than are asked for.
+    """
+    if not 1 <= count <= len(candidates):
+        raise ValueError(f"anchors={count}: choose from 1 to {len(candidates)}, the places there are")
+    if count == len(candidates):
+        return candidates
+    basis = AnchorBasis(candidates[:1], kinds, frequencies=frequencies)
+
+    def apart(a: Tensor) -> Tensor:
+        return -2 * basis.similarity(a, candidates).log()
+
+    order = 1e-9 * torch.arange(len(candidates))  # of equal candidates the first
+    chosen = [int((apart(torch.zeros_like(candidates[:1]))[0] + order).argmin())]
+    nearest = apart(candidates[chosen])[0]
+    while len(chosen) < count:
+        nearest[chosen] = -1
+        chosen.append(int((nearest - order).argmax()))
+        nearest = torch.minimum(nearest, apart(candidates[chosen[-1:]])[0])
+    anchors = candidates[chosen]
+    for _ in range(20 if set(kinds) == {"rbf"} else 0):
+        assignment = F.one_hot(apart(anchors).argmin(0), count).to(anchors)
+        anchors = (assignment.mT @ candidates) / assignment.sum(0).clamp_min(1)[:, None]
+    return anchors
+
+
+def frequency(count: int, places: int) -> float:
+    r""":math:`\omega` of anchors in the plane: 1, for a length scale of one pixel, and less where anchors are farther apart."""
+    return math.sqrt(min(1.0, count / places))
+
+
+# -- anchors -----------------------------------------------------------------------------------------------------------
 
 Net = TypeVar("Net", bound=nn.Module)
 

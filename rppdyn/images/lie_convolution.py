@@ -3,7 +3,7 @@ r"""Convolutions over groups of the plane, with continuous filters of anchor val
 .. math:: y(c', v) = \frac{1}{\sqrt N} \sum_c \sum_{u} |A_u|^{-1} f(c', c, v^{-1} u)\, x(c, u)
 
 over the pixels that a kernel covers and N elements of H: a Monte Carlo estimate of the integral over the group, but for a
-constant. The filters f are those of :class:`~rppdyn.images.anchors.AnchorBasis`. Groups are translations with a group H of
+constant. The filters f are those of :class:`~rppdyn.images.continuous.AnchorBasis`. Groups are translations with a group H of
 rotations or scalings of their own.
 
 Feature maps are functions on the group, ``x(p, h)`` at pixels p and N elements h of H: channels are ``(c, j)``, N for each
@@ -37,7 +37,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.images.anchors import FREE_NOISE, NOISE, AnchorBasis, Kind, frequency, pixel_grid, spread
+from rppdyn.images.continuous import FREE_NOISE, NOISE, AnchorBasis, Kind, frequency, pixel_grid, spread
 from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, patch_moments, place_moments, pool
 from rppdyn.images.registry import FilterSettings, Place
 from rppdyn.nn.pathways import Kronecker, named_pathways

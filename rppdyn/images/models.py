@@ -13,9 +13,17 @@ from jaxtyping import Float
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from rppdyn.images.layer import FREE_SCALE, MAPS, STATIONARY, RelaxedImageLayer, rotations_of
 from rppdyn.images.lie_convolution import LieConvolution
-from rppdyn.images.pathways import Size, check_maps, circular_pad
+from rppdyn.images.pathways import (
+    FREE_SCALE,
+    MAPS,
+    STATIONARY,
+    RelaxedImageLayer,
+    Size,
+    check_maps,
+    circular_pad,
+    rotations_of,
+)
 from rppdyn.images.registry import REGISTRY
 from rppdyn.nn.networks import ModuleList
 
@@ -260,8 +268,8 @@ class ImageModel(nn.Module):
     r"""Relaxed image layers with subsampling, where the spec says so, and rectifiers between them; the last ends in one pixel.
 
     Every layer has the same pathways, with these names and prior variances (see
-    :class:`~rppdyn.images.layer.RelaxedImageLayer`). In maps of one pixel all maps between channels are equivariant to shifts,
-    and a layer has its convolutional pathways alone (one, named "conv", where the model has none). So the layer behind a
+    :class:`~rppdyn.images.pathways.RelaxedImageLayer`). In maps of one pixel all maps between channels are equivariant to
+    shifts, and a layer has its convolutional pathways alone (one, named "conv", where the model has none). So the layer behind a
     "flatten" is fully connected, of the convolutions' prior variance.
 
     With a pathway that knows rotations hidden channels stand for as many orientations as its group has rotations (four of

@@ -4,7 +4,7 @@ One pathway is L-conv (learned generators, of low rank), PowerNet (powers of bas
 convolution, with an adjacency matrix a graph convolution, with one-hot matrices a fully connected layer.
 
 A layer commutes with a matrix B on pixels, whatever its weights are, exactly if B commutes with every :math:`M_i`. It is
-equivariant to the *centraliser* of its operators (:func:`rppdyn.equivariance.lie_algebra.centraliser`), not to the group that
+equivariant to the *centraliser* of its operators (:func:`rppdyn.equivariance.lie.centraliser`), not to the group that
 they generate: of the generators of so(3) that is the multiples of the identity. Operators that commute with each other, as
 powers of one base do, are in their own centraliser. Weights mix with operators by any invertible matrix, so a learned
 operator is no symmetry by itself.
@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.equivariance.lie_algebra import algebra_penalties, check_independent
-from rppdyn.equivariance.pixels import Interpolation, affine_generator, exponential, shift
+from rppdyn.equivariance.images import Interpolation, affine_generator, exponential, shift
+from rppdyn.equivariance.lie import algebra_penalties, check_independent
 from rppdyn.images.pathways import ImagePathway, Size, check_maps, check_size
 from rppdyn.images.registry import OperatorSettings, Place
 from rppdyn.nn.coefficients import ExactBuffers
@@ -237,7 +237,7 @@ def _powers(base: Float[Tensor, "P P"], powers: Sequence[int]) -> list[Tensor]:
 def affine_base(
     size: Size, name: str, step: float = 1.0, interpolation: Interpolation = "shannon_whittaker"
 ) -> Float[Tensor, "P P"]:
-    """exp(t D) of a generator of :data:`~rppdyn.equivariance.pixels.AFFINE`; t moves the middle of an edge by ``step`` pixels.
+    """exp(t D) of a generator of :data:`~rppdyn.equivariance.images.AFFINE`; t moves the middle of an edge by ``step`` pixels.
 
     Raises:
         ValueError: an unknown name, or an even size with Shannon-Whittaker interpolation.

@@ -139,7 +139,11 @@ class PathwayKind:
         return self.rotations(settings) if callable(self.rotations) else self.rotations
 
 
-_CONV, _GROUP, _SPARSE = "rppdyn.images.pathways:", "rppdyn.images.group_convolution:", "rppdyn.images.sparse:"
+_CONV, _GROUP, _SPARSE = (
+    "rppdyn.images.pathways:",
+    "rppdyn.images.group_convolution:",
+    "rppdyn.images.group_convolution:",
+)
 _LIE = "rppdyn.images.lie_convolution:"
 _FILTERS: Any = {"settings": ("filters", FilterSettings)}
 _KINDS = (

@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 from rppdyn.equivariance.error import relative_difference
 from rppdyn.images import ImageModel
-from rppdyn.images.layer import STATIONARY
 from rppdyn.images.lie_convolution import draw_elements, implied_omegas, learn_omega, omega_penalty, set_elements
 from rppdyn.images.models import ARCHITECTURES
 from rppdyn.images.operators import penalty
+from rppdyn.images.pathways import STATIONARY
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides

@@ -163,7 +163,7 @@ def centred(x: Float[Tensor, "N C H W"], side: int, degrees: Tensor | None = Non
     Raises:
         ValueError: the canvas is smaller than the images.
     """
-    from rppdyn.equivariance.pixels import coordinates
+    from rppdyn.equivariance.images import coordinates
 
     height, width = x.shape[-2:]
     if side < max(height, width):

@@ -7,7 +7,7 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import discover_affine
-from rppdyn.equivariance.pixels import coordinates
+from rppdyn.equivariance.images import coordinates
 
 N = 15
 

@@ -22,7 +22,7 @@ from rppdyn.equivariance import (
 )
 from rppdyn.equivariance.actions import TrivialFlow
 from rppdyn.equivariance.layerwise import _by_forward, _defects
-from rppdyn.equivariance.layouts import Placed
+from rppdyn.equivariance.tracing import Placed
 from rppdyn.images import ImageModel, LayerSpec
 
 X = torch.randn(3, 1, 16, 16, generator=generator(0), dtype=torch.float64)

@@ -9,7 +9,7 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import images
-from rppdyn.equivariance.pixels import AFFINE, affine_generator, coordinates, derivative, exponential, shift
+from rppdyn.equivariance.images import AFFINE, affine_generator, coordinates, derivative, exponential, shift
 
 
 @pytest.mark.parametrize("size", [(3, 3), (5, 7), (9, 1)])

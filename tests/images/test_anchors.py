@@ -9,8 +9,7 @@ from refusals import refused
 from registry import generator
 from torch import nn
 
-from rppdyn.images.anchors import AnchorBasis, pixel_grid, refit, spread
-from rppdyn.images.continuous import AnchoredConv2d, anchored, sampled
+from rppdyn.images.continuous import AnchorBasis, AnchoredConv2d, anchored, pixel_grid, refit, sampled, spread
 
 
 def network(**options) -> nn.Sequential:

@@ -13,7 +13,7 @@ from registry import generator
 from torch import nn
 
 from rppdyn.images import ImageModel, LayerSpec
-from rppdyn.images.anchors import AnchorBasis, pixel_grid
+from rppdyn.images.continuous import AnchorBasis, pixel_grid
 from rppdyn.images.lie_convolution import (
     LieConvolution,
     RelaxedLieConvolution,

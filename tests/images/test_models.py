@@ -19,8 +19,7 @@ from rppdyn.images import (
     ten_layers,
     three_layers,
 )
-from rppdyn.images.layer import MAPS, STATIONARY
-from rppdyn.images.pathways import Convolution
+from rppdyn.images.pathways import MAPS, STATIONARY, Convolution
 from rppdyn.images.registry import REGISTRY
 from rppdyn.nn import Ensemble
 from rppdyn.nn.pathways import named_pathways

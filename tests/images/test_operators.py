@@ -8,7 +8,7 @@ from image_pathways import images, relative
 from registry import generator
 
 from rppdyn.equivariance import equivariance_error
-from rppdyn.equivariance.lie_algebra import centraliser
+from rppdyn.equivariance.lie import centraliser
 from rppdyn.groups import SO, Group
 from rppdyn.images import Convolution, FullyConnected, ImageModel, LayerSpec
 from rppdyn.images.models import power_blocks

@@ -10,7 +10,7 @@ import torch
 from torchvision_files import torchvision, write_idx  # noqa: F401 (a fixture)
 
 from rppdyn.cli import main
-from rppdyn.equivariance.lie_algebra import algebra_penalties
+from rppdyn.equivariance.lie import algebra_penalties
 from rppdyn.jobs import fit_image
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
