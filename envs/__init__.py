@@ -23,11 +23,10 @@ import gymnasium as gym
 
 from rppdyn.envs.approximate import CURRENT_SWIMMER, TILTED_REACHER
 from rppdyn.envs.catalogue import compiled_terms, file_spec, symmetry_spec
-from rppdyn.envs.certification.certificate import Certificate
+from rppdyn.envs.certification.certificate import Certificate, certificate_for, save_certificate
 from rppdyn.envs.certification.certify import certified_share, certify
 from rppdyn.envs.certification.doctor import diagnose
 from rppdyn.envs.certification.faults import find_fault
-from rppdyn.envs.certification.store import certificate_for, save_certificate
 from rppdyn.envs.episodes import Episode, read_episodes, write_episodes
 from rppdyn.envs.making import make_env
 from rppdyn.envs.mirror import group_spec, mirror_spec, without

@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.envs.registration import WrapperSpec
 
-from rppdyn.envs.certification.store import (
+from rppdyn.envs.certification.certificate import (
     DRAWING,
     digests,
     find_certificate,

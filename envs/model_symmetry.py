@@ -39,8 +39,7 @@ import mujoco
 import numpy as np
 from scipy.linalg import block_diag, expm
 
-from rppdyn.envs.encoding import Encoding
-from rppdyn.envs.spec import Entry
+from rppdyn.envs.spec import Encoding, Entry
 
 
 def codes(enum) -> SimpleNamespace:

@@ -163,7 +163,7 @@ class Training:
         """The job with the configuration that overrides are for."""
         if not self.others:
             return self
-        from rppdyn.jobs.config.schemas import choices
+        from rppdyn.jobs.config.compose import choices
         from rppdyn.settings import ConfigError, did_you_mean
 
         tasks = {task: name for name in (self.name, *self.others) for task in choices("task", name)}

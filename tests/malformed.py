@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 
 from rppdyn.cli import VERBS
-from rppdyn.jobs.config.schemas import SCHEMAS, groups
+from rppdyn.jobs.config.compose import SCHEMAS, groups
 from rppdyn.settings import keys_of
 from rppdyn.verbs import Parser
 

@@ -16,12 +16,12 @@ import torch
 import rppdyn.basis.cache
 import rppdyn.basis.problem
 import rppdyn.envs.catalogue
-import rppdyn.envs.certification.store
+import rppdyn.envs.certification.certificate
 import rppdyn.tasks.pendulum
 from rppdyn.basis.cache import problem_key
 from rppdyn.basis.problem import Factor, Problem
 from rppdyn.envs import certificate_for, certify, make_env, save_certificate, symmetry_spec
-from rppdyn.envs.certification.store import find_certificate
+from rppdyn.envs.certification.certificate import find_certificate
 from rppdyn.groups import D, Z
 from rppdyn.reps import V
 from rppdyn.tasks import Pendulum, load_trajectories
@@ -105,8 +105,8 @@ def test_a_certificate_is_of_everything_that_was_stepped(mine, tmp_path, ingredi
     [
         (mujoco, "__version__", "3.9.9"),
         (gym, "__version__", "1.9.9"),
-        (rppdyn.envs.certification.store, "__version__", "9.9.9"),
-        (rppdyn.envs.certification.store, "FORMAT", 99),
+        (rppdyn.envs.certification.certificate, "__version__", "9.9.9"),
+        (rppdyn.envs.certification.certificate, "FORMAT", 99),
     ],
 )
 def test_a_certificate_is_of_its_versions(mine, monkeypatch, where, name, value):
@@ -198,8 +198,8 @@ def test_a_spec_is_derived_again_where_anything_differs(mine, monkeypatch, tmp_p
         (mujoco, "__version__", "3.9.9"),
         (gym, "__version__", "1.9.9"),
         (np, "__version__", "9.9.9"),
-        (rppdyn.envs.certification.store, "__version__", "9.9.9"),
-        (rppdyn.envs.certification.store, "_sources", lambda: "another"),
+        (rppdyn.envs.certification.certificate, "__version__", "9.9.9"),
+        (rppdyn.envs.certification.certificate, "_sources", lambda: "another"),
     ],
 )
 def test_a_spec_is_of_its_versions(mine, monkeypatch, caplog, tmp_path, where, name, value):

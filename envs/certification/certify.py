@@ -49,7 +49,12 @@ from rppdyn.envs.certification.certificate import (
     GeneratorReport,
     ResetTest,
     Support,
+    digests,
+    find_certificate,
+    save_certificate,
     share_of,
+    simulated,
+    spec_digest,
 )
 from rppdyn.envs.certification.evidence import (
     HORIZON,
@@ -61,13 +66,6 @@ from rppdyn.envs.certification.evidence import (
     counted_features,
     faults,
     ignore,
-)
-from rppdyn.envs.certification.store import (
-    digests,
-    find_certificate,
-    save_certificate,
-    simulated,
-    spec_digest,
 )
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.making import is_model_file, load_model, stock_env

@@ -25,7 +25,6 @@ from rppdyn.envs.derivation.elements import (
     tendon_coefficients,
 )
 from rppdyn.envs.derivation.trees import Skeleton, TreeMatch, rotation_about
-from rppdyn.envs.encoding import rotation_matrix
 from rppdyn.envs.model_symmetry import (
     BALL,
     BIAS,
@@ -42,6 +41,7 @@ from rppdyn.envs.model_symmetry import (
     control_addresses,
     name_of,
 )
+from rppdyn.envs.spec import rotation_matrix
 
 DEVIATION_TOLERANCE = 1e-9
 """Relative difference from which on a parameter is said to deviate; rounding gives 1e-15."""

@@ -24,8 +24,8 @@ import mujoco
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from rppdyn.envs.encoding import rotation_matrix
 from rppdyn.envs.model_symmetry import BALL, DISABLE, FREE, GEOM, HINGE, OBJECT, SLIDE, TRANSMISSION, WRAP
+from rppdyn.envs.spec import rotation_matrix
 
 AXIS_TOLERANCE = 0.05
 """Largest distance between unit axes that still count as the same structure, 3 degrees."""

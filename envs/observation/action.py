@@ -25,10 +25,9 @@ import numpy as np
 from scipy.linalg import block_diag
 from scipy.sparse.csgraph import connected_components
 
-from rppdyn.envs.encoding import Encoding
 from rppdyn.envs.model_symmetry import ModelSymmetry, Quantity, finite_element
 from rppdyn.envs.observation.recognition import Observation, complete, kept, observation_of, simulated
-from rppdyn.envs.spec import Space
+from rppdyn.envs.spec import Encoding, Space
 
 CLOSURE_TOLERANCE = 1e-9  # what of an image may lie outside of what is observed
 WHOLE_TOLERANCE = 1e-12  # entries of a representation this near to a whole number are that number

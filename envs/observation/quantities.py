@@ -20,7 +20,6 @@ import mujoco
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from rppdyn.envs.encoding import Encoding, rotation_matrix
 from rppdyn.envs.model_symmetry import (
     BALL,
     FREE,
@@ -35,7 +34,7 @@ from rppdyn.envs.model_symmetry import (
     phrase,
     scalar_joints,
 )
-from rppdyn.envs.spec import Entry
+from rppdyn.envs.spec import Encoding, Entry, rotation_matrix
 
 
 def quantities_of(model: mujoco.MjModel) -> tuple[Quantity, ...]:

@@ -20,9 +20,8 @@ import mujoco
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from rppdyn.envs.encoding import rotation_matrix
 from rppdyn.envs.model_symmetry import Affine, ModelSymmetry, Quantity, derivable, lift
-from rppdyn.envs.spec import Entry
+from rppdyn.envs.spec import Entry, rotation_matrix
 from rppdyn.envs.terms.robot import Robot, Scene, Thing, did_you_mean
 
 MAX_HISTORY = 1000  # steps

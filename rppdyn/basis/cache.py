@@ -15,7 +15,7 @@ import torch
 
 from rppdyn.basis.basis import InvariantSubspace, from_arrays
 from rppdyn.basis.problem import RESIDUAL_LIMIT, Array, BasisCertificate, Problem
-from rppdyn.runs.array_cache import ArrayCache, CacheSummary
+from rppdyn.runs.files import ArrayCache, CacheSummary
 
 FORMAT_VERSION = 3
 PROBE_WORK = (

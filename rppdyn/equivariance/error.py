@@ -11,17 +11,20 @@ weight.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Inexact
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from rppdyn.equivariance.actions import act, check_actions, check_finite, generator_names
 from rppdyn.equivariance.lie import lie_derivative
 from rppdyn.groups import Group
+from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep
 from rppdyn.runs.statistics import bootstrap_interval
 
@@ -471,3 +474,70 @@ def _check_states(rep_state: Rep, x: Tensor) -> None:
     if x.ndim != 2 or not len(x):
         raise ValueError(f"x has shape {tuple(x.shape)}; give at least one initial state, as (batch, {rep_state.dim})")
     check_actions(rep_state, rep_state, x)
+
+
+# -- functions to be measured ------------------------------------------------------------------------------------------
+
+Entries = Mapping[str, Sequence[int]]
+
+
+class MeasuredNetwork(NamedTuple):
+    """A network inside a function whose hidden representations are known, and what it sees of the function's inputs."""
+
+    module: RPPEMLP
+    inputs: Callable[[Tensor], Tensor]
+
+
+class MeasuredRollout(NamedTuple):
+    """Initial states to trajectories over times (s), nan from where they diverged, and the states that tests begin at."""
+
+    solve: Callable[[Tensor], Tensor]
+    starts: Float[Tensor, "m dim"]
+    times: Float[Tensor, " T"]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function between spaces that one group acts on linearly.
+
+    Attributes:
+        name: "policy", "critics", "value", "regressor", "vector field", "change of the state" or "function".
+        call: (n, rep_in.dim) to (n, rep_out.dim).
+        inputs, outputs: names of the entries, with the indices of each.
+        encode: raw observations and actions to inputs; actions have no entries where none are asked for. By default
+            observations are the inputs.
+        scale: the size of an output that counts as something, per entry; zero where nothing says.
+        centred: whether the mean output over the states is taken off: a large constant would make anything look invariant.
+        networks: the networks inside, by name.
+        seed, samples, rollout: of a fit's member its seed, the inputs of its test data, and its rollouts where it has some.
+    """
+
+    name: str
+    call: Callable[[Tensor], Tensor]
+    rep_in: Rep
+    rep_out: Rep
+    inputs: Entries
+    outputs: Entries
+    encode: Callable[[Tensor, Tensor], Tensor] = lambda observations, actions: observations
+    scale: Tensor = field(default_factory=partial(torch.zeros, 1))
+    centred: bool = False
+    networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
+    seed: int = 0
+    samples: Float[Tensor, "N dim"] = field(default_factory=partial(torch.zeros, 0, 0))
+    rollout: MeasuredRollout | None = None
+
+
+def index_blocks(parts: Mapping[str, int]) -> dict[str, list[int]]:
+    """Indices of the coordinates of each part, from their sizes."""
+    blocks, start = {}, 0
+    for name, size in parts.items():
+        blocks[name] = list(range(start, start + size))
+        start += size
+    return blocks
+
+
+def measured_networks(
+    name: str, module: nn.Module, inputs: Callable[[Tensor], Tensor], rep_in: Rep
+) -> dict[str, MeasuredNetwork]:
+    """The network whose layers are told apart, where it was built for this very symmetry."""
+    return {name: MeasuredNetwork(module, inputs)} if isinstance(module, RPPEMLP) and module.rep_in == rep_in else {}

@@ -269,8 +269,8 @@ class ImageModel(nn.Module):
 
     Every layer has the same pathways, with these names and prior variances (see
     :class:`~rppdyn.images.pathways.RelaxedImageLayer`). In maps of one pixel all maps between channels are equivariant to
-    shifts, and a layer has its convolutional pathways alone (one, named "conv", where the model has none). So the layer behind a
-    "flatten" is fully connected, of the convolutions' prior variance.
+    shifts, and a layer has its convolutional pathways alone (one, named "conv", where the model has none). So the layer behind
+    a "flatten" is fully connected, of the convolutions' prior variance.
 
     With a pathway that knows rotations hidden channels stand for as many orientations as its group has rotations (four of
     "gconv" and its kin), and there are as many times more; where maps become one pixel, the largest of them is taken.

@@ -28,7 +28,7 @@ from rppdyn.compression import (
 )
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
-from rppdyn.jobs.config.bound import BoundImageConfig, BoundRegressionConfig
+from rppdyn.jobs.config.image import BoundImageConfig, BoundRegressionConfig
 from rppdyn.jobs.fit_image import ImageFit, load_image_models
 from rppdyn.jobs.fit_regression import Regression
 from rppdyn.jobs.fitting.members import run_fit

@@ -39,7 +39,7 @@ from rppdyn.jobs.results import final_policy
 from rppdyn.priors import free_variance
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
 from rppdyn.runs.files import load_tensors, replacing, write_json, write_tensors
-from rppdyn.runs.ownership import staying_own
+from rppdyn.runs.folder import staying_own
 from rppdyn.runs.workers import SHUTDOWN_SECONDS, Worker, WorkerError, kept_random_state, torch_threads
 
 logger = logging.getLogger(__name__)

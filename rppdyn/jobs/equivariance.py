@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.envs.spec import align
 from rppdyn.equivariance.actions import generator_names
-from rppdyn.equivariance.functions import Function
+from rppdyn.equivariance.error import Function
 from rppdyn.errors import require_trust
 from rppdyn.jobs import building
 from rppdyn.jobs.building import process_state
@@ -42,7 +42,7 @@ from rppdyn.jobs.measuring.targets import inputs_at, inputs_of, states_of
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json, write_measured
-from rppdyn.runs.ownership import is_own
+from rppdyn.runs.folder import is_own
 
 FITS = ("fit_regression", "fit_dynamics", "fit_trajectories", "fit_transition")
 SHOWN = 6  # parts of the input in the table: those that explain most; the JSON has all

@@ -27,8 +27,14 @@ from rppdyn.dynamics import (
     rollout_error,
 )
 from rppdyn.equivariance.discover import discover
-from rppdyn.equivariance.error import equivariance_error, geometric_mean
-from rppdyn.equivariance.functions import Function, MeasuredRollout, index_blocks, measured_networks
+from rppdyn.equivariance.error import (
+    Function,
+    MeasuredRollout,
+    equivariance_error,
+    geometric_mean,
+    index_blocks,
+    measured_networks,
+)
 from rppdyn.groups import SO, Group, SO2eR3
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.fit import FitConfig, FitDynamicsConfig, PendulumTaskConfig, RolloutConfig

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn.equivariance.actions import act
-from rppdyn.equivariance.error import geometric_mean, relative_difference
-from rppdyn.equivariance.functions import Function, index_blocks, measured_networks
+from rppdyn.equivariance.error import Function, geometric_mean, index_blocks, measured_networks, relative_difference
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, device_of, file_stem

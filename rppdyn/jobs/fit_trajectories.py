@@ -23,12 +23,12 @@ from rppdyn.dynamics import (
     Trajectories,
 )
 from rppdyn.dynamics.fitted import solve
-from rppdyn.equivariance.functions import Function
+from rppdyn.equivariance.error import Function
 from rppdyn.groups import GL, Group
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides
-from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
+from rppdyn.jobs.config.fit import FitTrajectoriesConfig
 from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, DynamicsFit
 from rppdyn.jobs.fitting.members import build_stack, run_fit
 from rppdyn.jobs.fitting.user_data import (

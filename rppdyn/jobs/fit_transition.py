@@ -19,14 +19,13 @@ from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
 from rppdyn.envs.catalogue import terms_spec
 from rppdyn.envs.episodes import Segments, check_log, draw_chunks, transition_data
-from rppdyn.equivariance.error import geometric_mean, relative_difference
-from rppdyn.equivariance.functions import Function, index_blocks, measured_networks
+from rppdyn.equivariance.error import Function, geometric_mean, index_blocks, measured_networks, relative_difference
 from rppdyn.groups import Group
 from rppdyn.jobs import building
 from rppdyn.jobs.building import certify_variance
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
-from rppdyn.jobs.config.trajectories import FitTransitionConfig
+from rppdyn.jobs.config.fit import FitTransitionConfig
 from rppdyn.jobs.fitting.members import (
     LAPLACE,
     FitLoss,

@@ -24,8 +24,7 @@ from torch import Tensor
 from rppdyn.errors import UserError
 from rppdyn.groups import Group, O2eR3
 from rppdyn.reps import Rep, V
-from rppdyn.runs.array_cache import ArrayCache, decode, encode
-from rppdyn.runs.files import write_bytes
+from rppdyn.runs.files import ArrayCache, decode, encode, write_bytes
 from rppdyn.tasks.regression import check_acts_on
 
 STEP = 0.025

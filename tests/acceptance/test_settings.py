@@ -15,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rppdyn.cli import VERBS, main
 from rppdyn.jobs.config import command, compose
-from rppdyn.jobs.config.schemas import SCHEMAS
+from rppdyn.jobs.config.compose import SCHEMAS
 from rppdyn.settings import ConfigError, defaults, fields_of, keys_of, read, written
 
 POOL: tuple[Any, ...] = (

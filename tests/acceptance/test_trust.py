@@ -27,7 +27,7 @@ from rppdyn.jobs import playing
 from rppdyn.jobs.building import agent_of
 from rppdyn.jobs.config.command import EvaluateAgentConfig
 from rppdyn.runs.files import user_folder
-from rppdyn.runs.ownership import is_own, sign
+from rppdyn.runs.folder import is_own, sign
 
 PAYLOAD = "import pathlib\npathlib.Path({marker!r}).touch()\n"
 STOCK = "InvertedPendulum-v5"

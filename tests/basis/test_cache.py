@@ -18,7 +18,7 @@ from rppdyn.basis.basis import DenseSubspace
 from rppdyn.basis.problem import BasisCertificate, NotCertified, Problem
 from rppdyn.groups import O13, SO, SU, Group, RubiksCube
 from rppdyn.reps import T
-from rppdyn.runs import array_cache
+from rppdyn.runs import files
 
 REPS = {
     "isotypic": T(6)(O13()),
@@ -164,7 +164,7 @@ def test_full_disk(monkeypatch, caplog):
         solver.memory.clear()
         caplog.clear()
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-            patch.setattr(array_cache.os, target, full)
+            patch.setattr(files.os, target, full)
             assert solve(T(4)(SO(3))).rank == 3
         assert len(caplog.records) == 1 and "No space left" in caplog.text
         assert not list(cache.location().glob("*")), "an interrupted write leaves nothing behind"
@@ -186,7 +186,7 @@ def test_read_only_folder(monkeypatch, caplog, tmp_path):
     def refuse(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(array_cache.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(files.tempfile, "mkstemp", refuse)
     solver.memory.clear()
     caplog.clear()
     with caplog.at_level(logging.WARNING):
@@ -217,7 +217,7 @@ from rppdyn.basis.problem import Problem
 from rppdyn.basis.basis import DenseSubspace
 from rppdyn.groups import SO, SU
 from rppdyn.reps import T
-from rppdyn.runs import array_cache
+from rppdyn.runs import files
 logging.basicConfig(level=logging.WARNING)
 solver.WORTH_KEEPING = -1.0
 reps = [T(4)(SO(3)), T(5)(SO(3)), T(2, 2)(SU(2))]

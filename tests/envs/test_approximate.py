@@ -12,7 +12,7 @@ import pytest
 from rppdyn.envs import certificate_for, certified_share, certify, make_env, save_certificate, symmetry_spec
 from rppdyn.envs.approximate import CURRENT_SWIMMER, KNOBS, TILTED_REACHER
 from rppdyn.envs.catalogue import symmetry_choices
-from rppdyn.envs.certification.store import find_certificate
+from rppdyn.envs.certification.certificate import find_certificate
 from rppdyn.envs.windy_pendulum import WINDY_PENDULUM
 
 FEW = dict(n_states=20, n_resets=20)

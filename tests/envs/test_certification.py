@@ -16,10 +16,9 @@ from refusals import refused
 from scipy.linalg import block_diag
 
 from rppdyn.envs import Certificate, Entry, Space, SymmetrySpec, certify, make_env, mirror_spec, symmetry_spec
-from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW, Defect
+from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW, Defect, model_digest
 from rppdyn.envs.certification.certify import opened
 from rppdyn.envs.certification.evidence import Elements, SimulatedSteps
-from rppdyn.envs.certification.store import model_digest
 from rppdyn.envs.derivation import derive, symmetrise
 from rppdyn.envs.simulator import BareSimulator, Outcome, Simulator, tight_solver
 

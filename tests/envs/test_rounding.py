@@ -10,9 +10,8 @@ import pytest
 
 from rppdyn.envs import symmetry_spec
 from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS
-from rppdyn.envs.certification.certificate import EXACT_BELOW
-from rppdyn.envs.certification.store import model_digest, spec_digest
-from rppdyn.envs.encoding import rounded
+from rppdyn.envs.certification.certificate import EXACT_BELOW, model_digest, spec_digest
+from rppdyn.envs.spec import rounded
 
 GENERATORS = ("discrete_generators", "lie_algebra")
 

@@ -16,7 +16,7 @@ from scipy.integrate import solve_ivp
 from rppdyn.equivariance import equivariance_error, lie_derivative
 from rppdyn.groups import O13, SL, SO, DkeR3, O2eR3, SO2eR3
 from rppdyn.reps import Scalar, V
-from rppdyn.runs import array_cache
+from rppdyn.runs import files
 from rppdyn.tasks import TASK_CACHE, Pendulum, load_trajectories, pendulum
 from rppdyn.tasks.pendulum import symplectic_step
 
@@ -299,7 +299,7 @@ def test_a_folder_that_cannot_be_written_to_costs_a_warning(monkeypatch, caplog,
     def refuse(*args, **kwargs):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(array_cache.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(files.tempfile, "mkstemp", refuse)
     with caplog.at_level(logging.WARNING):
         assert load_trajectories(Pendulum(), **SMALL).train.shape == (6, 6, 12)
     assert len(caplog.records) == 1 and "the pendulum's dataset is not cached" in caplog.text
@@ -324,7 +324,7 @@ def test_files(tmp_path, generated):
     assert "absent.safetensors cannot be read (No such file" in refusal(file=tmp_path / "absent.safetensors")
     (tmp_path / "text.safetensors").write_text("no trajectories at all")
     assert "text.safetensors holds no trajectories" in refusal(file=tmp_path / "text.safetensors")
-    other = array_cache.encode({"q": np.eye(3)}, {"key": "of a basis"})
+    other = files.encode({"q": np.eye(3)}, {"key": "of a basis"})
     (tmp_path / "basis.safetensors").write_bytes(other)
     assert "basis.safetensors holds no trajectories" in refusal(file=tmp_path / "basis.safetensors")
     data.validation[0, 0, 0] = torch.nan

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from rppdyn import priors
 from rppdyn.equivariance import equivariance_error
-from rppdyn.equivariance.functions import Function
+from rppdyn.equivariance.error import Function
 from rppdyn.errors import is_out_of_memory
 from rppdyn.groups import Group
 from rppdyn.jobs.config import notation

@@ -23,7 +23,7 @@ from rppdyn.equivariance.discover import kind_of
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.base import AUTO, ConfigError
-from rppdyn.jobs.config.trajectories import FitTrajectoriesConfig
+from rppdyn.jobs.config.fit import FitTrajectoriesConfig
 from rppdyn.jobs.fitting.members import StackFit
 from rppdyn.nn import InvariantNormaliser
 from rppdyn.reps import Rep, V

@@ -26,8 +26,14 @@ from rppdyn.equivariance import (
     trajectory_equivariance_error,
 )
 from rppdyn.equivariance.actions import act
-from rppdyn.equivariance.error import POOLED_FLOOR, elements_by_generator, pooled_ratio, pooled_sums
-from rppdyn.equivariance.functions import Function, MeasuredNetwork
+from rppdyn.equivariance.error import (
+    POOLED_FLOOR,
+    Function,
+    MeasuredNetwork,
+    elements_by_generator,
+    pooled_ratio,
+    pooled_sums,
+)
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 from rppdyn.runs.figures import COLOURS, Panel, draw_panels, draw_several, paint_bars, save

@@ -19,7 +19,7 @@ from torch import Tensor
 from rppdyn.agents.networks import in_precision
 from rppdyn.agents.policy import SymmetricPolicy
 from rppdyn.envs import Space, SymmetrySpec
-from rppdyn.equivariance.functions import Function, MeasuredNetwork
+from rppdyn.equivariance.error import Function, MeasuredNetwork
 from rppdyn.errors import one_line, place_in_users_code
 from rppdyn.jobs.building import noisy
 from rppdyn.jobs.config.base import ConfigError

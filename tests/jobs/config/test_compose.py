@@ -13,7 +13,7 @@ from rppdyn.agents import MODELS as AGENT_MODELS
 from rppdyn.agents import SACSettings, compiling
 from rppdyn.agents import policy as defaults
 from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS
-from rppdyn.jobs.config import compose, schemas
+from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError, Precision, without
 from rppdyn.runs import RunFolder
@@ -24,7 +24,7 @@ def composed(*overrides):
     return compose.composed("train_agent", overrides)
 
 
-@pytest.mark.parametrize("env", schemas.choices("env"))
+@pytest.mark.parametrize("env", compose.choices("env"))
 def test_every_environment_has_a_file_that_names_it(env):
     config = composed(f"env={env}")
     published = 0.004 if env.startswith(("Walker2d", "Swimmer")) else 0.005
@@ -59,7 +59,7 @@ def test_an_environment_in_a_namespace(env):
         composed("env=rppdyn/CalmPendulum-v0")
 
 
-@pytest.mark.parametrize("model", schemas.choices("model"))
+@pytest.mark.parametrize("model", compose.choices("model"))
 def test_models_are_what_the_agent_offers_with_its_defaults(model):
     config = composed(f"model={model}")
     assert config.model.kind == model
@@ -69,14 +69,14 @@ def test_models_are_what_the_agent_offers_with_its_defaults(model):
 
 def test_the_names_in_files_schema_and_agent_agree():
     kinds = get_args(keys_of(TrainAgentConfig)["model.kind"].annotation)
-    assert set(schemas.choices("model")) == set(kinds) == set(AGENT_MODELS)
+    assert set(compose.choices("model")) == set(kinds) == set(AGENT_MODELS)
     config = composed("env=Walker2d-v5")
     assert config.agent.noise_variance == SACSettings.noise_variance
     assert tuple(config.agent.betas) == SACSettings.betas
     assert get_args(Precision) == compiling.PRECISIONS
 
 
-@pytest.mark.parametrize("experiment", schemas.choices("experiment"))
+@pytest.mark.parametrize("experiment", compose.choices("experiment"))
 @pytest.mark.parametrize("plus", ["", "+"])
 def test_every_experiment_composes_and_can_be_overridden(experiment, plus):
     config = composed(f"{plus}experiment={experiment}", "seed=7", "total_steps=123")
@@ -86,17 +86,17 @@ def test_every_experiment_composes_and_can_be_overridden(experiment, plus):
 def test_every_file_is_read_by_some_choice():
     folder = Path(compose.__file__).parents[2] / "configs"
     known = set()
-    for name, module in schemas.CONFIGS.items():
+    for name, module in compose.CONFIGS.items():
         place = folder.joinpath(*module.split(".")[2:])
         known.add(place / f"{name}.yaml")
-        for group in schemas.groups(name):
-            known |= {place / group / f"{choice}.yaml" for choice in schemas.choices(group, name)}
+        for group in compose.groups(name):
+            known |= {place / group / f"{choice}.yaml" for choice in compose.choices(group, name)}
     assert known == set(folder.rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", ["fit_regression", "fit_dynamics"])
 def test_every_task_and_model_of_a_fit_composes(name):
-    tasks, models = (schemas.choices(group, name) for group in ("task", "model"))
+    tasks, models = (compose.choices(group, name) for group in ("task", "model"))
     pairs = {*((task, models[-1]) for task in tasks), *((tasks[-1], model) for model in models)}
     folders = set()
     for task, model in pairs:
@@ -162,9 +162,9 @@ def test_a_longer_run_is_the_same_run(word):
     assert composed(word).folder() == composed().folder()
 
 
-@pytest.mark.parametrize("name", schemas.SCHEMAS)
+@pytest.mark.parametrize("name", compose.SCHEMAS)
 def test_every_key_has_a_line_of_help(name):
-    lines = {key: item.description for key, item in keys_of(schemas.SCHEMAS[name]).items()}
+    lines = {key: item.description for key, item in keys_of(compose.SCHEMAS[name]).items()}
     assert not [key for key, text in lines.items() if not text or len(text) > 200]
 
 
@@ -216,15 +216,15 @@ def test_the_help_text_names_every_key():
         assert f"  {key}=" in text
 
 
-@pytest.mark.parametrize("name", schemas.SCHEMAS)
+@pytest.mark.parametrize("name", compose.SCHEMAS)
 def test_a_run_is_of_the_configuration_that_knows_its_keys(name, tmp_path):
     needed = {"train_agent": ["env=Ant-v5"], "fit_transition": ["dataset=some/data-v0"],
               "fit_trajectories": ["task.data=own.csv", "task.state=[x]"]}  # fmt: skip
     stored = asdict(compose.composed(name, needed.get(name, [])))
     folder = RunFolder.create(tmp_path / "new", stored)
-    assert compose.name_of_run(folder) == name and isinstance(compose.from_run(name, folder), schemas.SCHEMAS[name])
-    for other in schemas.SCHEMAS.keys() - {name}:
-        with pytest.raises(ConfigError, match=f"is a run of {schemas.SCHEMAS[name].verb}: give one of"):
+    assert compose.name_of_run(folder) == name and isinstance(compose.from_run(name, folder), compose.SCHEMAS[name])
+    for other in compose.SCHEMAS.keys() - {name}:
+        with pytest.raises(ConfigError, match=f"is a run of {compose.SCHEMAS[name].verb}: give one of"):
             compose.from_run(other, folder)
     # A run of an older version lacks keys, and one that was edited has others.
     for key in ("checkpoint_every", "threads"):

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rppdyn.jobs.config import compose, schemas
+from rppdyn.jobs.config import compose
 from rppdyn.settings import keys_of
 
 FOLDER = Path(compose.__file__).parents[2] / "configs"
-PLACES = {name: FOLDER.joinpath(*module.split(".")[2:]) for name, module in schemas.CONFIGS.items()}
+PLACES = {name: FOLDER.joinpath(*module.split(".")[2:]) for name, module in compose.CONFIGS.items()}
 
 
 def files(name: str) -> dict[Path, str]:
     """The files of a configuration, with the group that each is a choice of; "" of those that set any key."""
     place = PLACES[name]
     found = {place / f"{name}.yaml": ""}
-    for group in schemas.groups(name):
-        for choice in schemas.choices(group, name):
+    for group in compose.groups(name):
+        for choice in compose.choices(group, name):
             path = place / group / f"{choice}.yaml"
             found[path] = "" if path.read_text().startswith("# @package _global_") else group
     return found
@@ -55,15 +55,15 @@ def below(path: Path) -> set[str]:
     return keys
 
 
-CASES = [(name, path) for name in schemas.SCHEMAS for path in files(name)]
+CASES = [(name, path) for name in compose.SCHEMAS for path in files(name)]
 
 
 @pytest.mark.parametrize(("name", "path"), CASES, ids=[f"{name}-{path.stem}" for name, path in CASES])
 def test_a_file_holds_what_differs_from_the_dataclass(name, path):
-    given, keys = settings(path, files(name)[path]), keys_of(schemas.SCHEMAS[name])
+    given, keys = settings(path, files(name)[path]), keys_of(compose.SCHEMAS[name])
     again = [
         key for key, value in given.items() if key in keys and key not in below(path) and value == keys[key].default
     ]
     assert not again, (
-        f"{path.relative_to(FOLDER)} repeats defaults of {schemas.SCHEMAS[name].__name__}: {', '.join(again)}"
+        f"{path.relative_to(FOLDER)} repeats defaults of {compose.SCHEMAS[name].__name__}: {', '.join(again)}"
     )
