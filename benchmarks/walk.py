@@ -36,7 +36,7 @@ JOBS = {
 }  # fmt: skip
 FLOORS = (
     ("errors",), ("groups", "reps", "runs"), ("basis",), ("nn", "priors", "compression", "equivariance"),
-    ("dynamics", "images", "tasks"), ("envs",), ("agents",), ("jobs",), ("verbs", "cli"),
+    ("dynamics", "images", "tasks"), ("envs",), ("agents",), ("jobs",), ("cli",),
 )  # fmt: skip
 BEFORE = {
     "equivariance of a transition model": (

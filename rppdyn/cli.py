@@ -8,20 +8,443 @@ traceback.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
 import os
+import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from pkgutil import resolve_name
+from statistics import fmean
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
 
 from rppdyn._version import __version__
-from rppdyn.errors import modules_of, place_in_users_code
-from rppdyn.verbs import HELP, INTERRUPTED, TRACEBACK, Parser, UsageError, Verb, report_error, training_verb
+from rppdyn.errors import (
+    UserCodeError,
+    UserError,
+    by_user,
+    is_out_of_memory,
+    is_out_of_space,
+    modules_of,
+    one_line,
+    place_in_users_code,
+)
 
 if TYPE_CHECKING:
     from rppdyn.jobs.config import command
+
+USER_ERROR = 2
+INTERRUPTED = 130
+TRACEBACK = "RPPDYN_TRACEBACK"
+"""The variable that says whether tracebacks are printed: not 0, and not empty."""
+
+
+class UsageError(UserError):
+    """The command line can't be understood."""
+
+
+LONGEST = 2000
+"""Characters of a complaint: longer values, which it repeats, are cut in the middle."""
+
+
+class Parser(argparse.ArgumentParser):
+    describe: Callable[[], str] | None = None  # what the help text ends with, made only when it is shown
+
+    def format_help(self) -> str:
+        if self.describe is not None:
+            self.epilog = self.describe()
+        return super().format_help()
+
+    def add_fields(self, schema: type) -> None:
+        """Take the words and flags that the fields of a class of settings are; a number's default stands behind its help."""
+        from rppdyn.settings import fields_of
+
+        for name, item in fields_of(schema).items():
+            if not isinstance(item.json_schema_extra, dict):
+                continue
+            words: dict[str, Any] = {"help": item.description, **item.json_schema_extra}
+            if "flag" not in words:
+                self.add_argument(name, **words)
+                continue
+            flag = words.pop("flag") or f"--{name.replace('_', '-')}"
+            kinds = [item.annotation, *get_args(item.annotation)]
+            if item.annotation is bool:
+                words["action"] = "store_true"
+                del words["metavar"]
+            elif item.is_required():
+                words["required"] = True
+            else:
+                words["default"] = item.default
+            if choices := [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]:
+                words["metavar"] = words["metavar"] or f"{{{','.join(choices)}}}"
+            if item.annotation in (int, float):
+                words["help"] += f" ({item.default})"
+            self.add_argument(flag, dest=name, **words)
+
+    def parse_intermixed_args(self, args=None, namespace=None):
+        """As argparse does it; empty words stand for nothing that a verb asks for, and are refused."""
+        found = super().parse_intermixed_args(args, namespace)
+        for action in self._actions:
+            given = getattr(found, action.dest, None)
+            if given == [] and action.option_strings:  # as argparse reads --out=--
+                given = ""
+            for value in given if isinstance(given, list) else [given]:
+                if isinstance(value, str) and not value.strip():
+                    name = action.option_strings[0] if action.option_strings else action.metavar
+                    self.error(f"{name} is empty: give a value, or leave it out")
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+HELP = argparse.RawDescriptionHelpFormatter
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A word after `rppdyn`: what it does, its arguments, and the function that does it."""
+
+    summary: str
+    arguments: Callable[[Parser], None]
+    execute: Callable[[argparse.Namespace], int]
+
+
+def _printable(text: str) -> str:
+    """A text for one line of a terminal, which control characters of a user's words would change."""
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+
+
+def report_error(error: BaseException, of: str = "") -> int:
+    """Say what a user did wrong, and in which of several runs, in one line; raise again what wasn't the user."""
+    if not by_user(error):
+        raise error
+    said = one_line(error)
+    if os.environ.get(TRACEBACK, "0") not in ("", "0"):
+        traceback.print_exception(error)
+    elif isinstance(error, UserCodeError) or place_in_users_code(error) is not None:
+        said += " (--traceback shows the rest)"
+    if is_out_of_memory(error):
+        said = f"not enough memory for sizes as they are configured: {said or type(error).__name__}; give smaller ones"
+    if is_out_of_space(error):
+        said = f"no room for a file ({said}): make room, or raise the limit, and type it again, a run under way with --resume"
+    print(f"rppdyn: error: {_printable(of + said)}", file=sys.stderr)
+    return USER_ERROR
+
+
+# -- verbs that train --------------------------------------------------------------------------------------------------
+
+FIT_RESULT = "rppdyn.jobs.results:FitResult"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A job that trains something into a run folder.
+
+    Attributes:
+        name: name of its configuration, and of its module in `rppdyn.jobs`.
+        result: class of its runs' results, `module:class`. Nothing heavy is imported with it, so that a run that was finished
+            before is shown at once.
+        trusts: whether a file that it opens, a run or a dataset, may name a module.
+        others: configurations of the same verb for other tasks; the choice of the task says which is meant.
+        module: in `rppdyn.jobs`; empty where its name is that of the configuration.
+    """
+
+    name: str
+    result: str
+    trusts: bool = False
+    others: tuple[str, ...] = ()
+    module: str = ""
+
+    @property
+    def implementation(self) -> ModuleType:
+        """Module with the job's implementation."""
+        return import_module(f"rppdyn.jobs.{self.module or self.name}")
+
+    def chosen(self, words: Sequence[str]) -> Training:
+        """The job with the configuration that overrides are for."""
+        if not self.others:
+            return self
+        from rppdyn.jobs.config.compose import choices
+        from rppdyn.settings import ConfigError, did_you_mean
+
+        tasks = {task: name for name in (self.name, *self.others) for task in choices("task", name)}
+        values = [word.removeprefix("task=").strip("'\"") for word in words if word.startswith("task=")]
+        asked = [task.strip("'\" ") for value in values for task in value.split(",")]
+        for task in asked:
+            if task not in tasks and re.fullmatch(r"\w+", task):
+                raise ConfigError(
+                    f"task={task}: no such choice{did_you_mean(task, tasks)}; choose one of {', '.join(tasks)}"
+                )
+        names = {tasks[task] for task in asked if task in tasks}
+        if len(names) > 1:
+            raise ConfigError(f"task={','.join(asked)}: these tasks have different keys; give one kind at a time")
+        return replace(self, name=names.pop()) if names else self
+
+    @property
+    def objective(self) -> tuple[str, str]:
+        """Metric that a search for good settings optimises, and its direction."""
+        if self.name == "train_agent":
+            return "eval/return_mean", "maximize"
+        return ("bound/value" if self.module == "bound" else "validation/error"), "minimize"
+
+    def value_of(self, result: Any) -> float:
+        """The objective of a run, or of all that it consists of, the mean over seeds.
+
+        Raises:
+            ValueError: a run has none: it was stopped, or a member diverged.
+        """
+        name, _ = self.objective
+        values: list[float | None] = []
+        for each in getattr(result, "results", [result]):
+            found = {**each.metrics, **getattr(each, "test", {})}.get(name)
+            values += found if isinstance(found, list) else [found]
+        if not values or any(value is None for value in values):
+            raise ValueError(f"{name} is no number: the run was stopped, or a member diverged")
+        return fmean(value for value in values if value is not None)
+
+    def of_run(self, run: str) -> Training:
+        """The job with the configuration of a run."""
+        if not self.others:
+            return self
+        from rppdyn.jobs.config.compose import name_of_run
+        from rppdyn.runs import RunFolder
+
+        name = name_of_run(RunFolder.open(run))
+        return replace(self, name=name) if name in self.others else self
+
+    def run(self, config: Any, resume: bool, trust: bool) -> Any:
+        """Train, or read what a finished run has left."""
+        from rppdyn.jobs.config.compose import preflight
+
+        finished = preflight(config, resume)
+        if finished is not None:
+            return resolve_name(self.result).from_dict(finished)
+        options = (
+            {"trust": trust} if hasattr(config, "dataset") else {}
+        )  # a run's own has been trusted where it was read
+        return self.implementation.run(config, resume=resume, progress=True, **options)
+
+
+def training_verb(
+    name: str,
+    summary: str,
+    result: str = FIT_RESULT,
+    trusts: bool = False,
+    others: tuple[str, ...] = (),
+    module: str = "",
+) -> Verb:
+    """The verb of a configuration whose job trains something into a run folder; most are fits."""
+    job = Training(name, result, trusts, others, module)
+    return Verb(summary, partial(_training_arguments, job), partial(_train, job))
+
+
+def _training_arguments(job: Training, parser: Parser) -> None:
+    def describe() -> str:
+        from rppdyn.jobs.config import compose
+
+        return "\n\n".join(map(compose.describe, (job.name, *job.others)))
+
+    parser.describe = describe
+    parser.usage = f"{parser.prog} [--resume [RUN]] [--multirun] [--cfg job] [KEY=VALUE ...]"
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the configuration below")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the last checkpoint, of the run RUN or of this configuration's",
+    )
+    parser.add_argument(
+        "-m",
+        "--multirun",
+        action="store_true",
+        help="run every combination of values such as seed=0,1,2 (Hydra's sweep)",
+    )
+    parser.add_argument(
+        "-c", "--cfg", choices=("job", "hydra", "all"), help="print the configuration as YAML, or Hydra's own, and stop"
+    )
+    if job.trusts:
+        from rppdyn.jobs.config.command import TRUST
+
+        parser.add_argument("--trust", action="store_true", help=TRUST)
+
+
+def _train(job: Training, arguments: argparse.Namespace) -> int:
+    from rppdyn.jobs.config import compose
+    from rppdyn.jobs.config.compose import own_words
+    from rppdyn.runs import RunFolder
+
+    words: list[str] = arguments.overrides
+    trust = job.trusts and arguments.trust
+    run, words = _run_argument(words) if arguments.resume else (None, words)
+    words = own_words(job.name, words, begun=run is not None)
+    job = job.chosen(words) if run is None else job.of_run(run)
+    if arguments.cfg is not None:
+        for flag in ("resume", "multirun"):
+            if vars(arguments)[flag]:
+                raise UsageError(
+                    f"--cfg {arguments.cfg} with --{flag}: one configuration is shown; leave out one of the two"
+                )
+        compose.show(job.name, words, arguments.cfg)
+        return 0
+    if run is not None:
+        if arguments.multirun:
+            raise UsageError(f"--resume {run} with --multirun: a folder is one run; leave out one of the two")
+        for word in words:
+            if word.lstrip("+").startswith(("run_dir=", "runs_root=")):
+                raise UsageError(f"--resume {run} with {word}: it goes on where it is; leave out one of the two")
+        config = compose.from_run(job.name, RunFolder.open(run), words, trust=trust)
+        config.run_dir = run
+        if len(config.each()) > 1:
+            raise UsageError(f"--resume {run} with seeds={config.seeds}: a folder is one run; leave out one of the two")
+        return _trained(job, config, True, trust)[0]
+    if not arguments.multirun:
+        return _trained(job, compose.composed(job.name, words), arguments.resume, trust)[0]
+
+    if compose.is_search(words):
+        return _search(job, words, trust)
+    configs = compose.composed_sweep(job.name, words)
+    folders = [own.folder() for config in configs for own in config.each()]
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise UsageError(f"several runs of this sweep share the folder {folder}: {_apart(configs)}")
+        if not arguments.resume:
+            RunFolder(folder).refuse_existing()
+    with _said_once(job):
+        statuses = compose.sweep(job.name, words, _SweepTask(job, arguments.resume, trust))
+    return int(max(statuses, default=0))
+
+
+def _search(job: Training, words: Sequence[str], trust: bool) -> int:
+    """Search for good settings by Optuna, in Hydra's sweeper; a trial whose run is there already is read."""
+    from rppdyn.jobs.config import compose
+
+    name, direction = job.objective
+    if not any(word.startswith("hydra.sweeper.direction=") for word in words):
+        words = [*words, f"hydra.sweeper.direction={direction}"]
+    base = compose.composed_search(job.name, words)
+    if base.run_dir is not None:
+        raise UsageError(
+            f"run_dir={base.run_dir} in a search: its trials would share the folder; give runs_root= instead"
+        )
+    found = compose.search(job.name, words, _SweepTask(job, True, trust, searches=True))
+    best = " ".join(f"{key}={value}" for key, value in found["best_params"].items())
+    print(f"best of {found['trials']} trials: {name} {found['best_value']:.4g} with {best}")
+    print(f"  written to {found['file']}; each trial's run is below {Path(base.runs_root, base.verb)}")
+    return 0
+
+
+@contextlib.contextmanager
+def _shown(name: str) -> Iterator[None]:
+    """Print what a module of the package logs for information, not only its warnings."""
+    handler, module = logging.StreamHandler(), logging.getLogger(name)
+    level = module.level
+    module.addHandler(handler)
+    module.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        module.setLevel(level)
+        module.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def _said_once(job: Training) -> Iterator[None]:
+    """Have each warning said once, whichever of several runs it comes from."""
+    said: set[tuple[str, str]] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        count = len(said)
+        said.add((record.name, record.getMessage()))
+        return len(said) > count
+
+    _ = job.implementation  # makes its loggers
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("rppdyn")]
+    for logger in loggers:
+        logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_new)
+
+
+def _apart(configs: Sequence[Any]) -> str:
+    """Return a part of the path that keeps the folders of a sweep apart."""
+    seeds = max(getattr(config, "seeds", 1) for config in configs)
+    if seeds > 1 and all(config.run_dir is None for config in configs):
+        return (
+            f"with seeds={seeds} a run has the seeds from seed= on; sweep over seed=0,{seeds},... or leave out seeds="
+        )
+    return "leave out run_dir=, or sweep over it"
+
+
+class _SweepTask:
+    """One job of a sweep, as Hydra's launchers call it; picklable, since some start it in another process or machine.
+
+    Attributes:
+        searches: whether it returns the job's objective, for a sweeper that searches, and not its status.
+        folder: where the sweep was started, in which the job's relative paths are; some launchers' workers are elsewhere.
+    """
+
+    def __init__(self, job: Training, resume: bool, trust: bool, searches: bool = False):
+        self.__name__ = job.name  # what Hydra calls the job
+        self.searches = searches
+        self.job = job
+        self.resume = resume
+        self.trust = trust
+        self.folder = Path.cwd()
+
+    def __call__(self, node: Any) -> float:
+        from rppdyn.jobs.config import compose
+
+        config = None
+        try:
+            with contextlib.chdir(self.folder), modules_of(self.folder):
+                config = compose.as_config(self.job.name, node)
+                status, result = _trained(self.job, config, resume=self.resume, trust=self.trust)
+                value = self.job.value_of(result) if self.searches and status != INTERRUPTED else float(status)
+        except Exception as error:  # said here, so that the later jobs still run
+            folder = "" if config is None else str(config.folder())
+            status = report_error(error, of="" if folder in str(error) else f"{folder}: ")
+            if self.searches:  # a trial that failed
+                raise
+            return status
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt
+        return value
+
+
+def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
+    """The run's folder among the words after --resume, if one is given, and the overrides."""
+    folders = [word for word in words if "=" not in word or Path(word).is_dir()]
+    if len(folders) > 1:
+        raise UsageError(f"--resume takes one run, and {', '.join(folders)} were given; resume each by itself")
+    return (folders[0] if folders else None), [word for word in words if word not in folders]
+
+
+def _trained(job: Training, config: Any, resume: bool, trust: bool) -> tuple[int, Any]:
+    """The exit status, and what the run or the runs of several seeds end with."""
+    settings = _shown("rppdyn.runs.session") if resume else contextlib.nullcontext()
+    if len(config.each()) > 1:
+        with _said_once(job), settings:
+            several = job.implementation.run_many(config, resume=resume, progress=True)
+        print(several)
+        if several.interrupted:
+            return INTERRUPTED, several
+        by_users = all(map(by_user, several.errors.values()))
+        return (0 if not several.errors else USER_ERROR if by_users else 1), several
+    with settings:
+        result = job.run(config, resume, trust)
+    print(result)
+    return (INTERRUPTED if result.interrupted else 0), result
 
 
 # -- verbs that take flags: a run, an environment or a file, and what is asked of it -----------------------------------
@@ -156,7 +579,7 @@ def certify(config: command.CertifyConfig) -> int:
 
 def audit(config: command.AuditConfig) -> int:
     """Print the audit; exit with 1 where the map is wrong."""
-    from rppdyn.jobs import audit
+    from rppdyn.jobs import certify
 
     right: list[bool] = []
 
@@ -164,7 +587,7 @@ def audit(config: command.AuditConfig) -> int:
         right.append(found.is_right)
         return found.table()
 
-    return _print_measured(lambda: audit.run(config, progress=True), table) or int(not right[0])
+    return _print_measured(lambda: certify.audit(config), table) or int(not right[0])
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -284,4 +707,6 @@ VERBS: dict[str, Verb] = {
 if __name__ == "__main__":
     if not sys.flags.safe_path:
         del sys.path[0]  # the current folder, which `python -m` puts before everything installed
-    sys.exit(main())
+    from rppdyn import cli  # not this one, whose classes a sweep's other processes would not find
+
+    sys.exit(cli.main())

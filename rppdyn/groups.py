@@ -618,6 +618,23 @@ def _published_turns() -> list[Tensor]:
     return turns
 
 
+def check_acts_on(group: Group, d: int, task: str, example: Group) -> None:
+    """Refuse a group that does not act on R^d.
+
+    Args:
+        task: owner of the vectors in R^d, for the message.
+        example: a group that does act on them, for the message.
+    Raises:
+        ValueError: the group acts on another space.
+    """
+    if group.d != d or group.is_complex:
+        field = "C" if group.is_complex else "R"
+        raise ValueError(
+            f"group={group}: acts on {field}^{group.d}, and {task}'s vectors are in R^{d}; "
+            f"use a group of real {d} x {d} matrices, such as {example}"
+        )
+
+
 globals().update(
     {name: _on_cpu(make) for name, make in globals().items() if name in __all__ and isinstance(make, FunctionType)}
 )

@@ -10,10 +10,9 @@ import argparse
 import random
 from collections.abc import Iterator
 
-from rppdyn.cli import VERBS
+from rppdyn.cli import VERBS, Parser
 from rppdyn.jobs.config.compose import SCHEMAS, groups
 from rppdyn.settings import keys_of
-from rppdyn.verbs import Parser
 
 FIT_NAMES = {schema.verb: name for name, schema in SCHEMAS.items()}
 """The configuration of each verb that has one."""

@@ -18,8 +18,8 @@ import torch
 
 import rppdyn
 from rppdyn import cli
+from rppdyn.cli import Parser
 from rppdyn.jobs.config import compose
-from rppdyn.verbs import Parser
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

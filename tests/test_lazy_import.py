@@ -14,7 +14,7 @@ import rppdyn
 FLOORS = sorted(
     path.stem
     for path in Path(rppdyn.__file__).parent.iterdir()
-    if path.name[0] not in "_." and path.stem not in ("cli", "verbs", "configs", "py")
+    if path.name[0] not in "_." and path.stem not in ("cli", "configs", "py")
 )
 
 

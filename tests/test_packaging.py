@@ -43,9 +43,7 @@ FLOORS = {
     "agents": 6,
     "integrations": 6,
     "jobs": 7,
-    "verbs": 8,
-    "cli": 9,
-    "__main__": 10,
+    "cli": 8,
 }
 # The rooms of jobs, and files that they share, in the same way. The other files beside them are verbs, which may use every
 # room, and some rooms verbs' models.

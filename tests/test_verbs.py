@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 from omegaconf import OmegaConf
 
-from rppdyn import verbs
+from rppdyn import cli
 from rppdyn.cli import main
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
@@ -105,6 +105,6 @@ def test_a_job_of_a_search_returns_its_objective(tmp_path):
     """What a sweeper that searches chooses the next configuration by."""
     words = [*FIT[1:], "optimiser.epochs=1", f"run_dir={tmp_path / 'run'}"]
     config = compose.composed("fit_regression", words)
-    task = verbs._SweepTask(verbs.Training("fit_regression", verbs.FIT_RESULT), False, False, searches=True)
+    task = cli._SweepTask(cli.Training("fit_regression", cli.FIT_RESULT), False, False, searches=True)
     value = task(OmegaConf.create(asdict(config)))
     assert [value] == RunFolder.open(tmp_path / "run").result()["metrics"]["validation/error"]

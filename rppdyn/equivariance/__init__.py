@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rppdyn.equivariance import images
-from rppdyn.equivariance.actions import Flow, TrivialFlow
 from rppdyn.equivariance.discover import (
     Discovery,
     affine_family,
@@ -34,7 +33,7 @@ from rppdyn.equivariance.images import (
     expected_group_sample,
 )
 from rppdyn.equivariance.layerwise import Attribution, Layer, layers_of, layerwise_difference, layerwise_lie_derivative
-from rppdyn.equivariance.lie import LocalEquivarianceError, lie_derivative, local_equivariance_error
+from rppdyn.equivariance.lie import Flow, LocalEquivarianceError, TrivialFlow, lie_derivative, local_equivariance_error
 from rppdyn.equivariance.tracing import Placed, tokens
 
 __all__ = [

@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Float, Inexact, Shaped
 from torch import Tensor
 
-from rppdyn.equivariance.actions import check_actions, check_finite, tangents
 from rppdyn.equivariance.images import Interpolation, affine_generator
-from rppdyn.equivariance.lie import derivative
+from rppdyn.equivariance.lie import check_actions, check_finite, derivative, tangents
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 

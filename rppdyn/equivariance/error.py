@@ -21,8 +21,7 @@ from jaxtyping import Float, Inexact
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rppdyn.equivariance.actions import act, check_actions, check_finite, generator_names
-from rppdyn.equivariance.lie import lie_derivative
+from rppdyn.equivariance.lie import act, check_actions, check_finite, generator_names, lie_derivative
 from rppdyn.groups import Group
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep

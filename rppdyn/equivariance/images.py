@@ -54,8 +54,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from rppdyn.equivariance.actions import Action, Flow, act, inverse
-from rppdyn.equivariance.lie import standard_error
+from rppdyn.equivariance.lie import Action, Flow, act, inverse, standard_error
 
 __all__ = [
     "AFFINE",

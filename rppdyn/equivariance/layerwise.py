@@ -32,17 +32,18 @@ from jaxtyping import Float, Inexact
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.equivariance.actions import (
+from rppdyn.equivariance.lie import (
     Action,
     Flow,
     act,
     check_actions,
     check_finite,
+    derivative,
     generator_names,
     inverse,
+    lie_derivative,
     tangents,
 )
-from rppdyn.equivariance.lie import derivative, lie_derivative
 from rppdyn.equivariance.tracing import INPUT, action_behind, is_one_layer, traced_layers
 from rppdyn.nn import MLP, RPPEMLP, BatchNorm, RelaxedLinear, gated
 from rppdyn.reps import Rep

@@ -34,7 +34,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves
 
-from rppdyn.equivariance.actions import Flow, TrivialFlow
+from rppdyn.equivariance.lie import Flow, TrivialFlow
 
 INPUT = "input"
 """The name of a network's input."""

@@ -1,4 +1,4 @@
-"""`rppdyn certify`: the symmetries of an environment or model, checked by stepping the simulator from mirrored states."""
+"""`rppdyn certify` and `rppdyn audit`: symmetries, and maps written by hand, checked in the simulator from mirrored states."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from rppdyn.envs import (
     Certificate,
     certify,
+    compiled_terms,
     diagnose,
     file_spec,
     find_fault,
@@ -20,8 +21,11 @@ from rppdyn.envs import (
 from rppdyn.envs.certification.doctor import Diagnosis
 from rppdyn.envs.certification.faults import FaultReport
 from rppdyn.envs.certification.figure import picture_format
-from rppdyn.envs.making import load_model, stock_env
-from rppdyn.jobs.config.command import CertifyConfig
+from rppdyn.envs.making import is_model_file, load_model, stock_env
+from rppdyn.envs.terms import Audit, read_terms
+from rppdyn.envs.terms import audit as terms_audit
+from rppdyn.jobs.config.command import AuditConfig, CertifyConfig
+from rppdyn.jobs.loading import load_function
 from rppdyn.runs.files import write_json, write_measured
 
 RANKED_ON = 100  # states at most, from which each repaired model is stepped
@@ -93,3 +97,28 @@ def find(config: CertifyConfig) -> FaultReport:
 
 def _fault(report: FaultReport) -> str | None:
     return None if report.fault is None else f"{report.fault.part}: {report.fault.parameter}"
+
+
+def audit(config: AuditConfig) -> Audit:
+    """The audit of a function; written to the file that the configuration names.
+
+    Raises:
+        ValueError: no such model, file of terms, symmetry or function; or the function raises or is no affine map.
+        UnwrittenError: a file can't be written; it has the audit.
+    """
+    terms = read_terms(config.observation)
+    if config.symmetry is not None:
+        terms["symmetry"] = config.symmetry
+    if is_model_file(config.model):
+        compiled = compiled_terms(config.model, **terms)
+    else:
+        with closing(stock_env(config.model, disable_env_checker=True)) as env:
+            compiled = compiled_terms(env, **terms)
+    function = load_function(config.what)
+    actions = None if config.actions is None else load_function(config.actions)
+    result = terms_audit(function, compiled, actions=actions, states=config.states, seed=config.seed, name=config.what)
+    files: dict[str, Callable[[Path], object]] = {}
+    if config.json is not None:
+        files[config.json] = lambda path: write_json(path, result.to_dict())
+    write_measured(result, files)
+    return result

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.envs.spec import align
-from rppdyn.equivariance.actions import generator_names
 from rppdyn.equivariance.error import Function
+from rppdyn.equivariance.lie import generator_names
 from rppdyn.errors import require_trust
 from rppdyn.jobs import building
 from rppdyn.jobs.building import process_state

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import Function, geometric_mean, index_blocks, measured_networks, relative_difference
+from rppdyn.equivariance.lie import act
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, device_of, file_stem

@@ -22,10 +22,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from rppdyn.errors import UserError
-from rppdyn.groups import Group, O2eR3
+from rppdyn.groups import Group, O2eR3, check_acts_on
 from rppdyn.reps import Rep, V
 from rppdyn.runs.files import ArrayCache, decode, encode, write_bytes
-from rppdyn.tasks.regression import check_acts_on
 
 STEP = 0.025
 """Seconds, the longest step."""

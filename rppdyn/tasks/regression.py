@@ -12,25 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from rppdyn.groups import Group, O, SO13p
+from rppdyn.groups import Group, O, SO13p, check_acts_on
 from rppdyn.reps import Rep, RepType, T
-
-
-def check_acts_on(group: Group, d: int, task: str, example: Group) -> None:
-    """Refuse a group that does not act on R^d.
-
-    Args:
-        task: owner of the vectors in R^d, for the message.
-        example: a group that does act on them, for the message.
-    Raises:
-        ValueError: the group acts on another space.
-    """
-    if group.d != d or group.is_complex:
-        field = "C" if group.is_complex else "R"
-        raise ValueError(
-            f"group={group}: acts on {field}^{group.d}, and {task}'s vectors are in R^{d}; "
-            f"use a group of real {d} x {d} matrices, such as {example}"
-        )
 
 
 class RegressionTask(ABC):

@@ -20,8 +20,8 @@ from rppdyn.equivariance import (
     lie_derivative,
     tokens,
 )
-from rppdyn.equivariance.actions import TrivialFlow
 from rppdyn.equivariance.layerwise import _by_forward, _defects
+from rppdyn.equivariance.lie import TrivialFlow
 from rppdyn.equivariance.tracing import Placed
 from rppdyn.images import ImageModel, LayerSpec
 

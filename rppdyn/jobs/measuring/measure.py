@@ -25,7 +25,6 @@ from rppdyn.equivariance import (
     layerwise_lie_derivative,
     trajectory_equivariance_error,
 )
-from rppdyn.equivariance.actions import act
 from rppdyn.equivariance.error import (
     POOLED_FLOOR,
     Function,
@@ -34,6 +33,7 @@ from rppdyn.equivariance.error import (
     pooled_ratio,
     pooled_sums,
 )
+from rppdyn.equivariance.lie import act
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 from rppdyn.runs.figures import COLOURS, Panel, draw_panels, draw_several, paint_bars, save
