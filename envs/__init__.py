@@ -52,9 +52,8 @@ EARLIER = {
     "catalogue": "KNOWN_ENVIRONMENTS symmetry_choices terms_spec", "mirror": "plain_spec", "making": "ScaledActuators",
     "state": "Resumable why_not_capturable", "episodes": "EpisodeDataset", "windy_pendulum": "WindyPendulum",
     "approximate": "KNOBS CurrentSwimmer TiltedReacher", "wrappers": "dictionary_of flat_names flattened unflattening",
-    "certification.certificate": "CertifiedShare Defect GeneratorReport Support share_of", "terms.layout": "CompiledTerms",
-    "certification.doctor": "Diagnosis", "certification.faults": "FaultReport Suspect",
-    "certification.store": "find_certificate",
+    "certification.certificate": "CertifiedShare Defect GeneratorReport Support share_of find_certificate",
+    "certification.doctor": "Diagnosis", "certification.faults": "FaultReport Suspect", "terms.layout": "CompiledTerms",
 }  # fmt: skip
 """Names that stood here in version 0.1, by the module that has them."""
 

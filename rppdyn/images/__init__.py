@@ -58,8 +58,9 @@ __all__ = [
 
 _MODULES = {
     "continuous": ("AnchoredConv2d", "anchored", "sampled"),
-    "group_convolution": ("GroupConvolution", "SeparableGroupConvolution"),
-    "layer": ("RelaxedImageLayer",),
+    "group_convolution": (
+        "GroupConvolution", "SeparableGroupConvolution", "SparseConvolution", "SparseFullyConnected",
+    ),
     "lie_convolution": (
         "LieConvolution", "RelaxedLieConvolution", "draw_elements", "implied_omega", "implied_omegas", "learn_omega",
         "omega_penalty", "set_omega",
@@ -69,8 +70,9 @@ _MODULES = {
         "small", "ten_layers", "three_layers",
     ),
     "operators": ("OperatorPathway",),
-    "pathways": ("Convolution", "FactoredFullyConnected", "FullyConnected", "ImagePathway", "PixelBias", "SharedBias"),
-    "sparse": ("SparseConvolution", "SparseFullyConnected"),
+    "pathways": (
+        "Convolution", "FactoredFullyConnected", "FullyConnected", "ImagePathway", "PixelBias", "RelaxedImageLayer", "SharedBias",
+    ),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
