@@ -71,7 +71,8 @@ _MODULES = {
     ),
     "operators": ("OperatorPathway",),
     "pathways": (
-        "Convolution", "FactoredFullyConnected", "FullyConnected", "ImagePathway", "PixelBias", "RelaxedImageLayer", "SharedBias",
+        "Convolution", "FactoredFullyConnected", "FullyConnected", "ImagePathway", "PixelBias", "RelaxedImageLayer",
+        "SharedBias",
     ),
 }  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

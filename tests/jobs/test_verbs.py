@@ -12,7 +12,7 @@ from rppdyn import jobs
 from rppdyn.cli import VERBS, main
 
 DOCS = Path(__file__).parents[2] / "docs" / "jobs"
-NO_VERBS = {"own-data", "own-robot", "own-rows", "sweeps", "trust", "your-environment"}
+NO_VERBS = {"from-a-log", "own-data", "own-robot", "own-rows", "sweeps", "trust", "your-environment"}
 SHARED = {"building", "loading", "results"}
 TOGETHER = {"evaluate-agent": "playing.evaluate", "collect": "playing.collect", "audit": "certify.audit"}
 OF_OTHER_TASKS = {"fit_trajectories"}  # of fit-dynamics, with data=
