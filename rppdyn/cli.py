@@ -50,7 +50,7 @@ class UsageError(UserError):
     """The command line can't be understood."""
 
 
-LONGEST = 2000
+MAX_CHARACTERS = 2000
 """Characters of a complaint: longer values, which it repeats, are cut in the middle."""
 
 
@@ -120,7 +120,7 @@ class Verb:
 def _printable(text: str) -> str:
     """A text for one line of a terminal, which control characters of a user's words would change."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS // 2]} ... {text[-MAX_CHARACTERS // 2 :]}"
 
 
 def report_error(error: BaseException, of: str = "") -> int:

@@ -28,7 +28,7 @@ class ConfigError(UserError):
     """A configuration can't be used; the message names the key, the value and the remedy."""
 
 
-LARGEST = 1e38
+LARGEST_NUMBER = 1e38
 """Largest magnitude of a number that float32 is to hold; an inverse of less than the smallest would be infinite."""
 
 
@@ -39,7 +39,7 @@ def _no_flag(value: Any) -> Any:
 
 
 def _variance(value: float) -> float:
-    if value and not 1 / LARGEST <= value <= LARGEST:
+    if value and not 1 / LARGEST_NUMBER <= value <= LARGEST_NUMBER:
         raise ValueError("must be a variance: zero (the pathway is removed) or positive, from 1e-38 to 1e38")
     return value
 
@@ -49,7 +49,7 @@ Natural = Annotated[Integer, Field(ge=0)]
 Count = Annotated[Integer, Field(ge=1)]
 Number = Annotated[float, BeforeValidator(_no_flag), Field(allow_inf_nan=False)]
 Nonnegative = Annotated[Number, Field(ge=0)]
-Positive = Annotated[Number, Field(gt=0, le=LARGEST)]
+Positive = Annotated[Number, Field(gt=0, le=LARGEST_NUMBER)]
 Variance = Annotated[Number, AfterValidator(_variance)]
 Text = Annotated[str, Strict()]
 """A string where a number, too, would mean something; elsewhere a number is taken as one."""

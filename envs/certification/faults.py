@@ -37,7 +37,7 @@ SCREENED = 40  # transitions by which all parameters are ranked first
 EXPLAINED = 0.999999  # share of a part beside which no other is looked at more closely
 REFINED = 6  # parts whose size is fitted again with the model itself
 ITERATIONS = 4
-SMALLEST = 0.02  # relative change of a parameter that counts as a fault
+MIN_FAULT_CHANGE = 0.02  # relative change of a parameter that counts as a fault
 FALSE_ALARMS = 1e-3  # of the test that a change is not zero, over all parts
 LOGGED = 200  # of the model's own transitions, by which it is judged how well a log gives its states
 STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS
@@ -87,7 +87,7 @@ class FaultReport:
         """The part at fault, or None where no change of a single part is above 2 % beyond doubt."""
         limit = NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * max(len(self.suspects), 1)))
         for one in self.suspects[:1]:
-            if abs(one.change) >= SMALLEST and abs(one.change) > limit * one.error:
+            if abs(one.change) >= MIN_FAULT_CHANGE and abs(one.change) > limit * one.error:
                 return one
         return None
 

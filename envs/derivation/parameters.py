@@ -49,10 +49,10 @@ DEVIATION_TOLERANCE = 1e-9
 STALE_TOLERANCE = 1e-6
 """Relative difference from which on a constant is not what MuJoCo computes; its own rounding gives 1e-12."""
 
-SMALLEST = np.finfo(float).tiny
+TINY = np.finfo(float).tiny
 """Only keeps a division by zero away."""
 
-SAME = {
+EQUALITY_TOLERANCES = {
     "joint": {
         "always": "jnt_stiffness jnt_stiffnesspoly jnt_springyield jnt_limited jnt_actgravcomp jnt_actfrclimited",
         "limited": "jnt_margin jnt_solref jnt_solimp",
@@ -211,8 +211,8 @@ def shared(m: mujoco.MjModel, kind: str, partners, counts, fields: str, blank: b
 
 
 def same(m: mujoco.MjModel, kind: str, partners, blank: bool = False, **counts: np.ndarray) -> Iterator[Parameter]:
-    """The parameters of a kind that `SAME` lists, with the elements for which each condition holds."""
-    for condition, fields in SAME[kind].items():
+    """The parameters of a kind that `EQUALITY_TOLERANCES` lists, with the elements for which each condition holds."""
+    for condition, fields in EQUALITY_TOLERANCES[kind].items():
         yield from shared(m, kind, partners, counts[condition], fields, blank)
 
 
@@ -707,7 +707,7 @@ def _shortcuts(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
             boxes = field.endswith("_aabb")
             if values is None or computed is None or (boxes and m.opt.disableflags & DISABLE.MIDPHASE):
                 continue
-            gaps = np.abs(values - computed).max(1) / np.maximum(np.abs(computed).max(1), SMALLEST)
+            gaps = np.abs(values - computed).max(1) / np.maximum(np.abs(computed).max(1), TINY)
             if field.endswith(("sameframe", "simple")):
                 gaps *= values[:, 0] != 0  # a shortcut that is not taken is only slower
             if field == "bvh_aabb":

@@ -57,7 +57,7 @@ SPLIT = 1e-7  # eigenvalues closer than this (relative to the spread) belong tog
 WITHIN = 1e-11  # ... and then must agree to this
 COMFORT = 2e-6  # smallest eigenvalue gap that needs no further draw
 LINK = 1e-3  # blocks of Y stronger than this link two eigenspaces of one type
-NOISE = 1e-9  # blocks weaker than this are zero; between the two the draw is discarded
+NOISE_FLOOR = 1e-9  # blocks weaker than this are zero; between the two the draw is discarded
 DRAWS = 8
 CHUNK = 2**24  # entries of the generators' matrices held at a time when residuals are measured
 
@@ -204,7 +204,7 @@ def _forest(links: list[Array], clusters: list[Array]) -> tuple[list[Tree], floa
         if (sizes[:, j] != sizes[:, trees[-1][0][0]]).any():
             raise Ambiguous("a random element links eigenspaces of different size")
     across = strength[tree_of[:, None] != tree_of[None, :]].max(initial=0.0)
-    if across > NOISE * scale:
+    if across > NOISE_FLOOR * scale:
         raise Ambiguous("links between eigenspaces are neither strong nor zero")
     return trees, weakest
 
@@ -226,7 +226,7 @@ def _root(r: int, vectors: list[Array], elements: list[Array], clusters: list[Ar
         (float(np.abs(x - scalar[:, None, None] * np.eye(x.shape[-1])).max(initial=0.0)) for x in symmetric),
         default=0.0,
     )
-    if deviation > NOISE * scale:
+    if deviation > NOISE_FLOOR * scale:
         raise Ambiguous("two types share an eigenspace")
     if complex_:
         return 1, [np.eye(e.shape[1], dtype=e.dtype) for e in spaces], 1.0
@@ -235,7 +235,7 @@ def _root(r: int, vectors: list[Array], elements: list[Array], clusters: list[Ar
     left, sigma, _ = np.linalg.svd(stacked, full_matrices=False)
     sigma = sigma / scale
     rank = int((sigma > LINK).sum())
-    if (sigma[rank:] > NOISE).any() or rank not in (0, 1, 3):
+    if (sigma[rank:] > NOISE_FLOOR).any() or rank not in (0, 1, 3):
         raise Ambiguous("the algebra's action on an eigenspace is of no division algebra's form")
     if rank == 0:
         return 1, [np.eye(e.shape[1]) for e in spaces], 1.0
@@ -253,7 +253,7 @@ def _adapt_complex(j: Array) -> Array:
         return np.zeros((0, 0))
     values, vectors = np.linalg.eigh(1j * j)
     u = vectors[:, values > 0] * 2**0.5  # i J u = u, so J Re u = Im u
-    if np.abs(np.abs(values) - 1).max() > NOISE or 2 * u.shape[1] != len(j):
+    if np.abs(np.abs(values) - 1).max() > NOISE_FLOOR or 2 * u.shape[1] != len(j):
         raise Ambiguous("the complex unit of an eigenspace does not square to -1")
     return np.stack([u.real, u.imag], axis=2).reshape(len(j), -1)
 
@@ -270,7 +270,7 @@ def _adapt_quaternionic(i: Array, j: Array) -> Array:
         ie, je = i @ e, j @ e
         four = np.stack([e, ie, je, i @ je], axis=1)
         basis = np.concatenate([basis, four], axis=1) if basis.shape[1] + 4 <= n else basis[:, :0]
-        if np.abs(basis.T @ basis - np.eye(basis.shape[1])).max(initial=0.0) > NOISE or not basis.shape[1]:
+        if np.abs(basis.T @ basis - np.eye(basis.shape[1])).max(initial=0.0) > NOISE_FLOOR or not basis.shape[1]:
             raise Ambiguous("the quaternionic units of an eigenspace do not anticommute")
     return _orthonormalise(basis) if n else basis
 
@@ -303,7 +303,7 @@ def _carry(tree: Tree, roots: list[Array], links: list[Array], clusters: list[Ar
             raw[step] = m
             bases[j] = 1.5 * m - 0.5 * m @ (m.conj().T @ m)
         worst = np.abs(np.matmul(raw.conj().transpose(0, 2, 1), raw) - np.eye(size)).max()
-        if worst > NOISE:
+        if worst > NOISE_FLOOR:
             raise Ambiguous("a link between eigenspaces is no multiple of an isometry")
         carried.append(np.stack([bases[j] for j, _, _ in tree]))
     return carried

@@ -39,7 +39,7 @@ MAX_STEPS = 40
 LONGEST_STEP = 1.0  # of X, spectral
 FARTHEST = 1e6  # condition of a P at which there is none: the function falls for ever
 FLAT = 1e-9  # curvatures below this share of the largest are none: maps that commute with the group change nothing
-NEAR = 1e-6  # gradient from which a step of Newton's takes away what rounding lets it
+ROUNDING_GRADIENT = 1e-6  # gradient from which a step of Newton's takes away what rounding lets it
 HALVINGS = 30
 
 Maps = dict[Factor, Array]
@@ -59,7 +59,7 @@ def self_adjoint_coordinates(factors: tuple[Factor, ...]) -> Maps | None:
     maps = {f: np.eye(f.dim, dtype=f.lie.dtype) for f in factors}
     with suppress(np.linalg.LinAlgError):
         for _ in range(MAX_STEPS):
-            near = _improve(maps) < NEAR
+            near = _improve(maps) < ROUNDING_GRADIENT
             if max(np.linalg.cond(p) for p in maps.values()) > FARTHEST:
                 return None
             if near:

@@ -38,7 +38,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-HALF = 16  # bits of a level, or of a variance
+BITS = 16  # bits of a level, or of a variance
 LARGEST_HALF = 65504.0
 
 
@@ -60,7 +60,7 @@ def message_bound(counts: ArrayLike) -> int:
     if d == 0:
         return 0
     exact = d * entropy(counts)
-    return math.ceil(exact - 1e-9 * max(exact, 1.0)) + len(counts) * (HALF + _width(d)) + 2
+    return math.ceil(exact - 1e-9 * max(exact, 1.0)) + len(counts) * (BITS + _width(d)) + 2
 
 
 def encode_symbols(symbols: Sequence[int], counts: Sequence[int]) -> str:
@@ -140,10 +140,10 @@ def decode(bits: str, d: int, L: int) -> tuple[NDArray[np.int64], NDArray[np.flo
     if d == 0:
         return np.zeros(0, dtype=np.int64), np.zeros(L, dtype=np.float16)
     width = _width(d)
-    head, middle, tail = bits[: HALF * L], bits[HALF * L : (HALF + width) * L], bits[(HALF + width) * L :]
-    if len(head) + len(middle) < (HALF + width) * L:
+    head, middle, tail = bits[: BITS * L], bits[BITS * L : (BITS + width) * L], bits[(BITS + width) * L :]
+    if len(head) + len(middle) < (BITS + width) * L:
         raise ValueError(f"a message of {len(bits)} bits for d={d}, L={L}: it is cut off")
-    codebook = np.array([int(head[i : i + HALF], 2) for i in range(0, len(head), HALF)], np.uint16).view(np.float16)
+    codebook = np.array([int(head[i : i + BITS], 2) for i in range(0, len(head), BITS)], np.uint16).view(np.float16)
     counts = [int(middle[i * width : (i + 1) * width], 2) for i in range(L)] if width else [0] * L
     if not any(counts):
         counts[0] = d
@@ -307,7 +307,7 @@ def gaussian_bits(outputs: Float[Tensor, "N out"], targets: Float[Tensor, "N out
     variance = float((outputs.double() - targets.double()).square().mean())
     if variance == 0:
         return -math.inf
-    return targets.numel() / 2 * math.log2(2 * math.pi * math.e * variance) + HALF
+    return targets.numel() / 2 * math.log2(2 * math.pi * math.e * variance) + BITS
 
 
 class Agreement(NamedTuple):

@@ -234,7 +234,7 @@ def _predicted(state_rep: Rep, reward: bool) -> Rep:
     return state_rep + Scalar(state_rep.G) if reward else state_rep
 
 
-SMALLEST = 1e-6
+MIN_SCALE = 1e-6
 """Sums of singular values count as at least this in the derivative: a matrix near a reflection has no nearest rotation."""
 
 
@@ -291,7 +291,7 @@ class _NearestRotation(torch.autograd.Function):
 def _polar_derivative(U, S, Vh, X):
     """Along X; the same forwards and backwards, since it is symmetric."""
     B = U.mT @ X @ Vh.mT
-    return U @ ((B - B.mT) / (S.unsqueeze(-1) + S.unsqueeze(-2)).clamp_min(SMALLEST)) @ Vh
+    return U @ ((B - B.mT) / (S.unsqueeze(-1) + S.unsqueeze(-2)).clamp_min(MIN_SCALE)) @ Vh
 
 
 Reward = Callable[

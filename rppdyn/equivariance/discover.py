@@ -15,7 +15,7 @@ from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
 GAP = 2.0  # how many times as large the first defect outside of the symmetry is, at least, as the last one inside
-LARGEST = 0.4  # the largest relative defect of a symmetry that is called approximate
+MAX_APPROXIMATE_DEFECT = 0.4  # the largest relative defect of a symmetry that is called approximate
 ROUNDING = 1e3  # an exact symmetry's relative defect, in units of rounding of the function's values
 CLOSED = 0.05  # how far commutators may leave the span of the generators, relative to their size
 
@@ -119,7 +119,7 @@ def discover(
     x: Inexact[Tensor, "batch dim_in"],
     *,
     gap: float = GAP,
-    largest: float = LARGEST,
+    largest: float = MAX_APPROXIMATE_DEFECT,
 ) -> Discovery:
     r"""Find the generators under which a function is equivariant, in the Lie algebra of the group of its representations.
 
@@ -332,7 +332,7 @@ def discover_affine(
     *,
     interpolation: Interpolation = "flow",
     gap: float = GAP,
-    largest: float = LARGEST,
+    largest: float = MAX_APPROXIMATE_DEFECT,
 ) -> Discovery:
     r"""Find the generators of affine maps that leave a function of images alone, exactly or nearly.
 

@@ -143,7 +143,7 @@ def _describe(action: Action) -> str:
 
 MAX_HALVINGS = 30  # of the step of differences
 PATIENCE = 3  # halvings by which little was gained, after which there are no more
-NOISE = 0.05  # of differences, from which they are no derivative
+MAX_DIFFERENCE_NOISE = 0.05  # of differences, from which they are no derivative
 ALIKE = 0.05  # difference in which rounding in half precision may end
 MOVED = 0.01  # share of their size by which inputs are moved off kinks
 SMOOTH = 0.1  # of how far slopes at one point lie from the derivative, up to which they agree with one another
@@ -218,7 +218,7 @@ def _whole_derivatives(
         ):
             for k, v in enumerate(velocities):
                 whole, error = _differences(double, at, v.to(at.dtype))
-                if error.norm() < NOISE * whole.norm():  # else f is noisy
+                if error.norm() < MAX_DIFFERENCE_NOISE * whole.norm():  # else f is noisy
                     y, _ = results[k]
                     results[k] = y, whole.to(y.dtype)
     except RuntimeError:  # no forward mode to be judged; or inside torch.vmap, where nothing may be decided by values
@@ -481,10 +481,11 @@ def _killing(f: Float[Tensor, "k k k"]) -> Float[Tensor, "k k"]:
 
 
 def algebra_penalties(matrices: Float[Tensor, "k n n"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Two shares between 0 and 1, differentiable: of commutators' squares what leaves the span (0 of a Lie algebra), and of the
-    Killing form's squares what is off its diagonal (0 of an orthogonal basis, and of matrices that commute).
+    """Measure how far matrices are from a Lie algebra's orthogonal basis, by two differentiable shares between 0 and 1.
 
-    Matrices that are dependent are not refused here, where they are in the middle of being learned.
+    The first is the share of the commutators' squares that leaves the span; it is 0 for a Lie algebra. The second is the share
+    of the Killing form's squares off its diagonal; it is 0 for an orthogonal basis, and for matrices that commute. Dependent
+    matrices are allowed, since these are still being learned.
     """
     f, left = _structure_constants(matrices)
     K = _killing(f).square()

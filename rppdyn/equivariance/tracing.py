@@ -39,7 +39,7 @@ from rppdyn.equivariance.lie import Flow, TrivialFlow
 INPUT = "input"
 """The name of a network's input."""
 
-SAME = 1e-3  # relative; a graph that differs by more from its module has lost a part of it
+GRAPH_TOLERANCE = 1e-3  # relative; a graph that differs by more from its module has lost a part of it
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def _check_values(network: nn.Module, layers: list[TracedLayer], graph: fx.Graph
     for layer in layers:
         values[layer.name] = layer.function(*(values[name].clone() for name in layer.inputs))
     actual, expected = values[layers[-1].name] if layers else x, network(x.clone())
-    if not (actual - expected).norm() <= SAME * expected.norm():
+    if not (actual - expected).norm() <= GRAPH_TOLERANCE * expected.norm():
         silent = [n.name for n in graph.nodes if n.op != "output" and not n.users and n.op != "placeholder"]
         where = f"the node {silent[0]!r}, whose value nobody reads" if silent else "random numbers or state"
         raise ValueError(

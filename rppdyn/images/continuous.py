@@ -32,7 +32,7 @@ from rppdyn.nn.coefficients import ExactBuffers
 
 __all__ = [
     "FREE_NOISE",
-    "NOISE",
+    "NUGGET",
     "AnchorBasis",
     "Kind",
     "frequency",
@@ -108,7 +108,7 @@ class ExponentialBasis(FilterBasis):
 
 Kind = Literal["rbf", "periodic"]
 
-NOISE = 1e-6
+NUGGET = 1e-6
 """s^2: small beside the smallest eigenvalue of an image grid's Gram matrix, 1.3e-3, and enough for coincident anchors."""
 
 FREE_NOISE = 1e-2
@@ -151,7 +151,7 @@ class AnchorBasis(ExactBuffers):
         kinds: Sequence[Kind] = ("rbf", "rbf"),
         *,
         frequencies: Sequence[int | float] | None = None,
-        noise: int | float = NOISE,
+        noise: int | float = NUGGET,
         learned: bool = False,
     ):
         super().__init__()
@@ -301,7 +301,7 @@ class AnchoredConv2d(ExactBuffers):
             stride=conv.stride, padding=conv.padding, dilation=conv.dilation, groups=conv.groups,
             padding_mode=conv.padding_mode,
         )  # fmt: skip
-        noise = (FREE_NOISE if learned else NOISE) if noise is None else noise
+        noise = (FREE_NOISE if learned else NUGGET) if noise is None else noise
         frequencies = [frequency(len(anchors), math.prod(_sides(conv)))] * 2
         self.basis = AnchorBasis(anchors, frequencies=frequencies, noise=noise, learned=learned).to(conv.weight.device)
         points = pixel_grid(_sides(conv)).double().to(conv.weight.device)

@@ -37,7 +37,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.images.continuous import FREE_NOISE, NOISE, AnchorBasis, Kind, frequency, pixel_grid, spread
+from rppdyn.images.continuous import FREE_NOISE, NUGGET, AnchorBasis, Kind, frequency, pixel_grid, spread
 from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, patch_moments, place_moments, pool
 from rppdyn.images.registry import FilterSettings, Place
 from rppdyn.nn.pathways import Kronecker, named_pathways
@@ -143,7 +143,7 @@ class LieConvolution(ImagePathway):
         pooled: bool = False,
         share: int | float = 1.0,
         frequencies: tuple[int | float, ...] = (1.0, 1.0, 1.0),
-        noise: int | float = NOISE,
+        noise: int | float = NUGGET,
         learned: bool = False,
         gain: int | float = 1.0,
         generator: torch.Generator | None = None,
@@ -179,7 +179,7 @@ class LieConvolution(ImagePathway):
         orientations = (1, 1) if GROUPS[group].kind is None else place.orientations
         return cls(
             *place[:2], variance, group=group, orientations=orientations, kernel_size=place.kernel_size,
-            pooled=place.pooled, share=chosen.share, learned=chosen.learned, noise=FREE_NOISE if chosen.learned else NOISE,
+            pooled=place.pooled, share=chosen.share, learned=chosen.learned, noise=FREE_NOISE if chosen.learned else NUGGET,
             gain=place.gain, generator=place.generator,
             **cls.own_settings(chosen),
         )  # fmt: skip

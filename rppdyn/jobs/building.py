@@ -417,7 +417,7 @@ def _of_envs(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> 
 Policy = Callable[[NDArray], NDArray]
 """Observations (n, observation) to actions (n, action)."""
 
-NOISE = 0.1
+EXPLORATION_NOISE = 0.1
 """Exploration noise of a deterministic policy, in half ranges of the actions, as TD3 does in training."""
 
 
@@ -524,7 +524,7 @@ def exploring(agent: BaseAlgorithm | BasePolicy, seed: int) -> Iterator[Policy]:
 
 
 def noisy(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
-    """A policy with Gaussian noise of `NOISE` of half the actions' range, within their bounds.
+    """A policy with Gaussian noise of `EXPLORATION_NOISE` of half the actions' range, within their bounds.
 
     Raises:
         ConfigError: actions are no numbers with bounds.
@@ -535,7 +535,7 @@ def noisy(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
 
     def act(observations: NDArray) -> NDArray:
         actions = policy(observations)
-        noise = generator.normal(size=actions.shape) * (NOISE / 2) * (space.high - space.low)
+        noise = generator.normal(size=actions.shape) * (EXPLORATION_NOISE / 2) * (space.high - space.low)
         return np.clip(actions + noise, space.low, space.high)
 
     return act

@@ -28,8 +28,8 @@ from rppdyn.jobs.config.command import AuditConfig, CertifyConfig
 from rppdyn.jobs.loading import load_function
 from rppdyn.runs.files import write_json, write_measured
 
-RANKED_ON = 100  # states at most, from which each repaired model is stepped
-COMPARED = 400  # transitions at most, of a log
+MAX_RANKING_STATES = 100  # states at most, from which each repaired model is stepped
+MAX_LOG_TRANSITIONS = 400  # transitions at most, of a log
 
 
 def run(config: CertifyConfig, progress: bool = False) -> Certificate:
@@ -73,7 +73,7 @@ def rank(config: CertifyConfig) -> Diagnosis:
     Raises:
         ValueError: no discrete symmetry of the model deviates.
     """
-    return diagnose(config.what, config.symmetry, n_states=min(config.states, RANKED_ON), seed=config.seed)
+    return diagnose(config.what, config.symmetry, n_states=min(config.states, MAX_RANKING_STATES), seed=config.seed)
 
 
 def find(config: CertifyConfig) -> FaultReport:
@@ -87,7 +87,7 @@ def find(config: CertifyConfig) -> FaultReport:
     env_id = None if config.is_model_file else config.what
     episodes = read_episodes(config.log, env_id=env_id, trust=config.trust).episodes
     model = load_model(config.what) if config.is_model_file else config.what
-    found = find_fault(model, episodes, n_states=min(config.states, COMPARED), seed=config.seed)
+    found = find_fault(model, episodes, n_states=min(config.states, MAX_LOG_TRANSITIONS), seed=config.seed)
     files: dict[str, Callable[[Path], object]] = {}
     if config.json is not None:
         files[config.json] = lambda path: write_json(path, asdict(found) | {"fault": _fault(found)})

@@ -107,7 +107,7 @@ def _block(names: Sequence[str], name: str) -> Blocks:
 # -- the verb ----------------------------------------------------------------------------------------------------------
 
 SUBJECTS = ("fit_regression", "fit_dynamics", "fit_trajectories", "fit_transition", "train_agent")
-SHOWN = 8  # defects in the table; the JSON has all
+MAX_TABLE_DEFECTS = 8  # defects in the table; the JSON has all
 
 
 @dataclass(frozen=True)
@@ -310,8 +310,8 @@ def table(result: DiscoverResult, written: bool = True) -> str:
     lines = [f"{result.what}: in {result.family}, {result.representations}"]
     lines.append(f"{result.states} states: {result.states_from}")
     for one in result.found:
-        shown = ", ".join(f"{value:.1e}" for value in one.spectrum[:SHOWN]) + (
-            ", ..." if len(one.spectrum) > SHOWN else ""
+        shown = ", ".join(f"{value:.1e}" for value in one.spectrum[:MAX_TABLE_DEFECTS]) + (
+            ", ..." if len(one.spectrum) > MAX_TABLE_DEFECTS else ""
         )
         lines += ["", f"{one.name}: {_words(one)}", f"relative defects: {shown}"]
         for index, generator in enumerate(one.generators):

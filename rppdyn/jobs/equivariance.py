@@ -45,7 +45,7 @@ from rppdyn.runs.files import write_json, write_measured
 from rppdyn.runs.folder import is_own
 
 FITS = ("fit_regression", "fit_dynamics", "fit_trajectories", "fit_transition")
-SHOWN = 6  # parts of the input in the table: those that explain most; the JSON has all
+MAX_TABLE_PARTS = 6  # parts of the input in the table: those that explain most; the JSON has all
 
 
 @dataclass(frozen=True)
@@ -365,8 +365,8 @@ def _details(name: str, m: Measured) -> list[str]:
         lines += align([[f"  {entry}", f"{value:.1e}"] for entry, value in shown.items()])
     explained = {entry: share for entry, share in m.by_input.items() if share == share}
     if explained:
-        worst = sorted(explained.items(), key=lambda item: -item[1])[:SHOWN]
-        more = f" (the largest of {len(explained)})" if len(explained) > SHOWN else ""
+        worst = sorted(explained.items(), key=lambda item: -item[1])[:MAX_TABLE_PARTS]
+        more = f" (the largest of {len(explained)})" if len(explained) > MAX_TABLE_PARTS else ""
         lines += ["", f"{name}: share of the error that a part of the input explains{more}"]
         lines += align([[f"  {entry}", _percent(share)] for entry, share in worst])
     for network, layers in m.layers.items():

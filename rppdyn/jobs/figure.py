@@ -35,14 +35,24 @@ from rppdyn.runs.figures import (
 )
 from rppdyn.runs.files import plain, write_json
 from rppdyn.runs.folder import with_metrics
-from rppdyn.runs.table import ALONG, FILE, FINAL, Run, RunGroup, by_subject, flatten, group_runs, split_subjects
+from rppdyn.runs.table import (
+    AGENT_FILE,
+    AT_END,
+    AT_STEPS,
+    Run,
+    RunGroup,
+    by_subject,
+    flatten,
+    group_runs,
+    split_subjects,
+)
 
 TRUTH_KEYS = {
     "fit-regression": ("task.strength",),
     "fit-dynamics": ("task.k2", "task.wind", "task.masses", "task.time_step", "task.horizon", "task.chunk"),
     "fit-transition": ("task.length", "task.trajectories", "task.held_out", "evaluation.protocol"),
 }
-"""Keys that say what there is to be learned, or on what that is measured, and not how it is learned."""
+"""Keys of the task and its evaluation, as opposed to the method."""
 
 AGENT_PANELS: dict[str, Mapping[str, str]] = {
     "mean return": {"evaluation": "eval/return_mean", "training": "rollout/return_mean"},
@@ -55,8 +65,8 @@ FIT_PANELS: dict[str, Mapping[str, str]] = {
     "equivariance error": {"": "equivariance/error"},
 }
 ROLLOUT_PANELS: dict[str, Mapping[str, str]] = {
-    "relative error along rollouts": {"": f"{ALONG}error"},
-    "drift along rollouts": {"energy": f"{ALONG}energy_drift", "angular momentum": f"{ALONG}momentum_drift"},
+    "relative error along rollouts": {"": f"{AT_STEPS}error"},
+    "drift along rollouts": {"energy": f"{AT_STEPS}energy_drift", "angular momentum": f"{AT_STEPS}momentum_drift"},
 }
 MAX_COMPONENTS = 16  # in a figure, those with the largest errors
 
@@ -158,11 +168,11 @@ def _members(config: FitConfig, folder: RunFolder, records: list[dict[str, Any]]
             values = {name: each | {max(each): nan} for name, each in values.items()}
         for name, each in result.get("test", {}).items():
             if isinstance(each, list):
-                values[FINAL + name] = {last: nan if each[i] is None else each[i]}
+                values[AT_END + name] = {last: nan if each[i] is None else each[i]}
         for name, each in rollouts.items():
             if isinstance(each, list):
                 curve = each[i] if each[i] is not None else [nan] * len(times)
-                values[ALONG + name] = dict(zip(times, curve, strict=False))
+                values[AT_STEPS + name] = dict(zip(times, curve, strict=False))
         members.append(
             Run(
                 subject=config.task_name, name=config.model_name, seed=seed, length=config.optimiser.epochs, steps=last,
@@ -179,7 +189,7 @@ def file_runs(agent: FileAgent) -> list[Run]:
         errors["equivariance/policy"] = {0.0: float(np.mean([*agent.errors.values()]))}
     config = {"model.file": agent.file}
     return [
-        Run(Path(agent.file), FILE, agent.env, Path(agent.file).name, seed, 0, 0, config,
+        Run(Path(agent.file), AGENT_FILE, agent.env, Path(agent.file).name, seed, 0, 0, config,
             {"eval/return_mean": {0.0: value}} | errors, result={})
         for seed, value in enumerate(agent.returns)
     ]  # fmt: skip
@@ -220,7 +230,7 @@ def draw_run(folder: RunFolder, name: str) -> Path:
 
 def draw_curves(groups: Sequence[RunGroup], extra: Sequence[Panel] = ()) -> Figure:
     """Metrics over training, a row of panels for each environment or task."""
-    is_agent = groups[0].verb in (TrainAgentConfig.verb, FILE)
+    is_agent = groups[0].verb in (TrainAgentConfig.verb, AGENT_FILE)
     titles = AGENT_PANELS if is_agent else FIT_PANELS | ROLLOUT_PANELS
     known = {metric for group in groups for metric in group.metrics}
     titles = {title: metrics for title, metrics in titles.items() if is_agent or known & set(metrics.values())}
@@ -241,7 +251,7 @@ def draw_curves(groups: Sequence[RunGroup], extra: Sequence[Panel] = ()) -> Figu
             panels.append((where, paint))
     panels += extra
     columns = len(titles) if len(subjects) > 1 else 2 if len(panels) == 4 else min(3, len(panels))
-    seeds = sorted({len(group.runs) for group in groups if group.verb != FILE})
+    seeds = sorted({len(group.runs) for group in groups if group.verb != AGENT_FILE})
     label = groups[0].label if len({group.label for group in groups}) == 1 else ""
     heading = ", ".join(filter(None, [subjects[0][0] if len(subjects) == 1 else "", label]))
     legend = [] if label else legend_of(groups)

@@ -60,7 +60,7 @@ Item = TypeVar("Item")
 
 # -- of any system -----------------------------------------------------------------------------------------------------
 
-LONGEST = 10.0
+MAX_GRADIENT_RATIO = 10.0
 """Times its running mean that a gradient may be long: one trajectory that all but diverges has one 1e8 times as long."""
 INITIAL_SCALE = 0.1
 """Initial scale of the last layer's weights: at full size first rollouts of networks cubic in their inputs diverge."""
@@ -84,7 +84,7 @@ class DynamicsFit(StackFit):
     rep: Rep
 
     def __init__(self, config: FitConfig, stack: Ensemble, inputs: Tensor, targets: Tensor, *, by_gradients: bool):
-        super().__init__(config, stack, inputs, targets, longest=LONGEST, by_gradients=by_gradients)
+        super().__init__(config, stack, inputs, targets, longest=MAX_GRADIENT_RATIO, by_gradients=by_gradients)
         self.curves: dict[str, Any] = {}
         self.example: dict[str, Any] = {}
 
@@ -237,13 +237,13 @@ def _over_time(errors: Float[Tensor, "m t"]) -> list[float] | None:
 
 # -- the double spring pendulum ----------------------------------------------------------------------------------------
 
-BAR_AFTER = 1.0
+BAR_DELAY_SECONDS = 1.0
 """Seconds; data and test rollouts that are sooner there show no bar."""
 KEYS = {"dt": "task.time_step", "seed": "seed"}
 """Keys of the configuration for parameters of a dataset that have other names."""
-EXACT = 1e-6
+EXACT_DEFECT = 1e-6
 """Relative defect below which a field's symmetry is called exact."""
-PAYS = 500
+COMPILING_STEPS = 500
 """Steps from which on ``torch.compile`` saves a relaxed network's fit as much time as it takes where nothing is cached."""
 
 
@@ -297,7 +297,7 @@ class Dynamics(DynamicsFit):
         config = self.config
         is_plain_ode = config.model.kind == "mlp" and config.model.system != "hamiltonian"
         steps = config.optimiser.epochs * self.steps_per_epoch
-        return self.device.type == "cpu" and not is_plain_ode and steps >= PAYS and can_compile(self.device)
+        return self.device.type == "cpu" and not is_plain_ode and steps >= COMPILING_STEPS and can_compile(self.device)
 
     def compile(self) -> None:
         """Train by ``torch.compile``; batches of another size, as the last of an epoch, are compiled by themselves.
@@ -313,7 +313,7 @@ class Dynamics(DynamicsFit):
         """One item per seed, with a bar of its own where there are several and they take long."""
         seeds = self.config.seeds
         shown = self.progress and seeds > 1
-        with Progress(seeds, description=description, unit="seed", enabled=shown, delay=BAR_AFTER) as bar:
+        with Progress(seeds, description=description, unit="seed", enabled=shown, delay=BAR_DELAY_SECONDS) as bar:
             for index, item in enumerate(items):
                 yield item
                 bar.update(index + 1)
@@ -339,7 +339,7 @@ class Dynamics(DynamicsFit):
         error = equivariance_error(self.pendulum.vector_field, self.rep, self.rep, z).mean
         turns = self.pendulum.rep(SO(3))
         defect = float(discover(self.pendulum.vector_field, turns, turns, z).spectrum[0])
-        axis = "exactly" if defect < EXACT else f"but for {defect:.2g} of it"
+        axis = "exactly" if defect < EXACT_DEFECT else f"but for {defect:.2g} of it"
         return f"The pendulum's field is off {self.rep.G} by {error:.2g}; about its best axis it is symmetric {axis}."
 
     # -- what a fit of vector fields asks -----------------------------------------------------------------------------

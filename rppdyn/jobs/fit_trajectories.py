@@ -264,9 +264,11 @@ class RecordingsFit(DynamicsFit):
         return [seconds * k for k in range(self._tested[0][0].shape[1])]
 
     def others(self, index: int, member: DynamicsModel, found: Trajectories) -> dict[str, Any]:
-        """``rmse/NAME`` are root mean squares of errors over the test chunks, in the user's units; ``energy/variation``, of
-        models that have an energy, how far theirs varies along true trajectories, relative to how far it varies over all of
-        them: of a conserved one 0."""
+        """Measure ``rmse/NAME``, and ``energy/variation`` where the model has an energy.
+
+        ``rmse/NAME`` is the root mean square error over the test chunks, in the user's units. ``energy/variation`` is how far
+        the model's energy varies along true trajectories, relative to all of them together. It is 0 where energy is conserved.
+        """
         inputs, states = (values[index].double().cpu() for values in self._held["test"])
         short = self.solve(member, None, inputs)
         off = (self.scalings[index].scale * (short.states - states)[:, 1:])[~short.diverged]

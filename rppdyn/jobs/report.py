@@ -35,8 +35,18 @@ from rppdyn.runs import paired_ratio
 from rppdyn.runs.figures import COLOURS, Panel, draw_panels, paint_curves, paint_dots
 from rppdyn.runs.files import write_text
 from rppdyn.runs.folder import with_metrics
-from rppdyn.runs.statistics import FEW
-from rppdyn.runs.table import FINAL, MAX_LABEL, Measure, Run, RunGroup, by_subject, different_keys, group_runs, value_of
+from rppdyn.runs.statistics import FEW_SEEDS
+from rppdyn.runs.table import (
+    AT_END,
+    MAX_LABEL,
+    Measure,
+    Run,
+    RunGroup,
+    by_subject,
+    different_keys,
+    group_runs,
+    value_of,
+)
 
 Write = Callable[[float], "str | Markup"]
 Cell = str | Markup
@@ -138,7 +148,7 @@ METRICS: Mapping[str, tuple[str, Write]] = {
 """Measures at the end: the title of each, and how it is written."""
 PARTLY = {"test/error": ("test/diverged", "chunks"), "rollout/error": ("rollout/diverged", "rollouts")}
 """Errors that leave out what diverged: the measure of its share, and what it is of."""
-COMPARED = ("test/error", "test/error_10", "test/error_30", "test/error_100", "rollout/error")
+COMPARED_METRICS = ("test/error", "test/error_10", "test/error_30", "test/error_100", "rollout/error")
 """Errors that models are compared by, seed by seed."""
 NETWORKS = {"policy": "policy", "critic": "critics"}
 
@@ -319,15 +329,15 @@ def _end(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
 def _left_out(group: RunGroup, metric: str) -> str | None:
     """The share, in the mean over seeds, of what an error leaves out."""
     share, what = PARTLY.get(metric, ("", ""))
-    shares = [run.last(FINAL + share) or 0.0 for run in group.runs if run.has(FINAL + metric)]
+    shares = [run.last(AT_END + share) or 0.0 for run in group.runs if run.has(AT_END + metric)]
     return f"{100 * fmean(shares):.3g} % of {what} diverged" if any(shares) else None
 
 
 def _pairs(subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     """Ratios of errors, seed by seed."""
-    shown, rows = _known(groups, [metric for metric in COMPARED]), []
+    shown, rows = _known(groups, [metric for metric in COMPARED_METRICS]), []
     for a, b in itertools.combinations(groups, 2):
-        cells = [_ratio(a, b, FINAL + name) for name in shown]
+        cells = [_ratio(a, b, AT_END + name) for name in shown]
         if any(cell != MISSING for cell in cells):
             rows.append([html.pair(a, b), *cells])
     if not rows:
@@ -350,7 +360,7 @@ def _ratio(a: RunGroup, b: RunGroup, metric: str) -> Cell:
         return MISSING
     centre, interval = paired_ratio(*zip(*pairs, strict=True))
     each = [a / b for a, b in pairs]
-    if len(each) <= FEW:
+    if len(each) <= FEW_SEEDS:
         return spread(centre, None, each, times)
     return spread(centre, interval, each, times, strong=not interval[0] <= 1 <= interval[1])
 
@@ -379,7 +389,7 @@ def _rollouts(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None
 def _equivariance(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     """Errors by generator, of agents' networks also through training; by entry and by layer where a run was measured."""
     prefix = "equivariance/"
-    finals = [name.removeprefix(FINAL) for group in groups for name in group.metrics]
+    finals = [name.removeprefix(AT_END) for group in groups for name in group.metrics]
     names = dict.fromkeys(name.removeprefix(prefix) for name in finals if name.startswith(prefix))
     networks = {who: called for who, called in NETWORKS.items() if who in names} or {"": "error"}
     generators = dict.fromkeys(name.partition("/")[2] if "/" in name else name for name in names
@@ -397,7 +407,7 @@ def _equivariance(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | 
         [html.label(group), name, *(estimate(group.final(of(who, name)), scientific) for who in networks)]
         for group in groups
         for name in generators
-        if any(of(who, name) in {*group.metrics, *(m.removeprefix(FINAL) for m in group.metrics)} for who in networks)
+        if any(of(who, name) in {*group.metrics, *(m.removeprefix(AT_END) for m in group.metrics)} for who in networks)
     ]
     if rows:
         head = ["configuration", "generator", *networks.values()]
@@ -636,8 +646,8 @@ INKED = (
     "ytick.color",
     "grid.color",
 )
-CLEAR = ("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor")
-LOOK: dict[Any, Any] = dict.fromkeys(INKED, INK) | dict.fromkeys(CLEAR, "none")
+TRANSPARENT_FACES = ("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor")
+LOOK: dict[Any, Any] = dict.fromkeys(INKED, INK) | dict.fromkeys(TRANSPARENT_FACES, "none")
 LOOK |= {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 11.0}
 
 
@@ -711,7 +721,9 @@ def bands(groups: Sequence[RunGroup], each: bool = False) -> str:
     counts = [count for group in groups if (count := len(group.runs)) > 1]
     if not counts:
         return ""
-    thin = "Thin lines are single seeds, thick ones" if each or min(counts) <= FEW else "Lines are"
+    thin = "Thin lines are single seeds, thick ones" if each or min(counts) <= FEW_SEEDS else "Lines are"
     return (
-        f"{thin} interquartile means over seeds" + ", bands their 95 % bootstrap intervals" * (max(counts) > FEW) + ". "
+        f"{thin} interquartile means over seeds"
+        + ", bands their 95 % bootstrap intervals" * (max(counts) > FEW_SEEDS)
+        + ". "
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from rppdyn.errors import one_line
 from rppdyn.runs import RunResult
-from rppdyn.runs.statistics import FEW, bootstrap_interval, iqm
+from rppdyn.runs.statistics import FEW_SEEDS, bootstrap_interval, iqm
 
 FIRST_DIVERGENCE = "rollout/first_divergence"  # null where none did, which is no loss of a number
 
@@ -44,7 +44,7 @@ class FitResult(RunResult):
         head = f"{self.task}, {self.model}, {seeds}: {self.epochs:,} epochs" + (f" ({self.note})" if self.note else "")
         lines = [head]
         if self.test and len(self.seeds) > 1:
-            many = "interquartile mean [95 % bootstrap interval], of three and fewer " * (len(self.seeds) > FEW)
+            many = "interquartile mean [95 % bootstrap interval], of three and fewer " * (len(self.seeds) > FEW_SEEDS)
             lines.append(f"  over seeds: {many}mean (each)")
         rows: dict[str, str] = {}
         for name, values in self.test.items():
@@ -103,7 +103,7 @@ def _over_seeds(values: list[float | None]) -> str:
     centre = f"{float(iqm(kept)):.3g}"
     if len(kept) == 1:
         return centre + lost
-    if len(kept) <= FEW:
+    if len(kept) <= FEW_SEEDS:
         return f"{centre} ({', '.join(f'{value:.3g}' for value in kept)}){lost}"
     low, high = bootstrap_interval(kept)
     return f"{centre} [{float(low):.3g}, {float(high):.3g}]{lost}"

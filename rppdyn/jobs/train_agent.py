@@ -641,7 +641,7 @@ def _bar(seeds: Seeds, initial: int, enabled: bool, position: int = 0) -> Progre
 
 # -- what is said of a run ---------------------------------------------------------------------------------------------
 
-MUCH = 100
+NARROW_PRIOR_RATIO = 100
 """How many times as large as the free pathway's share of the prior is what a certificate leaves to it, where that is said."""
 
 _STRICT = (
@@ -706,7 +706,7 @@ def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: A
     if certificate is not None:
         write_json(folder.path / "certificate.json", certificate.to_dict())
         found = share_of(certificate)
-        if narrow < min(NARROW_SHARE, found.share / MUCH):
+        if narrow < min(NARROW_SHARE, found.share / NARROW_PRIOR_RATIO):
             reason = f"the symmetry of {spec.env_id} is {found.note}, and {_STRICT.format(100 * narrow)}"
     elif spec.symmetries and all(s.verdict in VERDICTS for s in spec.symmetries):
         broken = [s.name for s in spec.symmetries if s.verdict == "broken"]

@@ -22,12 +22,12 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatt
 from numpy.typing import ArrayLike, NDArray
 
 from rppdyn.runs.files import replacing
-from rppdyn.runs.statistics import FEW, bootstrap_interval, iqm
+from rppdyn.runs.statistics import FEW_SEEDS, bootstrap_interval, iqm
 
 if TYPE_CHECKING:
     from rppdyn.runs.table import RunGroup
 
-SMALLEST = 1e-17  # what a logarithmic axis reaches down to; rounding is above it
+LOG_AXIS_FLOOR = 1e-17  # what a logarithmic axis reaches down to; rounding is above it
 ROUNDING = 1e-10
 """Curves that never pass it are named beside others, which their line would flatten; bars below it are of exact functions."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
@@ -171,13 +171,13 @@ def draw_several(
 ) -> None:
     """Draw the interquartile mean of some curves, with its 95 % bootstrap interval as a band.
 
-    Of `FEW` or fewer, and with `each`, every one is there as a thin line, and of so few there is no band. On a logarithmic axis
-    what is zero is not drawn.
+    With `each`, and for at most `FEW_SEEDS` curves, every curve is a thin line; so few have no band. A logarithmic axis leaves
+    zeros out.
     """
     if not values.size:
         return
     show = on_log_axis if log else np.asarray
-    marker, is_few = "." if len(x) < 3 else "", len(values) <= FEW
+    marker, is_few = "." if len(x) < 3 else "", len(values) <= FEW_SEEDS
     if len(values) > 1 and (each or is_few):
         axes.plot(x, show(values).T, style, marker=marker, color=colour, lw=0.6, alpha=0.45)
     axes.plot(x, show(iqm(values)), style, marker=marker, color=colour, lw=2.2 if each else 1.6, label=label)
@@ -189,7 +189,9 @@ def draw_several(
 
 def over_seeds(counts: Sequence[int]) -> list[str]:
     """Say what a curve is of so many seeds: an interquartile mean with an interval, or a mean with each."""
-    many, few = ([count for count in counts if count > 1 and (count <= FEW) == is_few] for is_few in (False, True))
+    many, few = (
+        [count for count in counts if count > 1 and (count <= FEW_SEEDS) == is_few] for is_few in (False, True)
+    )
     kinds = [(many, "interquartile mean and 95 % bootstrap interval over"), (few, "mean (thick) and each (thin) of")]
     return [f"{kind} {' or '.join(map(str, some))} seeds" for some, kind in kinds if some]
 
@@ -231,9 +233,9 @@ def paint_bars(
         intervals: ends of the intervals of each series.
         each: the numbers that a bar is the mean of, for each name of a series.
     """
-    values = [max(value, SMALLEST) for several in series.values() for value in several if np.isfinite(value)]
+    values = [max(value, LOG_AXIS_FLOOR) for several in series.values() for value in several if np.isfinite(value)]
     log = log if log is not None else bool(values) and (max(values) < ROUNDING or max(values) / min(values) > 30)
-    show = (lambda numbers: np.maximum(numbers, SMALLEST)) if log else np.asarray
+    show = (lambda numbers: np.maximum(numbers, LOG_AXIS_FLOOR)) if log else np.asarray
     height = 0.8 / max(1, len(series))
     for k, (name, several) in enumerate(series.items()):
         bars, colour = show(several), COLOURS[k % len(COLOURS)]
@@ -294,9 +296,9 @@ def _shorten(name: str) -> str:
 
 
 def on_log_axis(values: ArrayLike) -> NDArray[np.float64]:
-    """Values as a logarithmic axis shows them: nothing (nan) for a zero, and none below `SMALLEST`."""
+    """Values as a logarithmic axis shows them: nothing (nan) for a zero, and none below `LOG_AXIS_FLOOR`."""
     values = np.asarray(values, dtype=float)
-    return np.where(values > 0, np.maximum(values, SMALLEST), np.nan)
+    return np.where(values > 0, np.maximum(values, LOG_AXIS_FLOOR), np.nan)
 
 
 def label_decades(axis: Axis) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 MAX_RESAMPLED_VALUES = 2**24  # values held at once while resampling
-FEW = 3
+FEW_SEEDS = 3
 """Seeds of which pictures and tables show each one, and no interval: resamples of so few say nothing of others."""
 
 

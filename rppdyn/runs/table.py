@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from rppdyn.runs.figures import COLOURS, looks_of
 from rppdyn.runs.folder import RunFolderError
-from rppdyn.runs.statistics import FEW, bootstrap_interval, iqm
+from rppdyn.runs.statistics import FEW_SEEDS, bootstrap_interval, iqm
 
-FINAL = "final/"
+AT_END = "final/"
 """Prefix of the measures of a finished fit, whose one step is the last epoch."""
-ALONG = "along/"
+AT_STEPS = "along/"
 """Prefix of what is measured along the rollouts of a finished fit, over the times of these."""
-FILE = "file"
+AGENT_FILE = "file"
 """Verb of an agent that comes from a file: it has one step, and no training behind it."""
 
 
@@ -93,8 +93,8 @@ class Measure:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % bootstrap interval over runs; None of `FEW` or fewer."""
-        if len(self.each) <= FEW:
+        """The 95 % bootstrap interval over runs; None of `FEW_SEEDS` or fewer."""
+        if len(self.each) <= FEW_SEEDS:
             return None
         lower, upper = bootstrap_interval(self.each)
         return float(lower), float(upper)
@@ -135,7 +135,7 @@ class RunGroup:
     def curve(self, metric: str) -> Curve | None:
         """A metric at the steps where all runs have a number; runs that diverged are left out. None without such steps."""
         runs = [run.values[metric] for run in self.runs if run.has(metric)]
-        complete = len(runs) + self.lost(metric) == len(self.runs) or metric.startswith((FINAL, ALONG))
+        complete = len(runs) + self.lost(metric) == len(self.runs) or metric.startswith((AT_END, AT_STEPS))
         if not runs or not complete:
             return None
         steps = sorted(set.intersection(*({s for s, value in run.items() if isfinite(value)} for run in runs)))
@@ -147,7 +147,7 @@ class RunGroup:
 
     def final(self, metric: str) -> Measure | None:
         """A measure of the finished models, else the last value of training; None without either."""
-        for name in (FINAL + metric, metric):
+        for name in (AT_END + metric, metric):
             curve, lost = self.curve(name), self.lost(name)
             if curve is not None:
                 return Measure(curve.each[:, -1].tolist(), lost, float(curve.steps[-1]))
@@ -268,7 +268,7 @@ def group_runs(
     for several in members.values():
         paths: dict[int, Path] = {}
         for run in several:
-            if run.verb != FILE and (other := paths.setdefault(run.seed, run.path)) != run.path:
+            if run.verb != AGENT_FILE and (other := paths.setdefault(run.seed, run.path)) != run.path:
                 raise RunFolderError(
                     f"{other} and {run.path} both have seed {run.seed} of one configuration: name one of them"
                 )

@@ -24,7 +24,7 @@ from rppdyn.runs.files import require_memory
 SUFFIXES = (".csv", ".npz", ".h5", ".hdf5", ".parquet")
 DELIMITERS = ",;\t"
 INSTALL = "pip install 'rppdyn[minari]'"
-SHOWN = 12
+MAX_LISTED_NAMES = 12
 """Names in a message."""
 CSV_BYTES = 20
 """Bytes of memory for one of a table of text, while it is read."""
@@ -360,7 +360,7 @@ def require_finite(name: str, values: NDArray, names: Sequence[str], rows: NDArr
 
 
 def listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    return ", ".join(names[:MAX_LISTED_NAMES]) + (", ..." if len(names) > MAX_LISTED_NAMES else "")
 
 
 # -- Minari -----------------------------------------------------------------------------------------------------------

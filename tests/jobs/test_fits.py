@@ -57,7 +57,7 @@ def test_what_takes_long_beside_training_shows_how_far_it_is(tmp_path, monkeypat
         tmp_path, "model=mlp_hnn", "seeds=2", "optimiser.epochs=1", "task.train=10", "task.validation=5", "task.test=5"
     )
     for wait, stages in ((60.0, []), (0.0, ["data", "test rollouts"])):
-        monkeypatch.setattr(fit_dynamics, "BAR_AFTER", wait)
+        monkeypatch.setattr(fit_dynamics, "BAR_DELAY_SECONDS", wait)
         with torch.no_grad():
             fit_dynamics.Dynamics(config, progress=True).test()
         said = capsys.readouterr().err
@@ -230,7 +230,7 @@ def test_compiling_needs_a_compiler_and_gives_other_runs_their_folders(tmp_path,
 
 def test_long_fits_go_on_without_a_compiler_and_say_so(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(fit_dynamics, "PAYS", 4)
+    monkeypatch.setattr(fit_dynamics, "COMPILING_STEPS", 4)
     for epochs in (1, 2):  # of two steps each
         words = (
             "model=mlp_hnn",
@@ -250,7 +250,7 @@ from rppdyn.jobs import fit_dynamics
 from rppdyn.jobs.config import compose
 
 torch.compile = functools.partial(torch.compile, backend="aot_eager")
-fit_dynamics.PAYS = 4
+fit_dynamics.COMPILING_STEPS = 4
 found = {}
 for words in (["optimiser.epochs=1"], ["optimiser.epochs=2"], ["optimiser.epochs=2", "compile=false"]):
     common = [*sys.argv[1:], "model=mlp_hnn", "model.num_layers=1", "task.chunk=2", "dtype=float64", f"run_dir=run{len(found)}"]

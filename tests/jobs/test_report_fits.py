@@ -19,7 +19,7 @@ from rppdyn.jobs.report import read_groups
 from rppdyn.runs import RunFolder, RunFolderError, bootstrap_interval, iqm, paired_ratio
 from rppdyn.runs.figures import paint_curves
 from rppdyn.runs.files import write_json
-from rppdyn.runs.table import FINAL
+from rppdyn.runs.table import AT_END
 
 ERRORS = np.random.default_rng(0).uniform(0.1, 0.3, size=10)
 HORIZON = ["task.horizon=2"]
@@ -102,7 +102,7 @@ def shown(values):
 def test_members_of_several_folders_are_seeds_of_one_configuration(runs):
     groups = {group.label: group for group in read_groups(list(map(str, runs[:4])))}
     assert [run.seed for run in groups["rpp"].runs] == list(range(10)) and set(groups) == {"rpp", "mlp", "emlp"}
-    assert [run.last(FINAL + "test/error") for run in groups["rpp"].runs] == ERRORS.tolist()
+    assert [run.last(AT_END + "test/error") for run in groups["rpp"].runs] == ERRORS.tolist()
     curve = groups["rpp"].curve("test/error")
     assert curve.steps.tolist() == [0, 5, 10]  # epochs
     assert curve.centre == pytest.approx([float(iqm(ERRORS * scale)) for scale in (11, 6, 1)])

@@ -10,7 +10,7 @@ import pytest
 
 from rppdyn.runs import RunFolderError, bootstrap_interval, iqm
 from rppdyn.runs.figures import MODEL_COLOURS
-from rppdyn.runs.table import FINAL, Run, flatten, group_runs, split_subjects
+from rppdyn.runs.table import AT_END, Run, flatten, group_runs, split_subjects
 
 
 def make(seed=0, *, name="rpp", subject="Ant-v5", path=None, values=None, **settings):
@@ -87,7 +87,9 @@ def test_runs_that_diverged_are_left_out_and_counted():
 
 
 def test_measures_of_finished_models_come_before_those_of_training():
-    each = [make(seed, values={"error": {10: 1.0}} | ({FINAL + "error": {10: 2.0}} if seed else {})) for seed in (0, 1)]
+    each = [
+        make(seed, values={"error": {10: 1.0}} | ({AT_END + "error": {10: 2.0}} if seed else {})) for seed in (0, 1)
+    ]
     (group,) = group_runs(each)
     assert group.final("error").each == [2.0] and len(group.curve("error").each) == 2
 

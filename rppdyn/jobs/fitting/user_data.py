@@ -146,7 +146,7 @@ def like(given: Any, found: Tensor) -> Any:
 
 # -- `group=auto`: the symmetry of data, found before networks are given one -------------------------------------------
 
-LARGEST = 0.15
+MAX_DEFECT = 0.15
 """Relative defect of a symmetry that is found in a network; a whole family may be below more by chance."""
 POINTS = 500
 """Number of points at which a symmetry is looked for in a network."""
@@ -191,7 +191,7 @@ def in_function(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Flo
     Of invariants they are looked for in their gradients, which transform as the dual of inputs do: of the invariants themselves
     a defect is 0 or 1 (:func:`rppdyn.equivariance.discover`).
     """
-    largest = LARGEST
+    largest = MAX_DEFECT
     if not float(rep_out.lie_generators.abs().max()):
         largest = OF_GRADIENTS
         value, f = f, lambda x: torch.func.vmap(torch.func.jacrev(lambda one: value(one[None])[0]))(x).flatten(1)

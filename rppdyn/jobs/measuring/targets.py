@@ -297,7 +297,7 @@ def as_policy(call: Callable[[Tensor], Tensor]) -> Callable[[NDArray], NDArray]:
 
 # -- states and inputs -------------------------------------------------------------------------------------------------
 
-MOST = 2**28  # numbers in all inputs together, which are two gigabytes
+MAX_INPUT_NUMBERS = 2**28  # numbers in all inputs together, which are two gigabytes
 
 
 def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) -> tuple[NDArray, NDArray | None, str]:
@@ -348,7 +348,7 @@ def inputs_of(config: EquivarianceConfig | DiscoverConfig, dim: int) -> tuple[ND
         ConfigError: neither is asked for, or the file does not hold such inputs.
     """
     source = config.states_from
-    if config.states * dim > MOST:
+    if config.states * dim > MAX_INPUT_NUMBERS:
         raise ConfigError(
             f"--states {config.states}: inputs of {dim} numbers each are too many; give fewer, or smaller ones"
         )
