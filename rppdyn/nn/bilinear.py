@@ -198,11 +198,11 @@ class Contraction:
     dim_out: int
     dim_in: int
 
-    @cached_property
+    @property
     def num_weights(self) -> int:
         return self.outs * self.maps * self.ins
 
-    @cached_property
+    @property
     def weights_first(self) -> bool:
         """Check whether contracting the weights with ``x_in`` before the maps costs fewer products than after them.
 
@@ -213,12 +213,12 @@ class Contraction:
         last = self.num_weights * self.dim_out + self.ins * self.maps * self.dim_in * self.dim_out
         return first <= last
 
-    @cached_property
+    @property
     def mixed(self) -> int:
         """The part that the weights are contracted with: of the input, or of the output's cotangent."""
         return self.into if self.weights_first else self.out
 
-    @cached_property
+    @property
     def other(self) -> int:
         return self.out if self.weights_first else self.into
 

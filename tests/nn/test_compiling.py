@@ -39,6 +39,25 @@ def test_many_functions_and_models_of_one_code_are_all_compiled(tmp_path):
     run_code(MANY, folder=tmp_path)
 
 
+PRODUCTS = """
+import torch
+from rppdyn.groups import O2eR3
+from rppdyn.nn import RPPEMLP
+from rppdyn.nn.compiling import compiled
+from rppdyn.reps import V
+
+x = torch.randn(5, 12, generator=torch.Generator().manual_seed(1))
+for bilinear in ("published", "channelwise", False):
+    net = RPPEMLP(4 * V, 4 * V, O2eR3(), hidden=64, num_layers=2, bilinear=bilinear, generator=torch.Generator().manual_seed(0))
+    whole = compiled(lambda x: net(x), fullgraph=True, dynamic=False, backend="eager")(x)
+    assert torch.allclose(whole, net(x), atol=1e-6), bilinear
+"""
+
+
+def test_products_are_traced_whole_before_they_were_ever_called(tmp_path):
+    run_code(PRODUCTS, folder=tmp_path)
+
+
 BROKEN = """
 import os
 import torch
