@@ -8,31 +8,24 @@ from pathlib import Path
 import pytest
 
 from rppdyn import __version__
-from rppdyn.cli import VERBS
+from rppdyn.cli import VERBS, main
 
 
-def test_help_and_version(fresh, tmp_path):
-    status, out, err = fresh("--help", cwd=tmp_path)
-    assert (status, err) == (0, "")
-    assert all(f"  {verb} " in out for verb in VERBS)
-    assert fresh("--version", cwd=tmp_path) == (0, f"rppdyn {__version__}\n", "")
+def said(capsys, *words):
+    with pytest.raises(SystemExit) as end:
+        main([*words])
+    out, err = capsys.readouterr()
+    assert (not end.value.code, err) == (True, "")
+    return out
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_verb(rppdyn, tmp_path, verb):
-    status, out, err = rppdyn(verb, "--help", cwd=tmp_path)
-    assert (status, err) == (0, "")
-    assert out.startswith(f"usage: rppdyn {verb}")
-
-
-def test_the_help_of_train_agent_lists_keys_and_choices(rppdyn, tmp_path):
-    _, out, _ = rppdyn("train-agent", "--help", cwd=tmp_path)
-    for text in (
-        "model=emlp | mlp | rpp | rpp_policy_only",
-        "agent.learning_rate=0.001",
-        "env.actuator_scale={}",
-        "experiment=demo",
-    ):
+def test_help_and_version(capsys):
+    assert all(f"  {verb} " in said(capsys, "--help") for verb in VERBS)
+    assert said(capsys, "--version") == f"rppdyn {__version__}\n"
+    for verb in VERBS:
+        assert said(capsys, verb, "--help").startswith(f"usage: rppdyn {verb}")
+    out = said(capsys, "train-agent", "--help")
+    for text in ("model=emlp | mlp | rpp", "agent.learning_rate=0.001", "env.actuator_scale={}", "experiment=demo"):
         assert text in out
 
 

@@ -18,7 +18,8 @@ from PIL import Image
 from rppdyn.cli import main
 
 CRAWLER = Path(__file__).parents[2] / "docs" / "examples" / "crawler.xml"
-FIT = ["positions=[x]", "velocities=[v]", "time=0.1", "model.hidden=4", "optimiser.epochs=1", "report=false"]
+FIT = ["positions=[x]", "velocities=[v]", "time=0.1", "model.hidden=4", "model.num_layers=1", "optimiser.epochs=1",
+       "optimiser.batch_size=1000", "report=false", "rollout.trajectories=1", "evaluation.states=4"]  # fmt: skip
 IMAGE = ["equivariance", "mine:net", "--image"]
 
 

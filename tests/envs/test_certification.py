@@ -42,7 +42,7 @@ def elements(spec, k: int = 0) -> Elements:
 
 @pytest.fixture(scope="module")
 def certificates():
-    return {env_id: certify(env_id, n_states=300) for env_id in FOUND}
+    return {env_id: certify(env_id, n_states=150) for env_id in FOUND}
 
 
 @every_env
@@ -239,7 +239,7 @@ def ant():
     return certify(
         gym.make("Ant-v5", **OPTIONS),
         ant_spec("left-right", "quarter turn", "published", "yaw"),
-        n_states=400,
+        n_states=200,
         n_resets=100,
     )
 

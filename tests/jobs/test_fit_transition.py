@@ -266,25 +266,6 @@ def test_rewards_that_the_symmetry_changes_are_not_learned_as_if_it_kept_them(tm
     assert not (tmp_path / "run").exists()
 
 
-def test_a_report_keeps_other_test_trajectories_apart(tmp_path):
-    runs = []
-    for words in (
-        ("task.length=50",),
-        ("task.length=30", "model=mlp"),
-        ("task.length=30", "task.chunk=5", "model=emlp"),
-    ):
-        runs.append(
-            fit_transition.run(
-                configured(tmp_path / str(len(runs)), "optimiser.epochs=1", "seeds=2", "task.train=100", *words)
-            ).run
-        )
-    assert main(["report", *runs, "--out", str(tmp_path / "page.html")]) == 0
-    page = (tmp_path / "page.html").read_text()
-    assert "length=50" in page and "length=30" in page
-    compared = set(re.findall('Ratios of errors on ([^<"]*)', page))
-    assert len(compared) == 1 and "length=30" in compared.pop()
-
-
 def test_members_that_diverge_have_no_number_and_the_run_ends(tmp_path):
     words = ("model=mlp", "optimiser.epochs=2", "optimiser.learning_rate=1e30", "seeds=2")
     result = fit_transition.run(configured(tmp_path / "wild", *words))

@@ -252,11 +252,11 @@ from rppdyn.jobs.config import compose
 torch.compile = functools.partial(torch.compile, backend="aot_eager")
 fit_dynamics.COMPILING_STEPS = 4
 found = {}
-for words in (["optimiser.epochs=1"], ["optimiser.epochs=2"], ["optimiser.epochs=2", "compile=false"]):
+for words in (["optimiser.epochs=2"], ["optimiser.epochs=2", "compile=false"]):
     common = [*sys.argv[1:], "model=mlp_hnn", "model.num_layers=1", "task.chunk=2", "dtype=float64", f"run_dir=run{len(found)}"]
     config = compose.composed("fit_dynamics", [*common, *words])
     found[len(words), config.optimiser.epochs] = fit_dynamics.run(config)
-assert [result.compiled for result in found.values()] == [False, True, False]
+assert [result.compiled for result in found.values()] == [True, False]
 one, other = (found[key].test["test/error"][0] for key in ((1, 2), (2, 2)))
 assert abs(one - other) < 1e-9 * other
 """

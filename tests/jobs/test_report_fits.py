@@ -196,6 +196,13 @@ def test_tasks_with_other_truths_are_apart(tmp_path):
         ("windy_pendulum k2=2.0", "rpp_hnn"),
     ]
     assert "Ratios of errors" not in written(made, tmp_path)
+    words = ("dataset=some/data-v0", "task.chunk=5")
+    lengths = [make_fit(tmp_path / f"l{k}", *words, f"task.length={k}", verb="fit_transition", errors=ERRORS[:2])
+               for k in (30, 50)]  # fmt: skip
+    assert [group.subject for group in read_groups([*map(str, lengths)])] == [
+        "some-data-v0 length=30",
+        "some-data-v0 length=50",
+    ]
     group = make_fit(tmp_path / "g", "task.group=SO(3)", errors=ERRORS[:2])
     assert [g.label for g in read_groups([str(make_fit(tmp_path / "o", errors=ERRORS[:2])), str(group)])] == [
         "rpp group=null",
