@@ -108,25 +108,3 @@ def test_an_interrupt_writes_a_checkpoint_and_says_how_to_go_on(start, rppdyn, u
     status, out, err = rppdyn("train-agent", "--resume", "run", cwd=tmp_path)
     assert status == 0, err
     assert_same_run(run, uninterrupted)
-
-
-def test_a_truncated_checkpoint_is_passed_over_and_two_are_refused(rppdyn, uninterrupted, tmp_path):
-    import shutil
-
-    run = shutil.copytree(uninterrupted, tmp_path / "run")
-    for name in ("result.json", "policy.pt", "model.zip"):
-        (run / name).unlink()
-    older, newest = sorted(run.glob("checkpoints/step-*/agent.pt"))
-    newest.write_bytes(newest.read_bytes()[:-100])
-    status, _, err = rppdyn("train-agent", "--resume", "run", cwd=tmp_path)
-    assert status == 0, err
-    assert f"{newest.relative_to(tmp_path)} is truncated" in err
-    assert_same_run(run, uninterrupted)
-
-    (run / "result.json").unlink()
-    for file in (older, newest):
-        file.write_bytes(file.read_bytes()[:100])
-    status, out, err = rppdyn("train-agent", "--resume", "run", cwd=tmp_path)
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert str(newest.relative_to(tmp_path)) in err
-    assert "delete the run's folder" in err

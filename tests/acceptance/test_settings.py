@@ -18,23 +18,8 @@ from rppdyn.jobs.config import command, compose
 from rppdyn.jobs.config.compose import SCHEMAS
 from rppdyn.settings import ConfigError, defaults, fields_of, keys_of, read, written
 
-POOL: tuple[Any, ...] = (
-    {"a": 1},
-    "nonsense",
-    -1,
-    0,
-    0.5,
-    -0.5,
-    True,
-    None,
-    2**64,
-    1e39,
-    float("nan"),
-    float("inf"),
-    [],
-    [-1],
-    "",
-)
+POOL: tuple[Any, ...] = ({"a": 1}, "nonsense", -1, 0, 0.5, -0.5, True, None, 2**64, 1e39, float("nan"), float("inf"),
+                         [], [-1], "")  # fmt: skip
 NEEDED = {"fit_transition": ["dataset=some/data-v0"], "fit_trajectories": ["task.data=own.csv", "task.state=[x]"],
           "bound_image": ["task=digit"]}  # fmt: skip
 FREE = {"task.generators"}

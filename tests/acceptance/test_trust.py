@@ -54,6 +54,17 @@ class Planted:
     def name(self, env_id: str) -> None:
         self.configure(lambda config: config["env"].update(id=env_id))
 
+    def plant(self, module: str | None, *paths: str, env: str = STOCK) -> None:
+        """Code in files, and a module that the run names its environment by."""
+        for path in paths:
+            self.write(path)
+        if module is not None:
+            self.name(f"{module}:{env}")
+
+    def append(self, text: str) -> None:
+        with (self.run / "config.yaml").open("a") as file:
+            file.write(text)
+
 
 @pytest.fixture
 def planted(small_run, tmp_path, monkeypatch):
@@ -67,105 +78,50 @@ def planted(small_run, tmp_path, monkeypatch):
 
 
 def in_the_folder(planted: Planted) -> None:
-    planted.write("dl/evil.py")
-    planted.name(f"dl.evil:{STOCK}")
+    planted.plant("dl.evil", "dl/evil.py")
 
 
-def beside_it(planted: Planted) -> None:
-    planted.write("evil.py")
-    planted.name(f"evil:{STOCK}")
+def evil(planted: Planted, **changes) -> None:
+    """A module that other keys of the configuration name."""
+    planted.plant(None, "evil.py")
+    planted.configure(lambda config: config.update(changes))
 
 
-def symbolic_link(planted: Planted) -> None:
-    planted.write("dl/notes.txt")
-    (planted.root / "evil.py").symlink_to("dl/notes.txt")
-    planted.name(f"evil:{STOCK}")
-
-
-def linked_run(planted: Planted) -> None:
-    in_the_folder(planted)
-    os.rename(planted.run, planted.root / "other")
-    planted.run.symlink_to("other")
-
-
-def package(planted: Planted) -> None:
-    planted.write("dl/evil/__init__.py")
-    planted.name(f"dl.evil:{STOCK}")
-
-
-def parent_package(planted: Planted) -> None:
-    """Looking for a module in a package imports the package."""
-    planted.write("dl/evil/__init__.py")
-    planted.write("dl/evil/harmless.py", "")
-    planted.name(f"dl.evil.harmless:{STOCK}")
-
-
-def unknown_environment(planted: Planted) -> None:
-    planted.write("evil.py")
-    planted.name("evil:Absent-v0")
-
-
-NAMED = [in_the_folder, beside_it, symbolic_link, linked_run, package, parent_package, unknown_environment]
+NAMED = {
+    "in the folder": in_the_folder,
+    "beside it": lambda p: p.plant("evil", "evil.py"),
+    "symbolic link": lambda p: (p.plant("evil", "dl/notes.txt"), (p.root / "evil.py").symlink_to("dl/notes.txt")),
+    "linked run": lambda p: (in_the_folder(p), os.rename(p.run, p.root / "other"), p.run.symlink_to("other")),
+    "package": lambda p: p.plant("dl.evil", "dl/evil/__init__.py"),
+    # looking for a module in a package imports the package
+    "parent package": lambda p: (
+        p.plant("dl.evil.harmless", "dl/evil/__init__.py"),
+        p.write("dl/evil/harmless.py", ""),
+    ),
+    "unknown environment": lambda p: p.plant("evil", "evil.py", env="Absent-v0"),
+}
 """Ways in which a run names a module that --trust imports."""
 
-
-def relative(planted: Planted) -> None:
-    planted.write("dl/evil.py")
-    planted.name(f".evil:{STOCK}")
-
-
-def two_colons(planted: Planted) -> None:
-    planted.write("evil.py")
-    planted.name(f"evil:evil:{STOCK}")
-
-
-def hydra_target(planted: Planted) -> None:
-    planted.write("evil.py")
-    planted.configure(lambda config: config.update(hydra={"_target_": "evil.run"}))
-
-
-def env_target(planted: Planted) -> None:
-    planted.write("evil.py")
-    planted.configure(lambda config: config["env"].update(_target_="evil.Env"))
-
-
-def option_target(planted: Planted) -> None:
-    planted.write("evil.py")
-    planted.configure(lambda config: config["env"]["kwargs"].update(_target_="evil.Env"))
-
-
-def launcher(planted: Planted) -> None:
-    planted.write("evil.py")
-    planted.configure(lambda config: config.update({"hydra": {"launcher": {"_target_": "evil.Launcher"}}}))
-
-
-def defaults(planted: Planted) -> None:
-    planted.write("evil.py")
-    planted.configure(lambda config: config.update(defaults=["evil"], callbacks=["evil:Callback"]))
-
-
-def python_tag(planted: Planted) -> None:
-    planted.write("evil.py")
-    with (planted.run / "config.yaml").open("a") as file:
-        file.write("device: !!python/name:evil.device\n")
-
-
-def option_of_ours(planted: Planted) -> None:
-    """An option that is called as what says that a file alone names the environment."""
-    planted.write("evil.py")
-    planted.name(f"evil:{STOCK}")
-    planted.configure(lambda config: config["env"]["kwargs"].update(named_by=None))
-
-
-def second_configuration(planted: Planted) -> None:
-    """The stored configuration says that it is trusted."""
-    planted.write("evil.py")
-    planted.name(f"evil:{STOCK}")
-    planted.configure(lambda config: config.update(trust=True))
-
-
-NEVER = [relative, two_colons, hydra_target, env_target, option_target, launcher, defaults, python_tag, option_of_ours,
-         second_configuration]  # fmt: skip
+NEVER = {
+    "relative": lambda p: p.plant(".evil", "dl/evil.py"),
+    "two colons": lambda p: p.plant("evil:evil", "evil.py"),
+    "target of Hydra": lambda p: evil(p, hydra={"_target_": "evil.run"}),
+    "launcher": lambda p: evil(p, hydra={"launcher": {"_target_": "evil.Launcher"}}),
+    "defaults": lambda p: evil(p, defaults=["evil"], callbacks=["evil:Callback"]),
+    "target of the environment": lambda p: (evil(p), p.configure(lambda c: c["env"].update(_target_="evil.Env"))),
+    "target of an option": lambda p: (evil(p), p.configure(lambda c: c["env"]["kwargs"].update(_target_="evil.Env"))),
+    "Python tag": lambda p: (
+        evil(p),
+        p.append("device: !!python/name:evil.device\n"),
+    ),
+    # an option that is called as what says that a file alone names the environment
+    "option of ours": lambda p: (
+        p.plant("evil", "evil.py"),
+        p.configure(lambda c: c["env"]["kwargs"].update(named_by=None)),
+    ),
+    # the stored configuration says that it is trusted
+    "trusts itself": lambda p: (p.plant("evil", "evil.py"), p.configure(lambda c: c.update(trust=True))),
+}
 """Ways that are refused as they are, by keys that are none or names that are malformed."""
 
 VERBS = {
@@ -178,9 +134,9 @@ VERBS = {
 }
 
 
-@pytest.mark.parametrize("way", [*NAMED, *NEVER])
+@pytest.mark.parametrize("way", NAMED | NEVER)
 def test_a_run_runs_nothing(planted, way, capfd):
-    way(planted)
+    (NAMED | NEVER)[way](planted)
     status = main(VERBS["evaluate-agent"])
     err = capfd.readouterr().err
     assert not planted.marker.exists()
@@ -192,10 +148,10 @@ def test_a_run_runs_nothing(planted, way, capfd):
 
 @pytest.mark.parametrize("way", NAMED)
 def test_trust_runs_what_a_run_names(planted, way, capfd):
-    way(planted)
+    NAMED[way](planted)
     status = main([*VERBS["evaluate-agent"], "--trust"])
     assert planted.marker.exists()
-    assert status == (2 if way is unknown_environment else 0), capfd.readouterr().err
+    assert status == (2 if way == "unknown environment" else 0), capfd.readouterr().err
 
 
 @pytest.mark.parametrize("verb", VERBS)

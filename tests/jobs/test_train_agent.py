@@ -444,11 +444,8 @@ def test_a_chain_of_groups_is_trained_learned_and_built_again(tmp_path):
     ((*CHAIN, "model.widen=100"), "model.widen=100 with model.groups"),
     ((*CHAIN, "model.free_variance=certified"), "model.free_variance=certified with model.groups"),
     ((*CHAIN, "model.critic_free_variance=1"), "model.critic_free_variance=1.0 with groups"),
-    (CHAIN[:3], "model.variances=null: give both"),
-    ((*CHAIN[:3], "model.variances=[0,0,0]"), "leaves no pathway"),
     ((*WINDY, 'model.groups=["left-right","DkeR3(4)"]', CHAIN[3]), "begins with left-right"),
     ((*WINDY, 'model.groups=["DkeR3(4)","O(2)"]', CHAIN[3]), "O(2) is given by 2 x 2 matrices and DkeR3(4) by 3 x 3"),
-    ((*WINDY, 'model.groups=["DkeR3(4)","SO(3)"]', CHAIN[3]), "SO(3) is no subgroup of DkeR3(4)"),
 ])  # fmt: skip
 def test_what_is_no_chain_is_refused_in_one_line_before_there_is_a_folder(tmp_path, words, parts):
     with pytest.raises(ValueError, match=re.escape(parts)) as caught:
