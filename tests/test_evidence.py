@@ -75,7 +75,9 @@ def claim(ours, others, **changes):
         ([0.5] * 9 + [0.6], {"control": [1.0] * 10}, {}, "decided"),
         ([0.5] * 9 + [0.6], {"mlp": [1.0] * 10}, {}, "suggestive"),  # without the control nothing is decided
         ([0.5] * 9 + [0.6], {"mlp": [1.0] * 10}, {"control": "mlp"}, "decided"),
-        ([0.5, 0.6, 0.5], {"control": [1.0] * 3}, {}, "suggestive"),
+        ([0.5, 0.6, 0.5], {"control": [1.0] * 3}, {}, "open"),  # too few for a test
+        ([0.5, 0.6, 0.5, 0.6, 0.5], {"control": [1.0] * 5}, {}, "suggestive"),
+        ([0.5] * 6 + [1.6] * 4, {"control": [1.0] * 10}, {}, "open"),
         ([1.5] * 9 + [1.6], {"control": [1.0] * 10}, {}, "contradicted"),
         ([1.5] * 4 + [1.6], {"mlp": [1.0] * 5}, {}, "contradicted"),  # from five on, by whichever arm
         ([0.99, 0.98, 0.99], {"control": [1.0] * 3}, {}, "open"),  # less than 2 % suggests nothing
@@ -104,6 +106,45 @@ def test_returns_are_decided_by_ranks(tmp_path, monkeypatch):
     (decided,) = EVIDENCE["recompute"]([one])
     assert decided["verdict"] == "decided" and decided["measured"]["ratio"] < 0.3
     assert EVIDENCE["holm"]([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+
+
+def test_returns_below_zero_are_returns(tmp_path, monkeypatch):
+    monkeypatch.setitem(EVIDENCE["values_of"].__globals__, "HERE", tmp_path)
+    better, worse = [-float(i) for i in range(1, 11)], [-float(i) for i in range(20, 30)]
+    for ours, other, verdict in ((better, worse, "decided"), (worse, better, "contradicted")):
+        rows, one = claim(ours, {"control": other}, better="higher", statistic="ratio")
+        (tmp_path / "raw.json").write_text(json.dumps(rows))
+        assert EVIDENCE["recompute"]([one])[0]["verdict"] == verdict
+
+
+def test_many_claims_are_corrected_errors_and_returns_apart(tmp_path, monkeypatch):
+    monkeypatch.setitem(EVIDENCE["values_of"].__globals__, "HERE", tmp_path)
+    rows, one = claim([0.7, 1.1, 0.8, 0.9, 0.7, 0.8, 1.0, 0.9, 0.8, 0.9], {"control": [1.0] * 10})
+    (tmp_path / "raw.json").write_text(json.dumps(rows))
+    alone, *many = (EVIDENCE["recompute"]([one] * n)[0] for n in (1, 200))
+    assert alone["verdict"] == "decided" and [m["verdict"] for m in many] == ["suggestive"]
+
+
+def test_rules_follow_from_kinds():
+    for claim in CLAIMS:
+        one = claim.get("measured")
+        if one is None:
+            assert claim["verdict"] == "open"
+            continue
+        assert ("p" in one) == (one["seeds"] >= 5), claim["id"]
+        means = one["means"]
+        is_return = "final" in one or any(mean < 0 for mean in means.values())
+        assert not is_return or (claim["better"], claim["statistic"]) == ("higher", "ratio"), claim["id"]
+        best = max if claim["better"] == "higher" else min
+        assert one["best"] == best(claim["against"], key=means.get), claim["id"]
+        if claim["relation"] == "ahead" and one["ratio"] < 1:  # below 1 is better, of returns below zero, too
+            ours, other = means[claim["arm"]], means[one["best"]]
+            assert (ours > other) if claim["better"] == "higher" else (ours < other) or claim["statistic"] == "paired"
+        if claim["verdict"] == "decided":
+            assert one["seeds"] >= 10 and one["p"] < 0.05
+            assert claim["relation"] != "ahead" or claim.get("control", "control") in claim["against"], claim["id"]
+        if claim["verdict"] == "suggestive":
+            assert one["p"] < 0.1
 
 
 def test_an_arm_that_is_not_there_is_named(tmp_path, monkeypatch):
