@@ -26,7 +26,7 @@ CHECKED = ["rppdyn.groups", "rppdyn.reps", "rppdyn.basis", "rppdyn.nn", "rppdyn.
 SHAPE = re.compile(r"\b(Bool|Complex|Float|Inexact|Int|Shaped)\[|\bImages\b")  # Images: a name for one of these
 
 
-MAX_CHECKS = 50
+MAX_CHECKS = 20
 """Calls of one function that are checked in one test: a trajectory takes thousands of the same shapes."""
 
 

@@ -19,6 +19,7 @@ import torch
 import rppdyn
 from rppdyn import cli
 from rppdyn.cli import Parser
+from rppdyn.envs import certify
 from rppdyn.jobs.config import compose
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,6 +60,8 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
     An exception or a warning in any of them fails it; values in comments are not compared.
     """
     beside_the_examples(tmp_path, monkeypatch)
+    for option, few in (("n_states", 60), ("n_resets", 100)):
+        monkeypatch.setitem(certify.__kwdefaults__, option, few)
     namespace = {"__name__": "__main__"}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -341,6 +341,8 @@ def test_a_certified_variance_is_written_once_and_neither_resuming_nor_evaluatin
 
 def test_an_exact_certificate_makes_a_strict_network_and_says_so(tmp_path, caplog, monkeypatch):
     monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setitem(certify.__kwdefaults__, "n_states", 60)
+    monkeypatch.setitem(certify.__kwdefaults__, "n_resets", 100)
     words = [*WORDS, "env=Swimmer-v5", "env.kwargs.max_episode_steps=50", "model.free_variance=certified",
              f"run_dir={tmp_path / 'run'}", "total_steps=25"]  # fmt: skip
     result = train_agent.run(compose.composed("train_agent", words))
