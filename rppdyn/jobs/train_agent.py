@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -212,31 +212,22 @@ def load_callbacks(
     return [_callback(name, load(name)) for name in names]
 
 
-class _Called(BaseCallback):
-    """Calls a function of (locals, globals) at each step; False ends the training, as in stable-baselines3, nothing doesn't."""
-
-    def __init__(self, function: Callable[[dict[str, Any], dict[str, Any]], bool | None]) -> None:
-        super().__init__()
-        self._function = function
-
-    def _on_step(self) -> bool:
-        return self._function(self.locals, self.globals) is not False
-
-
-def _callback(name: str, found: Callable) -> BaseCallback:
-    what = "give a class derived from stable_baselines3's BaseCallback, or a function of (locals, globals)"
-    if not inspect.isclass(found):
-        return _Called(found)
-    if not issubclass(found, BaseCallback):
-        raise ConfigError(f"callbacks={name}: the class {found.__name__} is no callback; {what}")
-    needed = [p.name for p in list(inspect.signature(found).parameters.values())
-              if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]  # fmt: skip
+def _callback(name: str, kind: Callable) -> BaseCallback:
+    if not inspect.isclass(kind):  # False ends the training, as in stable-baselines3; None doesn't
+        return ConvertCallback(lambda local, names: kind(local, names) is not False)
+    if not issubclass(kind, BaseCallback):
+        raise ConfigError(
+            f"callbacks={name}: the class {kind.__name__} is no callback; give a class derived from stable_baselines3's "
+            "BaseCallback, or a function of (locals, globals)"
+        )
+    parameters = inspect.signature(kind).parameters.values()
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if needed:
         raise ConfigError(
-            f"callbacks={name}: {found.__name__} needs {', '.join(needed)}, and is made without arguments; give them "
+            f"callbacks={name}: {kind.__name__} needs {', '.join(needed)}, and is made without arguments; give them "
             "defaults, or name a class of yours that gives them"
         )
-    return found()
+    return kind()
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

@@ -371,7 +371,10 @@ class RunFolder:
             RunFolderError: the file can't be read.
         """
         try:
-            content = yaml.load(self.config_file.read_text(encoding="utf-8"), Loader=_yaml_loader())
+            text = self.config_file.read_text(encoding="utf-8")
+            content = yaml.load(text, Loader=_yaml_loader())
+            if "${" in text:
+                OmegaConf.create(content)  # refuses an interpolation that is not closed
         except Exception as error:  # whatever the readers of YAML raise
             raise RunFolderError(
                 f"{self.config_file} can't be read: {reason(error)}; put it back, or delete the folder to start again"
