@@ -415,7 +415,7 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         atoms: least value, largest value and number of the values that critics give probabilities to; None for critics that
             give one value.
         use_sde: accepted because stable-baselines3 passes it; must be False.
-        **networks: fields of `NetworkOptions` (model, hidden, num_layers, variances); or `net_arch` and `activation_fn` as
+        **networks: fields of `rppdyn.agents.policy.NetworkOptions`; or `net_arch` and `activation_fn` as
             stable-baselines3's policies have them, in the place of `hidden` and of the activation in `network_kwargs`: [64, 64]
             or dict(pi=[64, 64], qf=[128, 128]), and a class of `torch.nn`. `RPPSAC` takes free_variance="certified", too,
             and keeps the number that the environment's certificate makes of it.

@@ -87,6 +87,7 @@ def tensor_rank(rep: Rep) -> int:
     return max((len(part.factors) for part, _ in rep.blocks() if not part.is_trivial), default=0)
 
 
+@lru_cache(maxsize=256)
 def missing_types(rep: Rep, max_rank: int) -> tuple[Rep, ...]:
     """The irreducible types of ``rep`` that tensors up to a rank lack, such as the sign of a torque that a reflection turns.
 

@@ -41,7 +41,7 @@ def built(kind=RPPSAC, env=PENDULUM, model="rpp", *, seed=0, policy_kwargs=(), *
 
 
 def legs(*names) -> dict:
-    return dict(env=Legged, spec=legged_spec(*names))
+    return dict(env=Legged, spec=legged_spec(*names), policy_kwargs=dict(num_layers=1))
 
 
 def windy(symmetry: str) -> dict:
@@ -128,7 +128,7 @@ def chain(env=WINDY) -> dict:
 
 CONTINUED: dict[str, Callable[[], dict]] = {
     "in the middle of a rollout": lambda: dict(train_freq=3, gradient_steps=2),
-    "mirrored": lambda: dict(env=WINDY, augment=True, mirror_loss=1.0),
+    "mirrored": lambda: dict(env=WINDY, augment=True, mirror_loss=1.0, policy_kwargs=dict(num_layers=1)),
     "noise, n-step returns": lambda: dict(n_steps=3, action_noise=NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))),
     "a fixed temperature": lambda: dict(ent_coef=0.3),
     "learned variances": lambda: dict(callback=lambda: LearnVariances(every=12, data=32)),
@@ -185,7 +185,7 @@ def test_normalised_agents_trained_at_once_are_each_as_alone(options):
 SAVED: dict[str, Callable[[], dict]] = {
     "walker": lambda: dict(env=WALKER),
     "legs": lambda: legs("quarter turn", "left-right", "yaw"),
-    "torques that turn": lambda: dict(env=WINDY, model="emlp"),
+    "torques that turn": lambda: dict(env=WINDY, model="emlp", policy_kwargs=dict(num_layers=1)),
     "chain": chain,
     "learned": lambda: dict(env=WALKER, callback=lambda: LearnVariances(every=12, data=32)),
     "net_arch": lambda: dict(policy_kwargs=dict(net_arch=dict(pi=[12, 8], qf=[16]), activation_fn=torch.nn.ReLU)),
