@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import gymnasium as gym
 import torch
 from gymnasium import spaces
 from stable_baselines3 import PPO
@@ -26,7 +27,7 @@ from rppdyn.agents.networks import SymmetricFeatures, in_precision, new_generato
 from rppdyn.agents.policy import OUTPUT_SCALE, SymmetricPolicy
 from rppdyn.agents.sac import RPPSAC
 from rppdyn.envs import SymmetrySpec
-from rppdyn.envs.wrappers import refuse_vector_env
+from rppdyn.envs.wrappers import flattened, refuse_vector_env
 from rppdyn.errors import DivergedError
 from rppdyn.nn import RPPEMLP, RelaxedLinear
 from rppdyn.priors import negative_log_prior
@@ -246,6 +247,7 @@ class RelaxedPPO(SymmetricAgent, PPO):
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         refuse_vector_env(env)
+        env = flattened(env) if isinstance(env, gym.Env) else env
         return PPO._wrap_env(env, verbose, monitor_wrapper)
 
     def train(self) -> None:

@@ -377,8 +377,11 @@ def test_observations_that_are_no_vectors_are_refused_with_a_spec_given_by_hand(
         observation_space, action_space = space, gym.spaces.Box(-1, 1, (1,))
 
     signs = dict(obs_permutation=[0, 1], obs_signs=[-1, -1], action_permutation=[0], action_signs=[-1])
+    own = dict(spec=mirror_spec("Reach-v0", **signs), policy_kwargs=dict(hidden=16))
     with refused(str(space)[:20], "gymnasium.wrappers.FlattenObservation"):
-        RPPSAC("RPPPolicy", Reach(), spec=mirror_spec("Reach-v0", **signs), policy_kwargs=dict(hidden=16))
+        RPPSAC("RPPPolicy", DummyVecEnv([Reach]), **own)
+    for kind in (RPPSAC, RelaxedPPO) if isinstance(space, gym.spaces.Dict) else ():  # one environment's is flattened
+        assert kind("RPPPolicy", Reach(), **own).observation_space.shape == (2,)
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "wrapped"])
