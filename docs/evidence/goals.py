@@ -70,7 +70,7 @@ def main() -> None:
         "steps": asked.steps,
         "seconds": round(time.process_time() - start),
     }
-    (HERE / "goals.json").write_text(json.dumps(about | {"success": curves}, indent=1) + "\n", encoding="utf-8")
+    (HERE / "goals.json").write_text(json.dumps(about | {"success": curves}) + "\n", encoding="utf-8")
     for model, found in curves.items():
         means = np.array(found).mean(1)
         print(f"{model}: mean over training {iqm(means):.2f}, at the end {iqm(np.array(found)[:, -1]):.2f}")
