@@ -106,12 +106,12 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent
             policy_kwargs=_networks(model) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas), eps=1e-5)),
         )
     networks = _networks(model) | _chain(model, spec) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas)))
-    kind, own = RPPSAC, {name: getattr(agent, name) for name in SAC_ONLY}
-    own["replay_buffer_class"] = HerReplayBuffer if own.pop("hindsight") else None
+    kind, options = RPPSAC, {name: getattr(agent, name) for name in SAC_ONLY}
+    options["replay_buffer_class"] = HerReplayBuffer if options.pop("hindsight") else None
     if agent.crossq is not None:
-        kind, own = RPPCrossQ, own | asdict(agent.crossq)
-        del own["tau"]
-        networks["normalisation"] = own.pop("normalisation")
+        kind, options = RPPCrossQ, options | asdict(agent.crossq)
+        del options["tau"]
+        networks["normalisation"] = options.pop("normalisation")
     built = kind(
         "RPPPolicy",
         env,
@@ -119,7 +119,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent
         learning_rate=learning_rate,
         batch_size=agent.batch_size,
         gamma=agent.gamma,
-        **own,
+        **options,
         max_gradient_norm=agent.max_gradient_norm,
         seed=config.seed,
         device=device,
@@ -193,18 +193,20 @@ def certify_variance(model: Any, folder: RunFolder, env: Any, spec: SymmetrySpec
     if model.certified_variance is not None:
         return
     try:
-        found = certified_share(env, spec, reward=reward)
-        model.certified_variance = free_variance(found.share, model.equivariant_variance, inputs)
+        certified = certified_share(env, spec, reward=reward)
+        model.certified_variance = free_variance(certified.share, model.equivariant_variance, inputs)
     except ValueError as error:
         raise ConfigError(f"model.free_variance={CERTIFIED}: {error}") from error
     number = f"model.free_variance={CERTIFIED} is {model.certified_variance:.3g}"
-    if found.share == 0:
-        logger.warning("%s: %s is %s, networks are strict", number, spec.env_id, found.note)
-    elif found.verdict == "broken":
-        logger.warning("%s, wide: the symmetry of %s is %s; model=mlp does without it", number, spec.env_id, found.note)
+    if certified.share == 0:
+        logger.warning("%s: %s is %s, networks are strict", number, spec.env_id, certified.note)
+    elif certified.verdict == "broken":
+        logger.warning(
+            "%s, wide: the symmetry of %s is %s; model=mlp does without it", number, spec.env_id, certified.note
+        )
     else:
-        share = f"the prior allows the free pathway {100 * found.share:.2g} % of the squared weights"
-        logger.warning("%s: %s is %s, %s", number, spec.env_id, found.note, share)
+        share = f"the prior allows the free pathway {100 * certified.share:.2g} % of the squared weights"
+        logger.warning("%s: %s is %s, %s", number, spec.env_id, certified.note, share)
 
 
 # -- its files ---------------------------------------------------------------------------------------------------------
@@ -519,7 +521,7 @@ def exploring(agent: BaseAlgorithm | BasePolicy, seed: int) -> Iterator[Policy]:
     if isinstance(policy, TD3Policy):
         yield noisy(policy_of(policy), policy.action_space, seed)
         return
-    with _own_noise(policy, seed):
+    with _seeded_noise(policy, seed):
         yield lambda observations: policy.predict(observations, deterministic=False)[0]
 
 
@@ -542,19 +544,19 @@ def noisy(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
 
 
 @contextmanager
-def _own_noise(policy: BasePolicy, seed: int) -> Iterator[None]:
+def _seeded_noise(policy: BasePolicy, seed: int) -> Iterator[None]:
     """Begin a policy's noise, of its actor's generator or torch's global one, at a seed, and put it back on leaving."""
     actor: Any = getattr(policy, "actor", None)
-    kept = getattr(actor, "generator", None)
+    generator = getattr(actor, "generator", None)
     with kept_random_state():
         torch.manual_seed(seed)
-        if kept is not None:
+        if generator is not None:
             actor.generator = torch.Generator().manual_seed(seed)
         try:
             yield
         finally:
-            if kept is not None:
-                actor.generator = kept
+            if generator is not None:
+                actor.generator = generator
 
 
 def _joined(episodes: Sequence[Sequence[NDArray]]) -> NDArray[np.float64]:

@@ -209,8 +209,8 @@ def collect(config: CollectConfig, *, progress: bool = False) -> CollectResult:
     with torch_threads(None), _source(config) as source:
         assert source.env.spec is not None
         env_id = source.env.spec.id
-        own = f"rppdyn/{_plain(env_id)}/{_plain(source.short)}-v0"
-        dataset = own if config.name is None else config.name
+        usual = f"rppdyn/{_plain(env_id)}/{_plain(source.short)}-v0"
+        dataset = usual if config.name is None else config.name
         with Progress(source.steps, description=f"collect {env_id}", delay=1.0, enabled=progress) as bar:
             folder = write_episodes(
                 dataset,

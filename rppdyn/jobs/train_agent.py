@@ -696,9 +696,9 @@ def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: A
     narrow = max(map(prior_share, networks)) if agent.policy.model == "rpp" else 1.0
     if certificate is not None:
         write_json(folder.path / "certificate.json", certificate.to_dict())
-        found = share_of(certificate)
-        if narrow < min(NARROW_SHARE, found.share / NARROW_PRIOR_RATIO):
-            reason = f"the symmetry of {spec.env_id} is {found.note}, and {_STRICT.format(100 * narrow)}"
+        certified = share_of(certificate)
+        if narrow < min(NARROW_SHARE, certified.share / NARROW_PRIOR_RATIO):
+            reason = f"the symmetry of {spec.env_id} is {certified.note}, and {_STRICT.format(100 * narrow)}"
     elif spec.symmetries and all(s.verdict in VERDICTS for s in spec.symmetries):
         broken = [s.name for s in spec.symmetries if s.verdict == "broken"]
         reason = f"{spec.env_id}: the simulator refutes {', '.join(broken)}" if broken else ""
