@@ -35,7 +35,7 @@ JOBS = {
     "equivariance of a transition model": ("equivariance", "transition"),
 }  # fmt: skip
 FLOORS = (
-    ("errors",), ("groups", "reps", "runs"), ("basis",), ("nn", "priors", "compression", "equivariance"),
+    ("errors",), ("groups", "reps", "runs", "settings"), ("basis",), ("nn", "priors", "compression", "equivariance"),
     ("dynamics", "images", "tasks"), ("envs",), ("agents",), ("jobs",), ("cli",),
 )  # fmt: skip
 BEFORE = {
