@@ -95,6 +95,12 @@ def test_an_agent_trains_on_a_model_of_its_own():
     assert error < 0.3
 
 
-def test_every_example_is_run():
+def test_logs_of_a_puck_are_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "puck_log.py"), run_name="__main__")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demonstrations.hdf5", "puck.hdf5"]
+
+
+def test_every_example_is_run():  # `reach` in tests/agents/test_goals.py
     scripts = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert scripts == {*SAYS, "demo", "point", "crawler", "crawler_rsl_rl", "model_based"}
+    assert scripts == {*SAYS, "demo", "point", "crawler", "crawler_rsl_rl", "model_based", "puck_log", "reach"}
