@@ -89,9 +89,12 @@ def test_optuna_with_eight_trials(run, tmp_path):
 
 
 @needs("gymnasium_robotics")
-@pytest.mark.parametrize("name", ["PointMaze_UMaze-v3", "AntMaze_UMaze-v5"])
-def test_goal_environments(run, tmp_path, name):
-    out = run("train-agent", f"env=gymnasium_robotics:{name}", *GOAL, "run_dir=run", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("name", "hindsight"), [("PointMaze_UMaze-v3", False), ("PointMaze_UMaze-v3", True), ("AntMaze_UMaze-v5", False)]
+)
+def test_goal_environments(run, tmp_path, name, hindsight):
+    words = (f"env=gymnasium_robotics:{name}", *GOAL, f"agent.hindsight={str(hindsight).lower()}", "run_dir=run")
+    out = run("train-agent", *words, cwd=tmp_path)
     assert "300 of 300 steps" in out and "from the last checkpoint, with a fresh episode" in out
     assert '"achieved_goal[0]"' in (tmp_path / "run" / "spec.json").read_text()
 
