@@ -79,5 +79,22 @@ def compiled(function: Any, **options: Any) -> Any:
         function.__code__.replace(), function.__globals__, argdefs=function.__defaults__, closure=function.__closure__
     )
     copy.__kwdefaults__ = function.__kwdefaults__
+    _leave_what_is_written_in_place()
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores .* not enabled")  # it rounds more coarsely
     return torch.compile(copy, **options)
+
+
+@cache
+def _leave_what_is_written_in_place() -> None:
+    """Let torch 2.13 compile updates of several agents: it fails where it looks for a read that is none (its issue 196570)."""
+    from torch._inductor.loop_body import LoopBody
+
+    read = LoopBody.get_read_expr
+
+    def read_or_none(body: LoopBody, name: str) -> Any:
+        try:
+            return read(body, name)
+        except KeyError:
+            return None  # no contiguous read, so that the buffer is not made local
+
+    LoopBody.get_read_expr = read_or_none  # type: ignore[method-assign]

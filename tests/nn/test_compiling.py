@@ -58,6 +58,25 @@ def test_products_are_traced_whole_before_they_were_ever_called(tmp_path):
     run_code(PRODUCTS, folder=tmp_path)
 
 
+IN_PLACE = """
+import torch
+from rppdyn.nn.compiling import compiled
+
+def masked(x):
+    mask, i = -9 * torch.ones(8, 8), torch.arange(8)
+    mask[i[None], i[:, None]] = 0
+    return torch.softmax(x + mask, -1)
+
+x = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+assert torch.allclose(compiled(masked)(x), masked(x))
+"""
+
+
+def test_torch_compiles_what_is_written_in_place(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    run_code(IN_PLACE, folder=tmp_path)
+
+
 BROKEN = """
 import os
 import torch
