@@ -203,7 +203,7 @@ class SymmetricAgent(BaseAlgorithm):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
-        if tb_log_name in ("SAC", "PPO"):  # what stable-baselines3 calls every run
+        if tb_log_name in ("SAC", "PPO", "CrossQ"):  # what stable-baselines3 calls every run
             tb_log_name = f"{self.spec.env_id}-{self.policy.model}".replace("/", "-")
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         for name, (value, exclude) in self._pending_log.items():  # waited to be written when the agent was captured

@@ -89,6 +89,7 @@ class RPPSAC(SymmetricAgent, SAC):
             symmetry doesn't preserve, actions without bounds, `augment` with a symmetry that changes the reward, a negative
             temperature, a `matmul_precision` that is less accurate here, or updates that can't be compiled.
 
+    Adam's betas, the temperature's too, are (0.5, 0.999) unless `policy_kwargs=dict(optimizer_kwargs=dict(betas=...))`.
     Two departures from SAC's bookkeeping: `target_update_interval` counts all gradient steps, not those since the last
     rollout; and callbacks see a transition after it was stored, so that a checkpoint taken by one is consistent.
     """
@@ -183,14 +184,17 @@ class RPPSAC(SymmetricAgent, SAC):
     # -- gradient updates ---------------------------------------------------------------------------------------------
 
     def train(self, gradient_steps: int, batch_size: int = 64) -> None:
-        """Run gradient updates on batches from the replay buffer, and record their mean metrics."""
+        """Run gradient updates on batches from the replay buffer, and record their mean metrics.
+
+        `SACUpdate.train` leaves their sums in `_sums` and counts `_n_updates`; `train_many` calls it for all agents instead.
+        """
         self.own_update.train(gradient_steps, batch_size)
         self.record_updates(wait=False)
 
     def settings(self) -> SACSettings:
         """The numbers of the next update. Adam's are the actor's; `check_trainable` refuses other optimisers that differ."""
         group = self.actor.optimizer.param_groups[0]
-        move_targets = self._n_updates % self.target_update_interval == 0
+        move_targets = self._n_updates % self.target_update_interval == 0  # the first update does
         return SACSettings(
             learning_rate=group["lr"],
             betas=tuple(group["betas"]),

@@ -1,7 +1,8 @@
 """One gradient update of RPP-SAC, of one agent or of several at once.
 
 `RPPSAC.train` (`sac.py`) -> `SACUpdate.train` -> `SACUpdate.step` -> `FastUpdate.step` (`compiling.py`: compiled, captured, or
-plain) -> `SACUpdate.sample`, then `SACUpdate.update_`, the algorithm.
+plain) -> `SACUpdate.sample`, `SACUpdate.stacked`, then `SACUpdate.update_`, the algorithm. Actions in collection, likewise:
+`RPPSAC.collect_rollouts` -> `SACUpdate.act`, which draws the noise -> `FastUpdate.act` -> `SACUpdate.actions`.
 
 S agents are updated together, each as if it were alone. `SACUpdate.state` holds vectors that share their memory with the
 agents' networks and optimisers; n_pi and n_q are the numbers of parameters, K the number of critics of an agent:
@@ -13,7 +14,7 @@ agents' networks and optimisers; n_pi and n_q are the numbers of parameters, K t
 | `log_alpha` | (S, 1) | the logarithms of the temperatures |
 | `<name>.mean`, `<name>.square` | as `<name>` | Adam's moments of `actor`, `critic` and `log_alpha` |
 | `<name>.step` | (S, p) | Adam's step count, once per parameter tensor, all equal |
-| `<name>.precision`, `<name>.constant` | (N or 1, n), (N,) | negative log priors, v' diag(precision) v / 2 + constant |
+| `<name>.precision`, `<name>.constant` | (R or 1, n), (R,) | R networks' -log priors, v' diag(precision) v / 2 + constant |
 | `actor.running`, `critic.running` | (S, .), (S K, .) | running statistics of normalised networks, which CrossQ's are |
 
 Losses are functions of assembled weights (dense matrices that `Ensemble.assemble` makes of parameters), and gradients those of
@@ -52,7 +53,7 @@ Batch = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class SACSettings:
-    """The numbers of an update.
+    """The numbers of an update: first the `PER_AGENT` ones, in that order, then the `structure`.
 
     Attributes:
         learning_rate: Adam's, for actor, critics and temperature.
@@ -62,7 +63,7 @@ class SACSettings:
         target_entropy: in nats, for the learned temperature.
         learn_temperature: False keeps `log_alpha`.
         betas, epsilon: Adam's; betas are those of Finzi et al. 2021, appendix A.2.3.3.
-        max_gradient_norm: clips actor's and critics' gradients (all critics of an agent together); None does not.
+        max_gradient_norm: clips actor's and critics' gradients, priors included (an agent's critics together); None does not.
         mirror_loss: weight w of the mirror loss; 0 leaves it out.
     """
 
@@ -155,13 +156,25 @@ class SACUpdate:
 
     @torch.no_grad()
     def act(self, observations: Sequence[NDArray]) -> list[NDArray]:
-        """Actions of each agent at its own observations (n_envs, n), with exploration noise from its actor's generator."""
+        """Actions of each agent at observations (n_envs, n), in its environment's units, with its actor's exploration noise."""
         self.refresh()
         x = torch.from_numpy(np.stack(observations))
         noise = torch.stack([agent.actor.draw_noise(obs) for agent, obs in zip(self.agents, x, strict=True)])
         like = self.features[0].like
         scaled = self._fast.act(x.to(like.device, non_blocking=True), noise.to(like, non_blocking=True)).cpu().numpy()
         return [agent.policy.unscale_action(actions) for agent, actions in zip(self.agents, scaled, strict=True)]
+
+    def actions(
+        self, observations: Tensor, noise: Tensor, vectors: Tensor | None = None, running: Tensor | None = None
+    ) -> Tensor:
+        """Actions in [-1, 1], (S, B, m), at raw observations (S, B, n), sampled with standard normal noise (S, B, m).
+
+        Args:
+            vectors, running: the actors' parameters and running statistics; None for their own.
+        """
+        seen = [features(x) for features, x in zip(self.features, observations.unbind(), strict=True)]
+        output = self.actors.apply(torch.stack(seen), self.actors.assemble(vectors, running))
+        return sample_action(output, noise, self.blocks)
 
     def sample(self, batch_size: int) -> list[Batch]:
         """Draw a batch for each agent. Where that fails another's batch stands in, and the error is kept in `errors`.
@@ -179,6 +192,11 @@ class SACUpdate:
             raise self.errors[0]
         stand_in = next(iter(batches.values()))
         return [batches.get(i, stand_in) for i in range(len(self.agents))]
+
+    def stacked(self, batches: Sequence[Batch]) -> Batch:
+        """The batches of all agents as one, with features in the place of raw observations."""
+        each = [with_features(batch, features) for batch, features in zip(batches, self.features, strict=True)]
+        return {name: torch.stack([batch[name] for batch in each]) for name in each[0]}
 
     # -- the update ------------------------------------------------------------------------------------------------
 
@@ -203,7 +221,7 @@ class SACUpdate:
                 n-step returns only; and for the mirror loss `image_features` (S, B, n) of the states g s, and
                 `action_maps` (S, B, m, m).
             numbers: the `PER_AGENT` settings, (5, S, 1), in the state's dtype.
-            settings: the others.
+            settings: one agent's, of which only what is in `structure` is read; the rest, each agent's, is in `numbers`.
         Returns:
             Metrics, (S,) each: `actor_loss`, `critic_loss` (both without the prior and the mirror loss), `ent_coef`,
             `ent_coef_loss`, `actor_prior`, `critic_prior` (negative log priors over N, constants included), `entropy`, and
@@ -211,7 +229,8 @@ class SACUpdate:
         """
         rate, gamma, tau, noise_variance, _ = numbers.unbind()
         alpha = state["log_alpha"].exp()  # the temperature
-        with torch.enable_grad():  # uncompiled, the actor's loss is one of the same weights
+        # uncompiled, move_actors_ differentiates through these weights, which saves assembling them again
+        with torch.enable_grad():
             actors = self.actors.assemble(state["actor"])
         # y, by the targets
         following, log_prob = self.following(state, batch, actors)
@@ -229,7 +248,7 @@ class SACUpdate:
         metrics = {"critic_loss": losses, "critic_prior": penalty}
         # actor with its prior, and temperature
         metrics |= self.move_actors_(state, batch, numbers, settings, weights=actors)
-        # targets
+        # targets; tau is 0 where they stay (`RPPSAC.settings`)
         state["target"].lerp_(state["critic"], tau.repeat_interleave(self.critics.members // len(alpha), 0))
         return Metrics(tuple(metrics), torch.stack(list(metrics.values())))
 
@@ -336,23 +355,6 @@ class SACUpdate:
         """States and actions (S, B, .) for each of an agent's critics, (S K, B, n)."""
         x = torch.cat([features, actions], dim=-1)
         return x.unsqueeze(1).expand(-1, self.critics.members // len(x), -1, -1).flatten(0, 1)
-
-    def stacked(self, batches: Sequence[Batch]) -> Batch:
-        """The batches of all agents as one, with features in the place of raw observations."""
-        each = [with_features(batch, features) for batch, features in zip(batches, self.features, strict=True)]
-        return {name: torch.stack([batch[name] for batch in each]) for name in each[0]}
-
-    def actions(
-        self, observations: Tensor, noise: Tensor, vectors: Tensor | None = None, running: Tensor | None = None
-    ) -> Tensor:
-        """Actions in [-1, 1], (S, B, m), at raw observations (S, B, n), sampled with standard normal noise (S, B, m).
-
-        Args:
-            vectors, running: the actors' parameters and running statistics; None for their own.
-        """
-        seen = [features(x) for features, x in zip(self.features, observations.unbind(), strict=True)]
-        output = self.actors.apply(torch.stack(seen), self.actors.assemble(vectors, running))
-        return sample_action(output, noise, self.blocks)
 
     # -- its memory ------------------------------------------------------------------------------------------------
 

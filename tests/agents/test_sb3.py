@@ -15,7 +15,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
-from rppdyn.agents import RPPSAC, RelaxedPPO, policy_equivariance_error
+from rppdyn.agents import RPPSAC, RelaxedPPO, RPPCrossQ, policy_equivariance_error
 from rppdyn.envs import mirror_spec, symmetry_spec
 
 PENDULUM = "InvertedPendulum-v5"
@@ -156,11 +156,10 @@ def test_the_actor_gives_the_parameters_of_its_distribution(make_agent):
         agent.actor.save("actor.pt")
 
 
-@pytest.mark.parametrize("kind", [RPPSAC, RelaxedPPO])
+@pytest.mark.parametrize("kind", [RPPSAC, RPPCrossQ, RelaxedPPO])
 def test_tensorboards_runs_have_the_names_of_environment_and_model(kind, tmp_path):
-    small = {RPPSAC: dict(buffer_size=50, learning_starts=40), RelaxedPPO: dict(n_steps=16, batch_size=16, n_epochs=1)}[
-        kind
-    ]
+    off_policy = dict(buffer_size=50, learning_starts=40)
+    small = dict(n_steps=16, batch_size=16, n_epochs=1) if kind is RelaxedPPO else off_policy
     options = dict(
         seed=0, device="cpu", tensorboard_log=str(tmp_path), policy_kwargs=dict(model="emlp", hidden=8), **small
     )

@@ -27,14 +27,14 @@ def resumed(tmp_path_factory):
     """A run that was killed as its second checkpoint had been written, whose evaluation then came, and resumed."""
     run = tmp_path_factory.mktemp("events") / "run"
     config = compose.composed("train_agent", [*WORDS, "total_steps=180", f"run_dir={run}"])
-    record, patch = train_agent.Recorder._record, pytest.MonkeyPatch()
+    record, patch = train_agent.AgentRun._record, pytest.MonkeyPatch()
 
-    def kill(self, agent, wait):
-        record(self, agent, wait)
-        if self.run.recorded == 120:
+    def kill(self, wait):
+        record(self, wait)
+        if self.session.recorded == 120:
             raise KeyboardInterrupt
 
-    patch.setattr(train_agent.Recorder, "_record", kill)
+    patch.setattr(train_agent.AgentRun, "_record", kill)
     with pytest.raises(KeyboardInterrupt):
         train_agent.run(config)
     patch.undo()
