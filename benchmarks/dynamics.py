@@ -6,7 +6,7 @@ A step is a rollout of the vector field (rk4, 5 intervals of one step of 0.2: 20
 neural ODE), its mean-square error, the backward pass and Adam; or, in a regression, a forward and a backward pass and Adam. Ten
 seeds are stacked and trained as one, on at most `--threads` threads; one seed has one, as in a fit. Networks take turns, one step
 each per round, in one process; a ratio is the median over rounds, between quartiles. "Steps of fits" (with `--threads 2`) are those of
-`rppdyn fit-dynamics` itself, which has a process with five of ten seeds for each thread. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics` (Hamiltonians 112 channels each,
+`rppdyn fit-dynamics` itself. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics` (Hamiltonians 112 channels each,
 others and MLPs 128); `128 channels` are wider Hamiltonians of the same kind, `vectors twice` some with vectors in the first two
 layers and as many maps as published, `tensors` what a number of channels gives. Hamiltonians are trained as `fit-dynamics`
 trains them in 500 steps and more: by `torch.compile`, where that works; "not compiled" is `compile=false`. Ways to a
@@ -160,7 +160,7 @@ MODELS = ("mlp_hnn", "rpp_hnn")
 
 
 def fit_steps(rounds: int, batch: int) -> list[Timing]:
-    """Training steps of the command's own fits; by the clock, as the processor time of workers is not this process's."""
+    """Training steps of the command's own fits, by the clock."""
     steps = {f"{model} x {members}": fit_step(model, members, batch) for model in MODELS for members in MEMBERS}
     timings = {name: Timing(name) for name in steps}
     interleave(steps, timings, rounds, warm_up=2)
@@ -182,7 +182,7 @@ def fit_step(model: str, members: int, batch: int) -> Step:
     words = [f"model={model}", f"seeds={members}", f"optimiser.batch_size={batch}", "compile=true", "device=cpu"]
     config = composed("fit_dynamics", [*words, "task.validation=1", "task.test=1", "task.horizon=1"])
     with torch_threads(config.threads):
-        fit = Dynamics(config, workers=True)
+        fit = Dynamics(config)
     fit.compile()
     numbers = itertools.count()
 
