@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -37,9 +38,9 @@ class PeriodicCallback(BaseCallback):
                 self.logger.record(f"variance/{name}", value)
         return True
 
+    @abstractmethod
     def update(self) -> dict[str, float]:
         """Change the agent; returns numbers for the log."""
-        raise NotImplementedError
 
 
 class LearnVariances(PeriodicCallback):

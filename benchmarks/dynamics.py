@@ -31,6 +31,7 @@ import torch
 from growth import PEER_COLOUR, Growth, draw, dress, figure, report_growth, save, to_peer
 from measuring import Step, Timing, begin, can_compile, command_line, interleave, ratio, report, write
 from torch import Tensor, nn
+from torchdiffeq import odeint
 
 from rppdyn.dynamics import DynamicsModel, HamiltonianModel, NeuralODEModel, integrate
 from rppdyn.groups import Group, O, O2eR3
@@ -224,6 +225,56 @@ def fit(*words: str) -> None:
         subprocess.run(command, env=environment, check=True, capture_output=True)
 
 
+# -- beside torchdiffeq ------------------------------------------------------------------------------------------------
+
+PEER = "torchdiffeq, MLP"
+
+
+def plain_peer(outputs: int, batch: int) -> Step:
+    """A training step of torchdiffeq's `odeint` over an `nn.Sequential`, of the shapes and data of `pendulum`."""
+    widths = [12, 128, 128, 128]
+    hidden = [layer for n, m in itertools.pairwise(widths) for layer in (nn.Linear(n, m), nn.SiLU())]
+    net = nn.Sequential(*hidden, nn.Linear(128, outputs))
+    optimiser = torch.optim.Adam(net.parameters(), lr=1e-4)
+    generator = torch.Generator().manual_seed(0)
+    z0 = torch.randn(batch, 12, generator=generator)
+    truth = z0 + 0.1 * torch.randn(STEPS + 1, batch, 12, generator=generator)
+    times = DT * torch.arange(STEPS + 1)
+
+    def field(t: Tensor, z: Tensor) -> Tensor:
+        if outputs > 1:
+            return net(z)
+        z = z if z.requires_grad else z.detach().requires_grad_()
+        dH_dq, dH_dp = torch.autograd.grad(net(z).sum(), z, create_graph=True)[0].chunk(2, -1)
+        return torch.cat([dH_dp, -dH_dq], -1)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        (odeint(field, z0, times, method="rk4") - truth).square().mean().backward()
+        optimiser.step()
+
+    return step
+
+
+def beside_torchdiffeq(rounds: int, batch: int = 500) -> dict[str, list[Timing]]:
+    """Models of dynamics as fits train them, compiled, beside torchdiffeq over a plain network."""
+    systems = {"Hamiltonian": (HAMILTONIANS, HamiltonianModel, 1), "neural ODE": (ODES, NeuralODEModel, 12)}
+    found = {}
+    for title, (networks, system, outputs) in systems.items():
+        steps, timings = {PEER: plain_peer(outputs, batch)}, {PEER: Timing(PEER)}
+        for name, asked in (
+            ("MLP", None),
+            ("EMLP", 1.8 if outputs == 1 else 2.5),
+            ("RPP", 1.8 if outputs == 1 else 2.5),
+        ):
+            steps[name] = pendulum(networks[name], 1, 128, batch, partial(compiled, system=system))
+            timings[name] = Timing(name, PEER, asked)
+        interleave(steps, timings, rounds)
+        found[f"{title} beside torchdiffeq, batch {batch}"] = list(timings.values())
+        report(f"{title}, compiled, beside torchdiffeq over an MLP, batch {batch}", list(timings.values()))
+    return found
+
+
 # -- ways to a Hamiltonian's gradient ----------------------------------------------------------------------------------
 
 
@@ -236,9 +287,9 @@ class DoubleBackward(HamiltonianModel):
         return gradient
 
 
-def compiled(net: nn.Module) -> HamiltonianModel:
+def compiled(net: nn.Module, system: type[DynamicsModel] = HamiltonianModel) -> DynamicsModel:
     """The vector field by torch.compile."""
-    model = HamiltonianModel(net)
+    model = system(net)
     model.compile(dynamic=False)
     return model
 
@@ -314,7 +365,7 @@ def main() -> None:
         networks = {name: HAMILTONIANS[name] for name in chosen}
         hamiltonians["Hamiltonian"] = (networks, partial(pendulum, system=compiled))
     hamiltonians["Hamiltonian, not compiled"] = (HAMILTONIANS, pendulum)
-    times = {}
+    times = beside_torchdiffeq(n) if by_compiler else {}
     if arguments.threads > 1 and by_compiler:
         for batch in (100,) if arguments.quick else (100, 500):
             times[f"steps of fits, batch {batch}"] = fit_steps(n, batch)

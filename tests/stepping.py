@@ -8,6 +8,8 @@ import torch
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
+from rppdyn.nn.pathways import named_pathways
+
 
 def settings_of(agent, tau):
     return dataclasses.replace(agent.settings(), tau=tau)
@@ -54,4 +56,13 @@ def in_dtype(agent, dtype=torch.float64):
     agent.policy.to(dtype)
     if agent.log_ent_coef is not None:
         agent.log_ent_coef.data = agent.log_ent_coef.data.to(dtype)
+    return agent
+
+
+def with_own_units(agent, shift):
+    """The agent, with its pathways' variances changed, and units that follow them."""
+    for net in (agent.actor.net, *agent.critic.q_networks):
+        for _, _, pathway in named_pathways(net):
+            pathway.log_variance.add_(shift)
+            pathway.follow_variance()
     return agent

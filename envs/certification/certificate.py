@@ -670,7 +670,7 @@ def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[
 
 
 def simulated(env: gym.Env | mujoco.MjModel) -> mujoco.MjModel | gym.Env | None:
-    """What can be certified: a model, an environment that has one or says its state, or None."""
+    """Find what is to be certified: a model, an environment that has one or says its state, or None."""
     if isinstance(env, mujoco.MjModel) or isinstance(getattr(env.unwrapped, "model", None), mujoco.MjModel):
         return env
     return env if hasattr(env.unwrapped, "simulator_state") else None

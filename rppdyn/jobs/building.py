@@ -91,19 +91,22 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent
     learning_rate: float | LinearSchedule = agent.learning_rate
     if agent.learning_rate_end is not None:
         learning_rate = LinearSchedule(agent.learning_rate, agent.learning_rate_end, 1.0)
+    shared: dict[str, Any] = dict(
+        spec=spec,
+        learning_rate=learning_rate,
+        batch_size=agent.batch_size,
+        gamma=agent.gamma,
+        seed=config.seed,
+        device=device,
+    )
     if agent.ppo is not None:
         return RelaxedPPO(
             "RPPPolicy",
             env,
-            spec=spec,
-            learning_rate=learning_rate,
-            batch_size=agent.batch_size,
-            gamma=agent.gamma,
             max_grad_norm=math.inf if agent.max_gradient_norm is None else agent.max_gradient_norm,
             **asdict(agent.ppo),
-            seed=config.seed,
-            device=device,
             policy_kwargs=_networks(model) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas), eps=1e-5)),
+            **shared,
         )
     networks = _networks(model) | _chain(model, spec) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas)))
     kind, options = RPPSAC, {name: getattr(agent, name) for name in SAC_ONLY}
@@ -113,17 +116,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent
         del options["tau"]
         networks["normalisation"] = options.pop("normalisation")
     built = kind(
-        "RPPPolicy",
-        env,
-        spec=spec,
-        learning_rate=learning_rate,
-        batch_size=agent.batch_size,
-        gamma=agent.gamma,
-        **options,
-        max_gradient_norm=agent.max_gradient_norm,
-        seed=config.seed,
-        device=device,
-        policy_kwargs=networks,
+        "RPPPolicy", env, policy_kwargs=networks, max_gradient_norm=agent.max_gradient_norm, **options, **shared
     )
     if isinstance(built.replay_buffer, RowReplayBuffer):
         _ = built.replay_buffer.rows  # whose memory is taken, or found wanting, before the run has a folder
@@ -315,7 +308,7 @@ def _load(path: Path) -> Any:
 # -- environments in a process of their own ----------------------------------------------------------------------------
 
 PRELOAD = ["rppdyn.jobs.building"]
-"""What workers of a run import, all of them at once."""
+"""Modules that all workers of a run import."""
 
 
 class WorkerEnv(VecEnv):

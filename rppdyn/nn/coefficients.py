@@ -59,7 +59,7 @@ class ExactBuffers(nn.Module):
 
     words = "of other representations"
     hint = ""
-    """What else to try, said where weights of another layout are refused."""
+    """Advice that is added where weights of another layout are refused."""
     basis_names: tuple[str, ...] = ()
     """Constants that are a basis, by the names that they have in earlier versions' state dicts."""
 

@@ -89,7 +89,9 @@ def _leave_what_is_written_in_place() -> None:
     """Let torch 2.13 compile updates of several agents: it fails where it looks for a read that is none (its issue 196570)."""
     from torch._inductor.loop_body import LoopBody
 
-    read = LoopBody.get_read_expr
+    read = getattr(LoopBody, "get_read_expr", None)
+    if read is None:  # another version's
+        return
 
     def read_or_none(body: LoopBody, name: str) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""What every agent promises: equivariance where it is strict, exact continuation, and the same actions from its file."""
+"""All agents are equivariant where they are strict, go on exactly, and act the same from their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the policy promises beside equivariance: its sizes, distribution and normalisation, and honest measures."""
+"""Policies: sizes, distribution, normalisation and measures."""
 
 from __future__ import annotations
 

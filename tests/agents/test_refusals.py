@@ -1,4 +1,4 @@
-"""What agents, policies and their callbacks refuse: each in one line that names the thing, the value and the remedy."""
+"""Refusals of agents, policies and callbacks: one line each, with the thing, the value and the remedy."""
 
 from __future__ import annotations
 

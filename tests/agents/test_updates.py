@@ -12,7 +12,7 @@ from forked import run_code
 from legged import Legged, legged_spec
 from stable_baselines3 import SAC
 from stable_baselines3.common.logger import Logger
-from stepping import batches, in_dtype, let_draw, settings_of, stepped
+from stepping import batches, in_dtype, let_draw, settings_of, stepped, with_own_units
 from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 from torch.distributions import Independent, Normal
@@ -222,14 +222,6 @@ def test_gradients_by_parameters_and_by_vectors_are_autograds(name):
 # -- several at once --------------------------------------------------------------------------------------------------
 
 
-def with_own_units(agent, shift):
-    for net in (agent.actor.net, *agent.critic.q_networks):
-        for _, _, pathway in named_pathways(net):
-            pathway.log_variance.add_(shift)
-            pathway.follow_variance()
-    return agent
-
-
 @pytest.mark.parametrize(
     "env, options",
     [("Hopper-v5", {}), ("Reacher-v5", {}), ("Reacher-v5", dict(network_kwargs=dict(bilinear="published")))],
@@ -404,7 +396,7 @@ import numpy as np
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from rppdyn.agents import RPPSAC, RPPCrossQ, train_many
-from rppdyn.nn.pathways import named_pathways
+from stepping import with_own_units
 
 backend, *cases = sys.argv[1:]
 torch.compile = functools.partial(torch.compile, backend=backend)
@@ -423,13 +415,6 @@ def filled(*args, compile=False, **options):
     made = built(*args, compile=False, **options).learn(60)  # each agent alone would be traced otherwise
     made.compile = compile
     return made
-
-def with_own_units(agent, shift):
-    for net in (agent.actor.net, *agent.critic.q_networks):
-        for _, _, pathway in named_pathways(net):
-            pathway.log_variance.add_(shift)
-            pathway.follow_variance()
-    return agent
 
 def course(agents, count):
     update = agents[0].update_class(agents)

@@ -58,7 +58,7 @@ def test_each_seed_has_its_place_whichever_are_finished(monkeypatch, tmp_path):
 
 @pytest.fixture
 def workers(monkeypatch) -> list[Worker]:
-    """Those that are made."""
+    """Collect the workers that are made."""
     workers: list[Worker] = []
     monkeypatch.setattr("rppdyn.runs.workers.processors", lambda: 2)
     monkeypatch.setattr(train_agent, "Worker", lambda preload: workers.append(Worker(preload)) or workers[-1])

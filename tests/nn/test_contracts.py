@@ -1,4 +1,4 @@
-"""What every network promises, whatever its group and layers: equivariance, and the same function however torch runs it."""
+"""Networks of any group and layers are equivariant, and the same function however torch runs them."""
 
 from __future__ import annotations
 
