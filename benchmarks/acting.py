@@ -86,7 +86,7 @@ def measure(name: str, rep_in: Rep, rep_out: Rep, rounds: int, with_onnx: bool) 
 
 def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
-    arguments, where = begin(command_line(__doc__, rounds=60, quick=20), "onnxruntime")
+    arguments, where = begin(command_line(__doc__, rounds=60, quick=8), "onnxruntime")
     with_onnx = all(installed(name, "pip install 'rppdyn[onnx]'") for name in ("onnx", "onnxscript", "onnxruntime"))
     results = {name: measure(name, *reps, arguments.rounds, with_onnx) for name, reps in cases().items()}
     write_times(arguments.json, where, results)

@@ -1,7 +1,7 @@
 r"""Time and size of installing the wheel, and what importing it and starting the command line take.
 
     python benchmarks/install.py --json docs/results/install.json
-    python benchmarks/install.py --here                    # this interpreter's imports alone, nothing installed
+    python benchmarks/install.py --here                    # this interpreter's processes, nothing installed; --quick too
 
 The wheel is built from a copy of this checkout and installed with constraints.txt into a new virtual environment, once: with
 everything it needs (from one more index where TORCH_INDEX names one, as for `make`), then alone (`--no-deps`), which is its own
@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,9 @@ STATEMENTS = (
     "import rppdyn.envs",
     "import rppdyn.agents",
 )
+DATA = "from rppdyn.tasks.pendulum import Pendulum, load_trajectories; load_trajectories(Pendulum())"
 COMMANDS = ("--help", "--version", "train-agent --help", "fit-dynamics --help")
+ASKED = {"Walker2d-v5": 4, "Humanoid-v5": 6}  # processor seconds of certifying it, with nothing kept
 LARGEST = 8
 NO_SOURCE = {".git", ".venv", "runs", "build", "dist", "rppdyn.egg-info"}  # at the top of a checkout
 
@@ -88,36 +91,45 @@ def install(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def process(command: Sequence[str], timing: Timing) -> None:
-    """Start a process, wait for it, and note its times."""
-    before, start = os.times(), time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=tempfile.gettempdir())
-    timing.wall.append(time.perf_counter() - start)
-    after = os.times()
+    """Start a process with an empty cache, wait for it, and note its times."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment, nowhere = os.environ | {"RPPDYN_CACHE_DIR": folder}, subprocess.DEVNULL
+        before, start = os.times(), time.perf_counter()
+        subprocess.run(command, check=True, stdout=nowhere, stderr=nowhere, cwd=folder, env=environment)
+        timing.wall.append(time.perf_counter() - start)
+        after = os.times()
     timing.cpu.append(after.children_user + after.children_system - before.children_user - before.children_system)
 
 
-def starts(python: Path, rounds: int) -> list[Timing]:
-    """Fresh processes that import, and that print help; in turns."""
-    commands = {statement: [str(python), "-c", statement] for statement in STATEMENTS}
-    commands |= {f"rppdyn {words}": [str(python.with_name("rppdyn")), *words.split()] for words in COMMANDS}
-    for command in commands.values():  # bytecode is compiled, files are read
+def processes(python: Path, rounds: int) -> dict[str, list[Timing]]:
+    """Fresh processes in turns: what imports and prints help, beside stable-baselines3's import, and what a user waits for."""
+    rppdyn = str(python.with_name("rppdyn"))
+    starts = {statement: [str(python), "-c", statement] for statement in STATEMENTS}
+    starts |= {f"rppdyn {words}": [rppdyn, *words.split()] for words in COMMANDS}
+    waits = {"data of the pendulum": [str(python), "-c", DATA]}
+    waits |= {f"certify {env}": [rppdyn, "certify", env] for env in ASKED}
+    timings = {name: Timing(name, PEER if name in starts else None) for name in starts | waits}
+    for command in starts.values():  # bytecode is compiled, files are read
         process(command, Timing("warm-up"))
-    timings = {name: Timing(name, PEER) for name in commands}
     for _ in range(rounds):
-        for name, command in commands.items():
+        for name, command in (starts | waits).items():
             process(command, timings[name])
-    return list(timings.values())
+    for name, seconds in zip(waits, (2, *ASKED.values()), strict=True):
+        print(
+            f"  {name}: {statistics.median(timings[name].cpu):.1f} s of processor time, of {seconds} asked", flush=True
+        )
+    return {"starts": [timings[name] for name in starts], "waits": [timings[name] for name in waits]}
 
 
 def main() -> None:
     """Parse arguments, install, measure, print, and write the raw times."""
-    parser = command_line(__doc__, rounds=9, quick=3)
+    parser = command_line(__doc__, rounds=9, quick=2)
     parser.add_argument("--here", action="store_true", help="install nothing: time this interpreter's imports")
     arguments, where = begin(parser, "pip", "stable-baselines3")
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, Any] = {}
         python = Path(sys.executable)
-        if not arguments.here:
+        if not (arguments.here or arguments.quick):
             python, found = install(Path(folder))
             for name, value in found.items():
                 words = value
@@ -126,9 +138,9 @@ def main() -> None:
                 elif isinstance(value, float):
                     words = f"{value:.1f}"
                 print(f"  {name:28} {words}", flush=True)
-        timings = starts(python, arguments.rounds)
-    report(f"Processes of their own, {python if arguments.here else 'in the new environment'}", timings)
-    write(arguments.json, where, {"installation": found, "times": {"starts": timings}})
+        times = processes(python, arguments.rounds)
+    report(f"Processes of their own, {python}", times["starts"])
+    write(arguments.json, where, {"installation": found, "times": times})
 
 
 if __name__ == "__main__":

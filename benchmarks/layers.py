@@ -2,7 +2,7 @@ r"""Time training steps of relaxed and equivariant networks beside an MLP of the
 
     OMP_NUM_THREADS=1 python benchmarks/layers.py --json docs/results/layers.json --plot docs/results/layers.png
     OMP_NUM_THREADS=1 python benchmarks/layers.py --products    # channel-wise products alone, for infinite groups
-    OMP_NUM_THREADS=1 python benchmarks/layers.py --swarms      # products of groups, and SO(3) by width
+    OMP_NUM_THREADS=1 python benchmarks/layers.py --swarms      # products of groups, SO(3) by width, a large cyclic group
     OMP_NUM_THREADS=1 python benchmarks/layers.py --assembly    # ways of turning coefficients into dense weights
 
 Ratios first, then the pieces of one block, then how cost grows with batch, width, the group's order and tensor rank. A step is
@@ -142,7 +142,10 @@ def swarms() -> list[Table]:
         G = space * members
         rep = V(members).lift(G) * V(space).lift(G)
         found.append(Table(f"a swarm, {G}", rep + rep, rep, 256, 256, nets))
-    return found
+    return [
+        *found,
+        Table("Z(64), regular representation", *robot(Z(64)), 256, 256, {"MLP": (MLP, None), "EMLP": (EMLP, 1.2)}),
+    ]
 
 
 def robot(G: Group) -> tuple[Rep, Rep]:
@@ -198,9 +201,8 @@ def up_to_rank(rank: int, width: int = 384) -> Rep:
     return component_major(sum((n * T(k) for k, n in copies.items()), scalars * T(0))(SO(3)))
 
 
-def growths(rounds: int, quick: bool) -> list[Growth]:
+def growths(rounds: int) -> list[Growth]:
     """Over batch, width and order of the group for regular representations; over batch, width and rank for tensors."""
-    every = slice(None, None, 2 if quick else 1)
     regular = {"MLP": MLP, "RPP": RPPEMLP, "EMLP": EMLP}
     tensors = {"MLP": MLP, "RPP": without_bilinear, "RPP, bilinear": published}
     of_robot, of_body = robot(D(4)), body()
@@ -214,7 +216,7 @@ def growths(rounds: int, quick: bool) -> list[Growth]:
         ("SO(3), width 384, batch 500", "highest tensor rank", (0, 1, 2, 3), lambda r: (*of_body, up_to_rank(r), 500),
          tensors),
     ]  # fmt: skip
-    return [grow(title, quantity, at[every], case, rounds, nets) for title, quantity, at, case, nets in cases]
+    return [grow(title, quantity, at, case, rounds, nets) for title, quantity, at, case, nets in cases]
 
 
 def plot(found: list[Growth], path: Path) -> None:
@@ -327,12 +329,12 @@ def assembly(table: Table, rounds: int) -> list[Timing]:
 
 def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
-    parser = command_line(__doc__, rounds=40, quick=12, plot=True)
+    parser = command_line(__doc__, rounds=40, quick=8, plot=True)
     parser.add_argument("--assembly", action="store_true", help="compare ways of assembling weights instead")
     parser.add_argument("--products", action="store_true", help="measure channel-wise products alone")
-    parser.add_argument("--swarms", action="store_true", help="measure products of groups alone")
+    parser.add_argument("--swarms", action="store_true", help="measure products of groups alone, as --quick does")
     arguments, where = begin(parser)
-    if arguments.products or arguments.swarms:
+    if arguments.products or arguments.swarms or arguments.quick:
         chosen = products() if arguments.products else swarms()
         write(arguments.json, where, {"times": {table.title: measure(table, arguments.rounds) for table in chosen}})
         return
@@ -341,7 +343,7 @@ def main() -> None:
         return
     times = {table.title: measure(table, arguments.rounds) for table in tables()}
     times["pieces"] = pieces(tables()[-1], arguments.rounds)
-    found = growths(max(3, arguments.rounds // 3), arguments.quick)
+    found = growths(max(3, arguments.rounds // 3))
     write(arguments.json, where, {"times": times, "growth": found})
     if arguments.plot:
         plot(found, arguments.plot)

@@ -13,7 +13,8 @@ and improved critics forward, critics backward and improved critics backward to 
 precision that agents' updates have here. "both medium": torch.set_float32_matmul_precision("medium") for stable-baselines3,
 too, which leaves it alone; "highest": neither has it. "4 seeds" are trained at once; times are per seed. With more threads than
 one they are also shared out over as many processes of one thread each, as `rppdyn train-agent seeds=4` does ("2 processes",
-of which only the wall clock is read). With `--env` updates of one environment's relaxed, strict and plain agents alone.
+of which only the wall clock is read). With `--env` updates of one environment's relaxed, strict and plain agents alone;
+`--quick` is Reacher-v5's relaxed and plain agents.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from growth import Growth, draw, dress, figure, milliseconds, report_growth, save, to_peer
-from measuring import Spread, Step, Timing, begin, can_compile, command_line, interleave, spread, write
+from measuring import Spread, Step, Timing, begin, can_compile, command_line, interleave, spread, timed, write
 from stable_baselines3 import SAC
 from stable_baselines3.common.logger import Logger
 from torch import nn
@@ -238,11 +239,15 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Pair]]:
     return results
 
 
-def alone(env: str, rounds: int) -> dict[str, list[Pair]]:
-    """Updates of each kind of agent on one environment."""
-    peer = update(build(env, PEER))
-    models = [model + how for how in ("", COMPILED)[: 1 + can_compile()] for model in ("rpp", "emlp", "mlp")]
-    pairs = [turns(peer, update(build(env, model)), Timing(model, PEER, 1.0), rounds) for model in models]
+def alone(env: str, models: Sequence[str], rounds: int) -> dict[str, list[Pair]]:
+    """Updates of these agents on one environment, and how long the first compiled one takes."""
+    peer, pairs = update(build(env, PEER)), []
+    for model in [model + how for how in ("", COMPILED)[: 1 + can_compile()] for model in models]:
+        step = update(build(env, model))
+        timed(step, first := Timing(model))
+        if COMPILED in model:
+            print(f"  {model}: the first updates took {first.cpu[0]:.0f} s of processor time", flush=True)
+        pairs.append(turns(peer, step, Timing(model, PEER, 1.0), rounds))
     title = f"{env}, {UPDATES}, {torch.get_num_threads()} threads"
     report(title, pairs, BURST)
     return {title: pairs}
@@ -287,9 +292,8 @@ def grow(
     return growth
 
 
-def growths(rounds: int, quick: bool) -> list[Growth]:
+def growths(rounds: int) -> list[Growth]:
     """Updates over batch, width, the number of seeds, and the order of the group."""
-    every = slice(None, None, 2 if quick else 1)
 
     def agents(env: str, models: Sequence[str], **options: int | str | None) -> dict[str, Step]:
         return {model: update(build(env, model, **options)) for model in models}
@@ -307,12 +311,10 @@ def growths(rounds: int, quick: bool) -> list[Growth]:
         ("Hopper-v5, width 256", "batch", (32, 64, 128, 256, 512, 1024, 2048),
          lambda n: agents("Hopper-v5", plain, batch=n)),
         ("Hopper-v5, batch 256", "width", (32, 64, 128, 256, 512), lambda n: agents("Hopper-v5", plain, width=n)),
-        ("Hopper-v5, all seeds together", "number of seeds", (1, 2, 4, 8, 16)[: 4 if quick else 5], at_once),
+        ("Hopper-v5, all seeds together", "number of seeds", (1, 2, 4, 8, 16), at_once),
         ("Ant-v5, width 256, batch 256", "order of the group", tuple(GROUPS), over_group),
     ]  # fmt: skip
-    return [
-        grow(title, quantity, at if len(at) < 5 else at[every], case, rounds) for title, quantity, at, case in cases
-    ]
+    return [grow(title, quantity, at, case, rounds) for title, quantity, at, case in cases]
 
 
 def plot(path: Path, found: Sequence[Growth]) -> None:
@@ -332,18 +334,19 @@ def plot(path: Path, found: Sequence[Growth]) -> None:
 
 def main() -> None:
     """Parse arguments, measure, print, and write the raw times."""
-    parser = command_line(__doc__, rounds=60, quick=4, plot=True)
+    parser = command_line(__doc__, rounds=60, quick=12, plot=True)
     parser.add_argument("--updates", action="store_true", help="updates alone, without steps")
     parser.add_argument("--env", metavar="ID", help="updates on this environment alone")
     arguments, where = begin(parser, "stable_baselines3", "gymnasium", "mujoco")
-    if arguments.env:
-        write(arguments.json, where, {"times": alone(arguments.env, arguments.rounds)})
+    if arguments.env or arguments.quick:
+        models = ("rpp", "mlp") if arguments.quick else ("rpp", "emlp", "mlp")
+        write(arguments.json, where, {"times": alone(arguments.env or "Reacher-v5", models, arguments.rounds)})
         return
     results: dict[str, list[Pair]] = {}
-    for env in ENVS[: 1 if arguments.quick else None]:
+    for env in ENVS:
         results |= measure(env, arguments.rounds, not arguments.updates)
         write(arguments.json, where, {"times": results})
-    found = growths(max(2, arguments.rounds // 2), arguments.quick)
+    found = growths(max(2, arguments.rounds // 2))
     write(arguments.json, where, {"times": results, "growth": found})
     if arguments.plot:
         plot(arguments.plot, found)
