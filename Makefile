@@ -9,7 +9,7 @@
 #   make docs          the documentation site, in build/site: open build/site/index.html, the search works from the disk
 #   make newcomer      twenty commands of a first user, typed from the pages in an empty folder
 #   make evidence      every claim's effect and verdict, computed again from the raw data
-#   make bench         the benchmarks beside their peers, in ten to twelve minutes where nothing else runs; raw times in build/benchmarks/
+#   make bench         the benchmarks beside their peers, in six minutes where nothing else runs; raw times in build/benchmarks/
 #   make clean         remove .venv, caches and build products; runs/ stays
 #
 #   PYTHON=...         the interpreter to build .venv from (3.11 or newer)

@@ -1,6 +1,6 @@
 r"""Time one action: networks as they are, merged, frozen and exported, beside torch's own MLP of the same widths, batch 1.
 
-    OMP_NUM_THREADS=1 python benchmarks/acting.py --json docs/results/acting.json
+    OMP_NUM_THREADS=1 python benchmarks/acting.py --json build/acting.json
 
 Networks take turns in one process, twenty calls each per round. "exported" is ONNX Runtime, whose peer is the exported MLP.
 """

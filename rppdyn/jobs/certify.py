@@ -20,7 +20,6 @@ from rppdyn.envs import (
 )
 from rppdyn.envs.certification.doctor import Diagnosis
 from rppdyn.envs.certification.faults import FaultReport
-from rppdyn.envs.certification.figure import picture_format
 from rppdyn.envs.making import is_model_file, load_model, stock_env
 from rppdyn.envs.terms import Audit, read_terms
 from rppdyn.envs.terms import audit as terms_audit
@@ -41,6 +40,8 @@ def run(config: CertifyConfig, progress: bool = False) -> Certificate:
         UnwrittenError: a file can't be written; it has the certificate.
     """
     if config.figure is not None:
+        from rppdyn.envs.certification.figure import picture_format  # with matplotlib, which takes a second
+
         picture_format(Path(config.figure))  # before the work
     spec = None  # every symmetry that is found
     if config.spec is not None:
