@@ -16,11 +16,11 @@ from rppdyn.envs import Episode, capture_state, make_env, restore_state
 
 
 class Recorder(gym.Wrapper):
-    """Every episode as the environment saw it, with the simulator's state before each step."""
+    """Every episode as the environment saw it, with the simulator's state before each step where it is asked for."""
 
-    def __init__(self, env: gym.Env):
+    def __init__(self, env: gym.Env, states: bool = False):
         super().__init__(env)
-        self.episodes: list[dict] = []
+        self.states, self.episodes = states, []
 
     def reset(self, **kwargs):
         observation, info = self.env.reset(**kwargs)
@@ -31,7 +31,8 @@ class Recorder(gym.Wrapper):
 
     def step(self, action):
         current = self.episodes[-1]
-        current["states"].append(capture_state(self.env))
+        if self.states:
+            current["states"].append(capture_state(self.env))
         observation, reward, terminated, truncated, info = self.env.step(action)
         current["observations"].append(observation.copy())
         current["actions"].append(np.array(action))
@@ -40,8 +41,8 @@ class Recorder(gym.Wrapper):
         return observation, reward, terminated, truncated, info
 
 
-def recorded(env_id: str, n_envs: int, **options) -> tuple[DummyVecEnv, list[Recorder]]:
-    recorders = [Recorder(make_env(env_id, monitor=False, **options)) for _ in range(n_envs)]
+def recorded(env_id: str, n_envs: int, states: bool = False, **options) -> tuple[DummyVecEnv, list[Recorder]]:
+    recorders = [Recorder(make_env(env_id, monitor=False, **options), states) for _ in range(n_envs)]
     return DummyVecEnv([lambda r=r: r for r in recorders]), recorders
 
 
@@ -128,7 +129,7 @@ def test_a_reset_that_nothing_announced_begins_an_episode(make_agent):
 )
 def test_each_transition_of_a_buffer_is_a_step_of_the_simulator(make_agent, env_id, options):
     """From the recorded simulator state the collected action leads to the collected observation and reward."""
-    env, (recorder,) = recorded(env_id, 1, **options)
+    env, (recorder,) = recorded(env_id, 1, states=True, **options)
     (episode,) = replay_episodes(make_agent(env=env, learning_starts=20).learn(60))
     simulator = recorder.env
     for t, state in enumerate(recorder.episodes[0]["states"]):

@@ -60,18 +60,9 @@ def test_a_function_without_symmetry(code):
 
 def test_a_fit(code):
     """A strict network has its symmetry, whatever it has learned."""
-    words = [
-        "task=pendulum",
-        "model=emlp_hnn",
-        "model.hidden=8",
-        "model.num_layers=1",
-        "task.horizon=2",
-        "evaluation.states=20",
-        "task.train=20",
-        "task.validation=10",
-        "task.test=20",
-    ]
-    words += ["optimiser.epochs=1", "rollout.trajectories=1", "compile=false", "run_dir=hnn", "threads=1"]
+    words = ["task=pendulum", "model=emlp_hnn", "model.hidden=8", "model.num_layers=1", "task.horizon=2",
+             "evaluation.states=20", "task.train=20", "task.validation=10", "task.test=20", "optimiser.epochs=1",
+             "rollout.trajectories=1", "compile=false", "run_dir=hnn", "threads=1"]  # fmt: skip
     assert main(["fit-dynamics", *words]) == 0
     result = discover.run(DiscoverConfig(what="hnn", states=50))
     (found,) = result.found
@@ -126,7 +117,7 @@ def test_an_agent_with_vectors(code):
 
 
 def test_an_agent_of_a_robot(code):
-    assert main(["train-agent", "env=Swimmer-v5", "env.kwargs.max_episode_steps=150", *AGENT]) == 0
+    assert main(["train-agent", "env=Swimmer-v5", "env.kwargs.max_episode_steps=120", *AGENT]) == 0
     found = discover.run(
         DiscoverConfig(what="agent", episodes=1, states=100, blocks="slider1 velocity+slider2 velocity")
     ).found

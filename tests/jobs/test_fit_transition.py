@@ -323,11 +323,7 @@ def test_a_chain_of_groups_has_the_equivariance_of_the_last(tmp_path, pendulum):
 
 
 @pytest.mark.parametrize("words, parts", [
-    (("model=emlp",), "model=emlp, which has one pathway"),
     (("model.free_variance=certified",), "model.free_variance=certified with model.groups"),
-    (("model.free_variance=learned",), "model.free_variance=learned with model.groups"),
-    (('model.groups=["DkeR3(4)","O(3)"]',), "O(3) is no subgroup of DkeR3(4)"),
-    (('model.groups=["DkeR3(4)","SO(2)"]',), "SO(2) is given by 2 x 2 matrices and DkeR3(4) by 3 x 3"),
     (('model.groups=["SO(3)","left-right"]',), "begins with SO(3), and the task's representations are of DkeR3(4)"),
 ])  # fmt: skip
 def test_what_is_no_chain_is_refused_in_one_line(tmp_path, pendulum, words, parts):

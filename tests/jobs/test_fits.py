@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from forked import run_code
 from refusals import refused
 
 from rppdyn.cli import main
@@ -53,9 +52,8 @@ def test_seeds_trained_together_are_those_trained_alone(tmp_path):
 
 
 def test_what_takes_long_beside_training_shows_how_far_it_is(tmp_path, monkeypatch, capsys):
-    config = dynamics(
-        tmp_path, "model=mlp_hnn", "seeds=2", "optimiser.epochs=1", "task.train=10", "task.validation=5", "task.test=5"
-    )
+    words = ("model=mlp_hnn", "seeds=2", "optimiser.epochs=1", "task.train=10", "task.validation=5", "task.test=5")
+    config = dynamics(tmp_path, *words)
     for wait, stages in ((60.0, []), (0.0, ["data", "test rollouts"])):
         monkeypatch.setattr(fit_dynamics, "BAR_DELAY_SECONDS", wait)
         with torch.no_grad():
@@ -244,27 +242,21 @@ def test_long_fits_go_on_without_a_compiler_and_say_so(tmp_path, monkeypatch, ca
     assert "without torch.compile, in up to twice the time: torch.compile needs a C++ compiler" in caplog.text
 
 
-COMPILED = """
-import functools, sys, torch
-from rppdyn.jobs import fit_dynamics
-from rppdyn.jobs.config import compose
-
-torch.compile = functools.partial(torch.compile, backend="aot_eager")
-fit_dynamics.COMPILING_STEPS = 4
-found = {}
-for words in (["optimiser.epochs=2"], ["optimiser.epochs=2", "compile=false"]):
-    common = [*sys.argv[1:], "model=mlp_hnn", "model.num_layers=1", "task.chunk=2", "dtype=float64", f"run_dir=run{len(found)}"]
-    config = compose.composed("fit_dynamics", [*common, *words])
-    found[len(words), config.optimiser.epochs] = fit_dynamics.run(config)
-assert [result.compiled for result in found.values()] == [True, False]
-one, other = (found[key].test["test/error"][0] for key in ((1, 2), (2, 2)))
-assert abs(one - other) < 1e-9 * other
-"""
-
-
-def test_long_fits_are_compiled_where_that_works_and_end_alike(tmp_path):
-    """In a process of its own: the shape checks that tests put around functions can't be compiled."""
-    run_code(COMPILED, *DYNAMICS, folder=tmp_path)
+def test_long_fits_are_compiled_where_that_works(tmp_path, monkeypatch):
+    """What a compiled field computes is tested with the models of dynamics."""
+    fields = []
+    monkeypatch.setattr("rppdyn.dynamics.models.compiled", lambda field, **options: fields.append(field) or field)
+    monkeypatch.setattr(fit_dynamics, "COMPILING_STEPS", 4)
+    monkeypatch.setattr(fit_dynamics, "can_compile", lambda device: True)
+    words = ("model=mlp_hnn", "task.train=10", "task.test=5", "optimiser.batch_size=5")  # two steps an epoch
+    for name, more, count in (
+        ("short", "optimiser.epochs=1", 0),
+        ("long", "compile=null", 1),
+        ("told", "compile=false", 0),
+    ):
+        fields.clear()
+        result = fit_dynamics.run(dynamics(tmp_path / name, *words, "optimiser.epochs=2", more))
+        assert (result.compiled, len(fields)) == (bool(count), count)
 
 
 def test_a_warm_up_multiplies_the_rate_of_its_schedule_by_what_rises_to_one(tmp_path):
@@ -429,14 +421,9 @@ def test_a_regression_with_a_chain(tmp_path):
 
 @pytest.mark.parametrize("words, parts", [
     (CHAIN[:2], "model.variances=null: give both"),
-    (CHAIN[2:], "model.groups=null with model.variances="),
     ((*CHAIN[:2], "model.variances=[1,1]"), "model.variances=[1.0, 1.0] with 2 groups: give 3"),
-    ((*CHAIN[:2], "model.variances=[0,0,0]", "model.bilinear=false"), "leaves no pathway"),
-    (("model.groups=O(3)", "model.variances=[1,1]"), "model.groups=O(3)"),
     ((*CHAIN, "model=emlp_ode"), "model=emlp, which has one pathway"),
     (CHAIN[1:], "begins with O(3), and the task's representations are of O2eR3"),
-    (("task.group=O(3)", 'model.groups=["O(3)","SO(2)"]', CHAIN[2]), "SO(2) is given by 2 x 2 matrices and O(3) by 3 x 3"),
-    (("task.group=O2eR3()", 'model.groups=["O2eR3()","SO(3)"]', CHAIN[2]), "SO(3) is no subgroup of O2eR3"),
     (("task.group=O(3)", 'model.groups=["O(3)","X(2)"]', CHAIN[2]), "unknown 'X'"),
 ])  # fmt: skip
 def test_what_is_no_chain_is_refused_in_one_line_before_there_is_a_folder(tmp_path, words, parts):

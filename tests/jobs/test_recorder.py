@@ -17,20 +17,9 @@ from rppdyn.jobs.config import compose
 from rppdyn.runs import RunFolder, Session, StopRequest, read_metrics
 from rppdyn.runs.workers import WorkerError
 
-WORDS = (
-    "env=Hopper-v5",
-    "device=cpu",
-    "model.hidden=8",
-    "agent.num_envs=3",
-    "agent.gradient_steps=-1",
-    "agent.learning_starts=20",
-    "agent.batch_size=8",
-    "agent.buffer_size=200",
-    "evaluation.every=30",
-    "evaluation.episodes=1",
-    "evaluation.states=16",
-    "checkpoint_every=60",
-)
+WORDS = ("env=InvertedPendulum-v5", "device=cpu", "model.hidden=8", "agent.num_envs=3", "agent.gradient_steps=-1",
+         "agent.learning_starts=20", "agent.batch_size=8", "agent.buffer_size=200", "evaluation.every=30",
+         "evaluation.episodes=1", "evaluation.states=16", "checkpoint_every=60", "threads=1")  # fmt: skip
 
 
 def configured(run, *words: str):
@@ -72,6 +61,14 @@ def records(run) -> tuple[list, list]:
     return read_metrics(folder.metrics.path), sorted(path.name for path in (folder.path / "checkpoints").iterdir())
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Records and checkpoints of a run whose values come at once."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    train_agent.run(configured(run, "total_steps=120"))
+    return records(run)
+
+
 @pytest.fixture
 def late(monkeypatch) -> type[Late]:
     monkeypatch.setattr(train_agent, "Evaluations", Late)
@@ -79,17 +76,14 @@ def late(monkeypatch) -> type[Late]:
     return Late
 
 
-def test_late_values_are_recorded_at_the_step_they_are_of(tmp_path, monkeypatch, late):
+def test_late_values_are_recorded_at_the_step_they_are_of(tmp_path, whole, late):
     train_agent.run(configured(tmp_path / "late", "total_steps=120"))
     assert late.waited == [120]  # at the end; checkpoints of the steps 60 and 120 did not wait for their evaluations
-    monkeypatch.undo()
-    train_agent.run(configured(tmp_path / "here", "total_steps=120"))
-    (rows, checkpoints), (expected, same) = records(tmp_path / "late"), records(tmp_path / "here")
-    assert [row["step"] for row in rows] == [0, 30, 60, 90, 120]
-    assert rows == expected and checkpoints == same
+    assert [row["step"] for row in whole[0]] == [0, 30, 60, 90, 120]
+    assert records(tmp_path / "late") == whole
 
 
-def test_a_checkpoint_taken_while_its_evaluation_is_under_way_begins_it_again(tmp_path, monkeypatch, late):
+def test_a_checkpoint_taken_while_its_evaluation_is_under_way_begins_it_again(tmp_path, monkeypatch, whole, late):
     """A run is killed after such a checkpoint, and resumed."""
     save = Session.checkpoint
 
@@ -105,14 +99,11 @@ def test_a_checkpoint_taken_while_its_evaluation_is_under_way_begins_it_again(tm
     assert [row["step"] for row in records(tmp_path / "run")[0]] == [0, 30]
     monkeypatch.undo()
     train_agent.run(configured(tmp_path / "run", "total_steps=120"), resume=True)
-    train_agent.run(configured(tmp_path / "whole", "total_steps=120"))
-    assert records(tmp_path / "run")[0] == records(tmp_path / "whole")[0]
+    assert records(tmp_path / "run")[0] == whole[0]
 
 
-def test_several_environments_in_a_worker_and_evaluations_beside_it_make_the_same_run(tmp_path, monkeypatch):
+def test_several_environments_in_a_worker_and_evaluations_beside_it_make_the_same_run(tmp_path, monkeypatch, whole):
     """With real processes, stopped in the middle; `workers` may change between the parts."""
-    words = "threads=1", "total_steps=120"
-    train_agent.run(configured(tmp_path / "here", *words))
     stop = StopRequest()
     update = train_agent.Progress.update
 
@@ -124,12 +115,10 @@ def test_several_environments_in_a_worker_and_evaluations_beside_it_make_the_sam
     with monkeypatch.context() as patch:
         patch.setattr(train_agent.Progress, "update", stopping)
         patch.setattr("rppdyn.jobs.train_agent.stop_on_signals", lambda: nullcontext(stop))
-        found = train_agent.run(configured(tmp_path / "aside", *words, "workers=true"))
+        found = train_agent.run(configured(tmp_path / "aside", "total_steps=120", "workers=true"))
     assert found.interrupted and found.steps == 75
-    train_agent.run(configured(tmp_path / "aside", *words), resume=True)
-    (rows, _), (expected, _) = records(tmp_path / "aside"), records(tmp_path / "here")
-    assert [row["step"] for row in rows] == [0, 30, 60, 90, 120]
-    assert rows == expected
+    train_agent.run(configured(tmp_path / "aside", "total_steps=120"), resume=True)
+    assert records(tmp_path / "aside")[0] == whole[0]
 
 
 class Broken(Answer):
@@ -173,7 +162,7 @@ def interrupted(*args, **kwargs):
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_ctrl_c_stops_a_compilation_at_once_and_loses_nothing(tmp_path, monkeypatch, capsys, seeds):
     """The run ends at a checkpoint from before it, and goes on from there bit by bit."""
-    words = "total_steps=60", "evaluation.every=60", f"seeds={seeds}", "threads=1"
+    words = "total_steps=60", "evaluation.every=60", f"seeds={seeds}"
     run = train_agent.run if seeds == 1 else train_agent.run_many
     with monkeypatch.context() as patch:
         patch.setattr(RPPSAC, "compiles", True)
@@ -197,5 +186,5 @@ def test_ctrl_c_stops_seeds_at_once_while_their_environments_start(tmp_path, mon
     monkeypatch.setattr(train_agent, "build_env", interrupted)
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        train_agent.run_many(configured(tmp_path / "run", "seeds=2", "threads=1"))
+        train_agent.run_many(configured(tmp_path / "run", "seeds=2"))
     assert time.monotonic() - start < 50 and not (tmp_path / "run").exists()

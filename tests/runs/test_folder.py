@@ -20,6 +20,8 @@ def test_the_configuration_comes_back_as_it_was(tmp_path):
     RunFolder.create(tmp_path / "a" / "run", CONFIG)
     assert RunFolder.open(tmp_path / "a" / "run").config() == CONFIG
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["run"]
+    (tmp_path / "empty").mkdir()
+    assert RunFolder.create(tmp_path / "empty", CONFIG).config() == CONFIG
 
 
 def test_numbers_that_json_lacks_come_back_too(tmp_path):
@@ -29,30 +31,16 @@ def test_numbers_that_json_lacks_come_back_too(tmp_path):
     assert differences(stored, CONFIG | {"env": {"id": "Hopper-v5", "kwargs": {"height": None}}}) != []
 
 
-def test_an_existing_folder_is_refused_with_both_remedies(tmp_path):
+def test_what_is_no_place_for_a_run_and_no_run_is_refused(tmp_path):
     RunFolder.create(tmp_path / "run", CONFIG)
-    with pytest.raises(RunFolderError, match=r"exists: add --resume .* run_dir=FOLDER"):
-        RunFolder.create(tmp_path / "run", CONFIG)
-
-
-def test_a_file_in_its_place_is_refused(tmp_path):
-    (tmp_path / "run").write_text("")
-    with pytest.raises(RunFolderError, match="run is a file: choose another place with run_dir=FOLDER"):
-        RunFolder.create(tmp_path / "run", CONFIG)
-    with pytest.raises(RunFolderError, match=r"below can't be made: .*run is a file: choose another place"):
-        RunFolder.create(tmp_path / "run" / "below", CONFIG)
-
-
-def test_an_empty_folder_may_be_used(tmp_path):
-    (tmp_path / "run").mkdir()
-    assert RunFolder.create(tmp_path / "run", CONFIG).config() == CONFIG
-
-
-def test_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(RunFolderError, match="no run at"):
-        RunFolder.open(tmp_path / "run")
-    with pytest.raises(RunFolderError, match=r"has no config\.yaml"):
-        RunFolder.open(tmp_path)
+    (tmp_path / "file").write_text("")
+    for place, said in (("run", r"exists: add --resume .* run_dir=FOLDER"), ("file", "file is a file: choose another place"),
+                        ("file/below", "below can't be made: .*file is a file: choose another place")):  # fmt: skip
+        with pytest.raises(RunFolderError, match=said):
+            RunFolder.create(tmp_path / place, CONFIG)
+    for place, said in (("absent", "no run at"), (".", r"has no config\.yaml")):
+        with pytest.raises(RunFolderError, match=said):
+            RunFolder.open(tmp_path / place)
 
 
 @pytest.mark.parametrize("text", ["a: [", "3", "- 1", "a: ${b"])
@@ -104,13 +92,10 @@ def test_metrics_are_appended_and_rewound(tmp_path):
     log.rewind(10)
     assert log.path.read_text() == "".join(before[:2])
     assert log.last() == {"step": 10, "eval/return_mean": 10 / 3, "error": None}
-
-
-def test_a_damaged_metrics_line_is_named(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 0}\nrubbish\n{"step": 1}\n')
+    assert series(read_metrics(log.path), "error") == ([], [])
+    log.path.write_text('{"step": 0}\nrubbish\n{"step": 1}\n')
     with pytest.raises(ValueError, match="line 2"):
-        read_metrics(path)
+        read_metrics(log.path)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +110,6 @@ def test_a_damaged_end_of_the_metrics_is_left_out(tmp_path, end, caplog):
     assert ("line 2 is no metrics record" in caplog.text) == end.endswith(b"\n")
     log.rewind(10)
     assert log.path.read_bytes() == whole
-
-
-def test_series_leaves_out_what_is_missing():
-    records = [{"step": 0, "a": None}, {"step": 1, "a": 2.0}, {"step": 2}]
-    assert series(records, "a") == ([1], [2.0])
 
 
 def test_plain_values(tmp_path):

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from rppdyn.runs import Progress, provenance, stop_on_signals
+from rppdyn.runs import Progress, stop_on_signals
 from rppdyn.runs.workers import Stopped, Worker, asked_to_stop
 
 
@@ -65,6 +65,10 @@ def test_progress_goes_to_standard_error(capsys):
     assert captured.out == ""
     assert "10/10" in captured.err
     assert "return=12.3" in captured.err
+    with Progress(10, enabled=False) as bar:
+        bar.update(10)
+        bar.show(a=1.0)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("columns", "whole"), [(80, False), (120, True)])
@@ -88,19 +92,6 @@ def test_what_the_first_step_takes_longer_for_is_said_until_it_is_done(capsys):
         bar.update(1)
     _, first, *_, last = capsys.readouterr().err.strip().split("\r")
     assert first.startswith("task, compiling   0%") and last.startswith("task  10%")
-
-
-def test_progress_can_be_off(capsys):
-    with Progress(10, enabled=False) as bar:
-        bar.update(10)
-        bar.show(a=1.0)
-    assert capsys.readouterr().err == ""
-
-
-def test_provenance_names_versions():
-    found = provenance()
-    assert found["packages"]["torch"]
-    assert found["command"]
 
 
 def test_the_time_that_is_left_is_without_what_is_done_once():

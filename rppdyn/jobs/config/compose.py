@@ -6,7 +6,9 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -352,10 +354,20 @@ def describe(name: str) -> str:
     return "\n".join(lines)
 
 
+@cache
+def _chosen(name: str, choices: tuple[str, ...]) -> DictConfig:
+    """Compose the files of these choices, which takes most of the time of a configuration."""
+    return hydra_compose(name, [*choices, *LEFT_OUT])
+
+
 def _compose(name: str, overrides: Sequence[str]) -> Any:
+    """Set the values of overrides (`++key=value`) in what the other overrides choose, as Hydra does."""
     with one_line(name):
-        node = hydra_compose(name, [word for word in overrides if not _is_hydra(word)] + LEFT_OUT)
-        if any(map(_is_hydra, overrides)):  # which are refused here as well
+        words = [word for word in overrides if not _is_hydra(word)]
+        node = deepcopy(_chosen(name, tuple(word for word in words if not word.startswith("++"))))
+        for override in (_parsed(word) for word in words if word.startswith("++")):
+            OmegaConf.update(node, override.get_key_element().lstrip("+"), override.value(), force_add=True)
+        if len(words) < len(overrides):  # Hydra's own, which are refused here as well
             hydra_compose(name, list(overrides), return_hydra_config=True)
     return as_config(name, node)
 
@@ -410,6 +422,7 @@ def _quoted(override: str) -> str:
     return f"{key}=" + ",".join(f'"{name.strip()}"' for name in names)
 
 
+@cache
 def _parsed(override: str) -> Override:
     try:
         parsed = OverridesParser.create().parse_override(override)

@@ -30,22 +30,8 @@ def test_representations(text, expected):
     assert notation.representation("--rep-in", text, O(3)) == expected(O(3))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "__import__('os')",
-        "SO(",
-        "SO",
-        "SO(2.5)",
-        "Q(3)",
-        "SO(3)+2",
-        "(lambda: SO(3))()",
-        "SO(3).name",
-        "",
-        "SO(n=3)",
-        "[1]",
-    ],
-)
+@pytest.mark.parametrize("text", ["__import__('os')", "SO(", "SO", "SO(2.5)", "Q(3)", "SO(3)+2", "(lambda: SO(3))()",
+                                  "SO(3).name", "", "SO(n=3)", "[1]"])  # fmt: skip
 def test_what_is_no_group_is_one_line(text):
     with pytest.raises(ConfigError, match="--group") as error:
         notation.group(text)
