@@ -12,7 +12,7 @@ import hashlib
 import importlib
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,8 @@ from torch import Tensor, nn
 from rppdyn.agents.networks import mode_action, require_vectors
 from rppdyn.agents.policy import RPPPolicy, SymmetricPolicy
 from rppdyn.agents.ppo import RPPActorCriticPolicy
-from rppdyn.envs import SymmetrySpec, make_env
+from rppdyn.envs import Entry, SymmetrySpec, make_env
+from rppdyn.errors import UserError, reading
 from rppdyn.nn import freeze
 
 if TYPE_CHECKING:
@@ -122,6 +123,27 @@ class _Mean(nn.Module):
             mean, *_ = policy.actor.get_action_dist_params(observation)
             return torch.tanh(mean)
         return policy._predict(observation, deterministic=True)
+
+
+def entries_of(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Entries of a space as the file beside a policy lists them."""
+    return [{"index": i, "name": e.name, "joint": e.joint, "unit": e.unit} for i, e in enumerate(entries)]
+
+
+def writable_contract(beside: str | Path, spec: SymmetrySpec) -> Path:
+    """`symmetry.json` beside a policy (:meth:`~rppdyn.envs.SymmetrySpec.contract`): where it may be written.
+
+    Raises:
+        UserError: one of another symmetry is there, which other policies of the folder may rely on.
+    """
+    path = Path(beside).with_name("symmetry.json")
+    if path == Path(beside):
+        raise UserError(f"{path} is the name of the contract: call the policy something else")
+    with reading(path, "move it, or export to another folder"):
+        there = json.loads(path.read_text(encoding="utf-8"))["digest"] if path.exists() else spec.digest
+    if there != spec.digest:
+        raise UserError(f"{path} is of another symmetry than this policy's: move it, or export to another folder")
+    return path
 
 
 State = tuple[int, int] | None

@@ -234,36 +234,41 @@ def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] |
         mirror_spec,
     )  # which needs names of environments that are made here
 
+    is_json = Path(path).suffix == ".json"
     with reading(path, "give JSON of SymmetrySpec.to_dict, or YAML"):
         text = Path(path).read_text(encoding="utf-8") if Path(path).is_file() else ""
-    is_json = Path(path).suffix == ".json"
-    try:
-        content = json.loads(text) if is_json and text else _mirror_of(text)
-    except Exception as error:  # whatever the readers of JSON and YAML raise
-        raise ValueError(
-            f"{path} can't be read ({reason(error)}): give JSON of SymmetrySpec.to_dict, or YAML"
-        ) from error
-    if not text or (content is None and hasattr(env.unwrapped, "model")):
+        content = None if is_json else _mirror_of(text)
+    if not text or (content is None and not is_json and hasattr(env.unwrapped, "model")):
         return terms_spec(env, path, symmetry=symmetry)  # which says what is wrong of a file that isn't there
     if symmetry is not None:
         raise ValueError(f"symmetry={symmetry!r} with {path}, which is one symmetry: leave one out")
-    if not isinstance(content, dict):
+    if content is None and not is_json:
         raise ValueError(
             f"{path}: {env_name(env)} has no MuJoCo model that terms could be of; give the lists {', '.join(MIRROR_KEYS)} of a "
             "mirror image, or group, obs and action (rppdyn.envs.group_spec), or JSON of SymmetrySpec.to_dict"
         )
-    try:
-        if is_json:
-            spec = replace(SymmetrySpec.from_dict(content), env_id=env_name(env)).check()
-        else:
-            make: Callable[..., SymmetrySpec] = group_spec if "group" in content else mirror_spec
+    if content is None:
+        spec = replace(read_spec(path), env_id=env_name(env))
+    else:
+        make: Callable[..., SymmetrySpec] = group_spec if "group" in content else mirror_spec
+        try:
             spec = make(env_name(env), **({**entry_names(env), **content}))
-    except Exception as error:  # it may be anything
-        raise ValueError(f"{path}: {reason(error)}") from error
+        except Exception as error:  # it may be anything
+            raise ValueError(f"{path}: {reason(error)}") from error
     if (misfit := _misfit(env, spec)) is not None:
         what, space, dim = misfit
         raise ValueError(f"{path} is of {dim} entries of {what}, and {env_name(env)} has {space.shape or space}")
     return spec
+
+
+def read_spec(path: str | Path) -> SymmetrySpec:
+    """The spec in a JSON file: a run's `spec.json`, or the `symmetry.json` beside a policy.
+
+    Raises:
+        ValueError: there is no such file, it holds something else, or it was changed after it was written.
+    """
+    with reading(path, "give a symmetry.json of rppdyn export, or JSON of SymmetrySpec.to_dict"):
+        return SymmetrySpec.from_dict(json.loads(Path(path).read_text(encoding="utf-8"))).check()
 
 
 def _mirror_of(text: str) -> dict[str, Any] | None:

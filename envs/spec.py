@@ -18,8 +18,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from rppdyn._version import __version__
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
@@ -381,6 +382,8 @@ class SymmetrySpec:
         symmetries: one `Symmetry` per generator, discrete ones first, then those of the Lie algebra.
         observation_groups: name and length of each part of the observation ("actor", "critic"), in order; none for one that
             has no parts. A symmetry maps each into itself.
+        terms: the list of terms that observation and action were described by (`rppdyn.envs.compiled_terms`), where they were;
+            a record, which neither equality nor the digest asks.
     Raises:
         ValueError: a space has another number of generators than the group, or the parts have another length than the
             observation or are mixed.
@@ -395,6 +398,7 @@ class SymmetrySpec:
     act: Space | None = None
     symmetries: tuple[Symmetry, ...] = ()
     observation_groups: tuple[tuple[str, int], ...] = ()
+    terms: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self):
         groups = tuple((str(name), int(size)) for name, size in self.observation_groups)
@@ -541,7 +545,7 @@ class SymmetrySpec:
             [i - raw.start for i in self.obs.angles if i in raw],
             [i - raw.start for i in self.obs.quaternions if i in raw],
         )
-        return replace(self, obs=obs, observation_groups=())
+        return replace(self, obs=obs, observation_groups=(), terms=None)
 
     # -- data ---------------------------------------------------------------------------------------------------------
 
@@ -556,7 +560,44 @@ class SymmetrySpec:
         spaces = {key: _space_to_dict(getattr(self, key)) for key in SPACES}
         symmetries = [symmetry._asdict() for symmetry in self.symmetries]
         groups = {"observation_groups": [list(g) for g in self.observation_groups]} if self.observation_groups else {}
-        return {"format": FORMAT, "env_id": self.env_id, "group": group, **spaces, "symmetries": symmetries, **groups}
+        terms = {} if self.terms is None else {"terms": self.terms}
+        return {
+            "format": FORMAT,
+            "env_id": self.env_id,
+            "group": group,
+            **spaces,
+            "symmetries": symmetries,
+            **groups,
+            **terms,
+        }
+
+    def contract(self, certificate: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What `symmetry.json` holds beside a policy: `to_dict`, and what a reader without this package needs.
+
+        Its keys are listed in docs/jobs/export.md; `from_dict` reads it, and refuses one that was changed by hand.
+
+        Args:
+            certificate: the simulator's, as `Certificate.to_dict` gives it.
+        """
+        spaces = {"observation": self.obs, "action": self.action}
+        joints = {key: list(dict.fromkeys(e.joint for e in space.entries if e.joint)) for key, space in spaces.items()}
+        data = {**self.to_dict(), "terms": self.terms, "joints": joints, "images": self._images()}
+        return {**data, "digest": self.digest, "certificate": certificate, "rppdyn": __version__}
+
+    def _images(self) -> dict[str, Any]:
+        """Of each discrete generator, where its images are entries with signs: x'[i] = sign[i] x[index[i]] + shift[i]."""
+        images: dict[str, Any] = {}
+        for k, name in enumerate(self.generator_names[: len(self.group.discrete_generators)]):
+            images[name] = {}
+            for key, space in {"observation": self.obs, "action": self.action}.items():
+                A, c = space.generator(k), np.array(space.origin)
+                signed = (
+                    space.encoding.is_identity and (A != 0).sum(1).max(initial=0) == 1 and (abs(A).sum(1) == 1).all()
+                )
+                index, sign = abs(A).argmax(1), A.sum(1)
+                tables = {"index": index, "sign": sign, "shift": c - sign * c[index]} if signed else {}
+                images[name][key] = {part: table.tolist() for part, table in tables.items()} or None
+        return images
 
     @classmethod
     def from_dict(cls, data: dict) -> SymmetrySpec:
@@ -576,17 +617,24 @@ class SymmetrySpec:
         try:
             group = data["group"]
             parts = {key: group[key] or None for key in ("discrete_generators", "lie_algebra")}
-            return cls(
+            spec = cls(
                 env_id=data["env_id"],
                 group=Group(group["name"], **parts),
                 symmetries=tuple(Symmetry(**s) for s in data["symmetries"]),
                 observation_groups=tuple((name, size) for name, size in data.get("observation_groups", ())),
+                terms=data.get("terms"),
                 **{key: Space(**data[key]) for key in SPACES if data[key] is not None},
             )
         except KeyError as error:
             raise ValueError(f"symmetry spec lacks the key {error}; write it with SymmetrySpec.to_dict") from None
         except TypeError as error:
             raise ValueError(f"symmetry spec is damaged ({error}); write it with SymmetrySpec.to_dict") from error
+        for key, own in {"digest": lambda: spec.digest, "images": spec._images}.items():
+            if key in data and data[key] != own():
+                raise ValueError(
+                    f"its {key} is not that of its content, which was changed after it was written; export again"
+                )
+        return spec
 
     @property
     def digest(self) -> str:
@@ -594,7 +642,7 @@ class SymmetrySpec:
 
         It is of rounded numbers (`rppdyn.envs.spec`): the same spec derived on another machine has the same digest.
         """
-        data = self.to_dict()
+        data = replace(self, terms=None).to_dict()
         for part in (data["group"], *(data[key] for key in SPACES if data[key] is not None)):
             part |= {key: rounded(part[key]).tolist() for key in NUMBERS & part.keys()}
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

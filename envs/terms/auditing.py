@@ -83,15 +83,16 @@ class Audit:
     def table(self) -> str:
         """The verdict, and a line for each wrong entry with its right value."""
         sizes = " and ".join(f"{n} entries of the {space}" for space, n in self.entries.items())
-        lines = [f"{self.name}: {', '.join(self.elements)}; {sizes}; {self.states} states in the simulator"]
+        stepped = (
+            f"{self.states} states in the simulator" if self.states else "beside a contract, without the simulator"
+        )
+        lines = [f"{self.name}: {', '.join(self.elements)}; {sizes}; {stepped}"]
         for relation, defect in self.relations.items():
             lines.append(f"{relation}: {'yes' if defect < COEFFICIENT_TOLERANCE else f'no, off by {defect:.2g}'}")
         lines += self.notes
         if not self.wrong:
-            lines.append(
-                f"every entry is the derived one; the simulator agrees to {self.worst:.1e} of an entry's spread"
-            )
-            return "\n".join(lines)
+            agrees = f"derived one; the simulator agrees to {self.worst:.1e} of an entry's spread"
+            return "\n".join([*lines, f"every entry is the {agrees if self.states else 'one of the contract'}"])
         wrong = self.wrong[:MAX_TABLE_ROWS]
         columns = {"symmetry": [w.element for w in wrong], "space": [w.space for w in wrong]}
         columns = {title: cells for title, cells in columns.items() if len(set(cells)) > 1}  # one value is no column
@@ -125,7 +126,7 @@ class Audit:
 
 def audit(
     function: Callable[..., Any],
-    compiled: CompiledTerms,
+    compiled: CompiledTerms | SymmetrySpec,
     *,
     actions: Callable[..., Any] | None = None,
     states: int = 40,
@@ -137,7 +138,8 @@ def audit(
     Args:
         function: maps observations (n, dim) to their images, or to the observations and their images one below the other,
             as a tensor; or has the signature of trainers, `f(env=..., obs=..., actions=...)`, and returns both.
-        compiled: the observation's and action's terms (`rppdyn.envs.compiled_terms`).
+        compiled: the observation's and action's terms (`rppdyn.envs.compiled_terms`); or a spec alone, such as that of a
+            policy's `symmetry.json`, without a simulator to ask.
         actions: maps actions likewise, where `function` does not.
         states: how many states the simulator is stepped from.
         seed: seed of these states.
@@ -146,7 +148,8 @@ def audit(
         ValueError: the function raises, returns another shape, or is no affine map; or the symmetry acts on rotation
             matrices only.
     """
-    spec, name = compiled.spec, name or getattr(function, "__name__", "the map")
+    spec = compiled if isinstance(compiled, SymmetrySpec) else compiled.spec
+    name = name or getattr(function, "__name__", "the map")
     maps: dict[str, list[_Affine]] = {}
     both = _names(function)
     spaces: dict[str, Space] = {"observation": spec.obs, "action": spec.action}
@@ -162,7 +165,9 @@ def audit(
     elif "actions" in both:
         maps["action"] = _probe(_call(function, spec, name, "action", both), spec.action.dim, name, "action")
     elements = _elements(spec)
-    steps = dict(zip(spec.generator_names, step_terms(compiled, states=states, seed=seed), strict=True))
+    steps: dict[str, TermSteps] = {}
+    if isinstance(compiled, CompiledTerms):
+        steps = dict(zip(spec.generator_names, step_terms(compiled, states=states, seed=seed), strict=True))
     relations: dict[str, float] = {}
     wrong: list[WrongEntry] = []
     worst = 0.0
@@ -196,7 +201,7 @@ def audit(
             f"the simulator disagrees with the derivation by {worst:.1e}: trust neither, and look at the model"
         )
     sizes = {key: spaces[key].dim for key in maps}
-    return Audit(name, tuple(named), relations, tuple(wrong), worst, sizes, states, tuple(notes))
+    return Audit(name, tuple(named), relations, tuple(wrong), worst, sizes, states if steps else 0, tuple(notes))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,8 +25,10 @@ from rppdyn.envs.terms.terms import (
     JointVelocities,
     LastAction,
     Term,
+    describe_term,
     parse_term,
 )
+from rppdyn.runs.files import plain
 
 STACKS = ("term", "time")
 ACTIONS = (JointPositions, JointVelocities, JointTorques, Controls)
@@ -288,6 +291,13 @@ def _last_action(action: Layout) -> Quantity:
     )
 
 
+def _list_of_terms(described: Any) -> Sequence[Any]:
+    described = [described] if isinstance(described, str | Mapping | Term) else described
+    if not isinstance(described, Sequence):
+        raise ValueError(f"action: {described!r} is no list of terms, such as [{{term: joint_positions, scale: 0.25}}]")
+    return described
+
+
 def action_layout(
     robot: Robot, described: Sequence[Any] | None, symmetries: Sequence[ModelSymmetry]
 ) -> Layout:  # fmt: skip
@@ -300,13 +310,8 @@ def action_layout(
     """
     if described is None:
         described = ["controls" if robot.model.nu else "joint_positions"]
-    if isinstance(described, str | Mapping | Term):
-        described = [described]
-    if not isinstance(described, Sequence):
-        raise ValueError(f"action: {described!r} is no list of terms, such as [{{term: joint_positions, scale: 0.25}}]")
     terms = []
-    for one in described:
-        term = parse_term(one)
+    for term in map(parse_term, _list_of_terms(described)):
         if not isinstance(term, ACTIONS):
             kinds = ", ".join(kind.kind for kind in ACTIONS)
             raise ValueError(f"action: {term.kind} is nothing that a policy moves; use {kinds}")
@@ -441,12 +446,19 @@ def compile_terms(
         [c for part in parts for c in part.origin],
         quaternions=[int(first) + i for first, part in zip(firsts, parts, strict=False) for i in part.quaternions],
     )  # fmt: skip
-    state = {key: space for key, space in state_spaces(model, chosen).items() if key != "action"}
+    state: dict[str, Any] = {key: space for key, space in state_spaces(model, chosen).items() if key != "action"}
     symmetries = tuple(Symmetry(s.name, note=" ".join(f"{d}." for d in s.deviations[:3])) for s in chosen)
     named = tuple((group, part.dim) for group, part in zip(groups, parts, strict=True)) if "" not in groups else ()
     spec = SymmetrySpec(
         name, symmetry_group(chosen), obs, acting.space, symmetries=symmetries, observation_groups=named, **state
     )
+    with suppress(TypeError):  # of terms of one's own, whose options are no plain data, there is no list
+        listed = {key: {"terms": list(map(describe_term, g.terms)), "stack": g.stack} for key, g in groups.items()}
+        terms: dict[str, Any] = {"observation": listed.get("", listed), "symmetry": list(names), "base": base}
+        terms["default_pose"] = plain(dict(default_pose) if isinstance(default_pose, Mapping) else default_pose)
+        if action is not None:
+            terms["action"] = [describe_term(parse_term(one)) for one in _list_of_terms(action)]
+        spec = replace(spec, terms=terms)
     return CompiledTerms(name, robot, chosen, groups, acting, spec)
 
 

@@ -23,6 +23,7 @@ from scipy.spatial.transform import Rotation
 from rppdyn.envs.model_symmetry import Affine, ModelSymmetry, Quantity, derivable, lift
 from rppdyn.envs.spec import Entry, rotation_matrix
 from rppdyn.envs.terms.robot import Robot, Scene, Thing, did_you_mean
+from rppdyn.runs.files import plain
 
 MAX_HISTORY = 1000  # steps
 MAX_GRID_POINTS = 100_000
@@ -164,6 +165,18 @@ def parse_term(described: Term | str | Mapping[str, Any], **defaults: Any) -> Te
     if needed:
         raise ValueError(f"term {name} lacks the option {needed[0]!r}; give it")
     return TERMS[name](**{key: _as_tuples(value) for key, value in options.items()})
+
+
+def describe_term(term: Term) -> dict[str, Any]:
+    """The mapping that `parse_term` makes a term of: its name, and the options that are not the default ones, as plain data.
+
+    Raises:
+        TypeError: an option, of a term of one's own, is no plain data.
+    """
+    options = {one.name: getattr(term, one.name) for one in fields(term)}
+    options = {key: plain(dict(value) if isinstance(value, Mapping) else value) for key, value in options.items()}
+    defaults = {one.name: plain(one.default) for one in fields(term) if one.default is not MISSING}
+    return {"term": term.kind} | {k: v for k, v in options.items() if k not in defaults or v != defaults[k]}
 
 
 def _as_tuples(value: Any) -> Any:

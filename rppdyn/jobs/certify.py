@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from rppdyn.envs import (
     Certificate,
+    SymmetrySpec,
     certify,
     compiled_terms,
     diagnose,
@@ -18,11 +20,13 @@ from rppdyn.envs import (
     save_certificate,
     symmetry_spec,
 )
+from rppdyn.envs.catalogue import read_spec
 from rppdyn.envs.certification.doctor import Diagnosis
 from rppdyn.envs.certification.faults import FaultReport
 from rppdyn.envs.making import is_model_file, load_model, stock_env
-from rppdyn.envs.terms import Audit, read_terms
+from rppdyn.envs.terms import Audit, CompiledTerms, read_terms
 from rppdyn.envs.terms import audit as terms_audit
+from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import AuditConfig, CertifyConfig
 from rppdyn.jobs.loading import load_function
 from rppdyn.runs.files import write_json, write_measured
@@ -100,14 +104,14 @@ def _fault(report: FaultReport) -> str | None:
     return None if report.fault is None else f"{report.fault.part}: {report.fault.parameter}"
 
 
-def audit(config: AuditConfig) -> Audit:
-    """The audit of a function; written to the file that the configuration names.
+def _compiled(config: AuditConfig, contract: SymmetrySpec | None) -> CompiledTerms:
+    """The terms of a file, or of a contract, compiled for the model.
 
     Raises:
-        ValueError: no such model, file of terms, symmetry or function; or the function raises or is no affine map.
-        UnwrittenError: a file can't be written; it has the audit.
+        ValueError: the terms are none of the model's; of a contract: the model has another symmetry by now.
     """
-    terms = read_terms(config.observation)
+    assert config.model is not None
+    terms = read_terms(config.observation) if contract is None else dict(contract.terms or {})
     if config.symmetry is not None:
         terms["symmetry"] = config.symmetry
     if is_model_file(config.model):
@@ -115,9 +119,34 @@ def audit(config: AuditConfig) -> Audit:
     else:
         with closing(stock_env(config.model, disable_env_checker=True)) as env:
             compiled = compiled_terms(env, **terms)
+    if contract is not None:
+        now = replace(compiled.spec, env_id=contract.env_id, symmetries=contract.symmetries)
+        if now.digest != contract.digest:
+            tables = ([" ".join(line.split()) for line in spec.table().splitlines()] for spec in (contract, now))
+            changed = [pair for pair in zip_longest(*tables, fillvalue="nothing") if pair[0] != pair[1]]
+            what = "{!r} is {!r} there".format(*changed[0]) if changed else "its states move otherwise"
+            raise ConfigError(
+                f"{config.observation} is no contract of {config.model}: {what}; export a policy that was trained on this model"
+            )
+    return compiled
+
+
+def audit(config: AuditConfig) -> Audit:
+    """The audit of a function; written to the file that the configuration names.
+
+    Raises:
+        ValueError: no such model, file of terms or contract, symmetry or function; the function raises or is no affine map.
+        UnwrittenError: a file can't be written; it has the audit.
+    """
+    contract = read_spec(config.observation) if config.is_contract else None
+    if contract is not None and (config.model is None or contract.terms is None):
+        refuse({"--model": config.model}, f"{config.observation} lists no terms to observe it by; leave it out")
+        right: CompiledTerms | SymmetrySpec = contract
+    else:
+        right = _compiled(config, contract)
     function = load_function(config.what)
     actions = None if config.actions is None else load_function(config.actions)
-    result = terms_audit(function, compiled, actions=actions, states=config.states, seed=config.seed, name=config.what)
+    result = terms_audit(function, right, actions=actions, states=config.states, seed=config.seed, name=config.what)
     files: dict[str, Callable[[Path], object]] = {}
     if config.json is not None:
         files[config.json] = lambda path: write_json(path, result.to_dict())

@@ -18,13 +18,15 @@ from stable_baselines3.common.policies import BasePolicy
 from rppdyn.agents.export import (
     TOLERANCE,
     DeployedPolicy,
+    entries_of,
     export_onnx,
     export_torch,
     largest_difference,
     onnx_policy,
     torch_policy,
+    writable_contract,
 )
-from rppdyn.envs import SymmetrySpec, certificate_for, make_env
+from rppdyn.envs import Entry, SymmetrySpec, certificate_for, make_env
 from rppdyn.jobs.building import Evaluator
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
@@ -46,6 +48,7 @@ class ExportResult:
     source: str
     files: dict[str, str]
     card: str
+    contract: str | None
     states: int
     differences: dict[str, float]
 
@@ -68,6 +71,8 @@ def run(config: ExportConfig) -> ExportResult:
             make = partial(Evaluator, partial(make_env, loaded.spec.env_id), CHECKED_EPISODES, config.seed)
         if make is None:
             raise ConfigError(f"{config.what}: give --env, in which the exported policy is checked")
+        spec: SymmetrySpec | None = getattr(policy, "spec", None)
+        contract = None if spec is None or spec.is_trivial else writable_contract(config.card, spec)
         evaluator = made.enter_context(closing(make()))
         observations = _states(evaluator, policy, config.states)
         wanted = {"onnx": config.onnx, "torch": config.torch}
@@ -82,8 +87,18 @@ def run(config: ExportConfig) -> ExportResult:
                         f"{path}: on {len(observations)} states the exported policy differs from {config.what} by "
                         f"{differences[kind]:.2g} of the action's range, more than {TOLERANCE:g}; nothing is written"
                     )
-        write_json(Path(config.card), _card(policy, evaluator.envs[0], len(observations), differences))
-        return ExportResult(config.what, source, files, config.card, len(observations), differences)
+        env = evaluator.envs[0]
+        certificate, note = (None, "") if spec is None else certificate_for(env, spec)
+        reports = [] if certificate is None else certificate.generators
+        certified = [{"name": report.name, "verdict": report.dynamics_verdict} for report in reports] or note
+        card = _card(policy, spec, env, len(observations), differences)
+        if spec is not None:
+            card["symmetry"] = {"group": str(spec.group), "digest": spec.digest, "certified": certified}
+        if spec is not None and contract is not None:
+            write_json(contract, spec.contract(None if certificate is None else certificate.to_dict()))
+        write_json(Path(config.card), card)
+        beside = None if contract is None else str(contract)
+        return ExportResult(config.what, source, files, config.card, beside, len(observations), differences)
 
 
 def table(result: ExportResult) -> str:
@@ -93,7 +108,10 @@ def table(result: ExportResult) -> str:
         lines.append(
             f"{path}: differs by {result.differences[kind]:.1e} of the action's range at most, {result.states} states"
         )
-    return "\n".join([*lines, f"{result.card}: names, units and limits of entries, control step, symmetry, versions"])
+    lines.append(f"{result.card}: names, units and limits of entries, control step, symmetry, versions")
+    if result.contract is not None:
+        lines.append(f"{result.contract}: what its symmetry does to each entry, for rppdyn audit")
+    return "\n".join(lines)
 
 
 def _states(evaluator: Evaluator, policy: BasePolicy, count: int) -> NDArray:
@@ -117,8 +135,9 @@ def _write(policy: BasePolicy, kind: str, path: Path, observations: NDArray) -> 
     return largest_difference(policy, exported, observations)
 
 
-def _card(policy: BasePolicy, env: gym.Env, states: int, differences: dict[str, float]) -> dict[str, Any]:
-    spec: SymmetrySpec | None = getattr(policy, "spec", None)
+def _card(
+    policy: BasePolicy, spec: SymmetrySpec | None, env: gym.Env, states: int, differences: dict[str, float]
+) -> dict[str, Any]:
     unwrapped, space = env.unwrapped, policy.action_space
     dtype = str(DeployedPolicy(policy).dtype).removeprefix("torch.")
     n, m = policy.observation_space.shape[0], space.shape[0]  # type: ignore[index]
@@ -127,29 +146,16 @@ def _card(policy: BasePolicy, env: gym.Env, states: int, differences: dict[str, 
         "environment": None if env.spec is None else env.spec.id,
         "observation": {
             "dtype": dtype,
-            "entries": _entries(spec.obs.entries if spec else [f"[{i}]" for i in range(n)]),
+            "entries": entries_of(spec.obs.entries if spec else [Entry(f"[{i}]") for i in range(n)]),
         },
         "action": {
             "dtype": "float32",
-            "entries": _entries(spec.action.entries if spec else [f"[{i}]" for i in range(m)]),
+            "entries": entries_of(spec.action.entries if spec else [Entry(f"[{i}]") for i in range(m)]),
             "low": space.low.tolist(),  # type: ignore[attr-defined]
             "high": space.high.tolist(),  # type: ignore[attr-defined]
         },
         "control_step": getattr(unwrapped, "dt", None),
-        "symmetry": None if spec is None else _symmetry(spec, env),
+        "symmetry": None,
         "check": {"states": states, "largest_difference": differences, "tolerance": TOLERANCE},
         "versions": {name: version(name) for name in VERSIONS},
     }
-
-
-def _entries(entries: Any) -> list[dict[str, Any]]:
-    if entries and isinstance(entries[0], str):
-        return [{"index": i, "name": name} for i, name in enumerate(entries)]
-    return [{"index": i, "name": e.name, "joint": e.joint, "unit": e.unit} for i, e in enumerate(entries)]
-
-
-def _symmetry(spec: SymmetrySpec, env: gym.Env) -> dict[str, Any]:
-    certificate, note = certificate_for(env, spec)
-    reports = certificate.generators if certificate else ()
-    certified = [{"name": report.name, "verdict": report.dynamics_verdict} for report in reports]
-    return {"group": str(spec.group), "digest": spec.digest, "certified": certified or note}

@@ -15,6 +15,7 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 import tempfile
 import zipfile
@@ -164,8 +165,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file in one step; numbers that JSON lacks (nan, infinities) become null."""
-    write_text(path, json.dumps(plain(value, finite=True), indent=2, allow_nan=False) + "\n")
+    """Replace a JSON file in one step; numbers that JSON lacks (nan, infinities) become null. A row of numbers is a line."""
+    text = json.dumps(plain(value, finite=True), indent=2, allow_nan=False)
+    write_text(path, re.sub(r'\[\n[^"\[\]{}]+\]', lambda row: re.sub(r"\s*\n\s*", " ", row[0]), text) + "\n")
 
 
 @contextmanager

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from refusals import refused
 
 from rppdyn.cli import main
-from rppdyn.envs import compiled_terms
+from rppdyn.envs import SymmetrySpec, compiled_terms
 from rppdyn.envs.terms import audit
+from rppdyn.runs.files import write_json
 
 CRAWLER = Path(__file__).parents[2] / "docs" / "examples" / "crawler.xml"
 TERMS = [
@@ -137,6 +143,129 @@ def test_quaternions_under_turns_are_refused():
     terms = compiled_terms(gym.make("Ant-v5").unwrapped.model, ["quaternion"], symmetry="quarter turn")
     with pytest.raises(ValueError, match="act on the rotation matrix of the observation's quaternion"):
         audit(lambda x: x, terms)
+
+
+@pytest.fixture
+def contract(tmp_path, monkeypatch):
+    """A robot's contract in the working folder, and functions that keep it and break it."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(CRAWLER, "robot.xml")
+    observed = ["projected_gravity", {"term": "joint_positions", "scale": {"left.*": 2.0, "right.*": 2}}]
+    compiled = compiled_terms("robot.xml", observed,
+                              [{"term": "joint_positions", "scale": 0.25}], symmetry="left-right")  # fmt: skip
+    write_json(tmp_path / "symmetry.json", compiled.spec.contract())
+    image = compiled.spec.contract()["images"]["left-right"]["observation"]
+    (tmp_path / "kept_map.py").write_text(
+        "import torch\n"
+        f"INDEX, SIGN = {image['index']}, torch.tensor({image['sign']})\n"
+        "def right(obs):\n    return obs[:, INDEX] * SIGN\n"
+        "def wrong(obs):\n    return obs * torch.tensor([1.0, -1.0] + [1.0] * (len(INDEX) - 2))\n"
+    )
+    return tmp_path / "symmetry.json"
+
+
+def test_a_map_beside_a_contract(contract, capsys):
+    """Without a model the entries alone are judged; with the model the simulator is asked, too."""
+    words = ["--observation", "symmetry.json"]
+    assert main(["audit", "kept_map:right", *words]) == 0
+    assert "beside a contract" in (out := capsys.readouterr().out) and "every entry is the one of the contract" in out
+    assert main(["audit", "kept_map:wrong", *words]) == 1
+    assert (
+        "left_sweep position" in (out := capsys.readouterr().out)
+        and "projected_gravity" not in out.split("index", 1)[1]
+    )
+    assert main(["audit", "kept_map:right", *words, "--model", "robot.xml", "--states", "3"]) == 0
+    assert "3 states in the simulator" in capsys.readouterr().out
+
+
+def test_a_contract_is_plain_data_with_terms_joints_images_and_digest(contract):
+    data = json.loads(contract.read_text())
+    assert data["terms"]["observation"]["terms"][1]["scale"] == {"left.*": 2.0, "right.*": 2}
+    assert data["terms"]["action"] == [{"term": "joint_positions", "scale": 0.25}]
+    spec = SymmetrySpec.from_dict(data)
+    assert data["digest"] == spec.digest and data["joints"]["action"] == [e.joint for e in spec.action.entries]
+    x, image = np.random.default_rng(0).normal(size=spec.obs.dim), data["images"]["left-right"]["observation"]
+    there = spec.transform_observation(spec.group.discrete_generators[0], x)
+    assert np.allclose(there, np.array(image["sign"]) * x[image["index"]] + image["shift"])
+    again = compiled_terms(CRAWLER, **spec.terms).spec
+    assert again.obs == spec.obs and again.terms == spec.terms
+
+
+def edited(change):
+    def edit(path, content):
+        change(content)
+        path.write_text(json.dumps(content))
+
+    return edit
+
+
+@pytest.mark.parametrize("harm, said", [
+    (lambda path, _: path.unlink(), "No such file"),
+    (lambda path, _: path.write_text("[1, 2"), "can't be read"),
+    (lambda path, _: path.write_text("[1, 2]"), "a list describes no symmetry spec"),
+    (lambda path, _: path.write_bytes(b"\xff\xfe\x00"), "can't be read"),
+    (lambda path, _: path.write_text("[" * 100_000), "can't be read"),
+    (edited(lambda data: data.update(format=99)), "format 99"),
+    (edited(lambda data: data.pop("action")), "lacks the key 'action'"),
+    (edited(lambda data: data.update(obs=3)), "damaged"),
+    (edited(lambda data: data["obs"]["discrete_generators"][0][0].__setitem__(0, -1.0)), "digest is not that of its content"),
+    (edited(lambda data: data["images"]["left-right"]["observation"]["sign"].__setitem__(0, -1.0)), "images is not"),
+    (edited(lambda data: data.update(env_id=None)), "digest"),
+])  # fmt: skip
+def test_contracts_that_are_none(contract, harm, said, capsys):
+    harm(contract, json.loads(contract.read_text()))
+    assert main(["audit", "kept_map:right", "--observation", "symmetry.json", "--json", "found.json"]) == 2
+    error = capsys.readouterr().err
+    assert said in error and "symmetry.json" in error and len(error.splitlines()) == 1
+    assert not contract.with_name("found.json").exists()
+
+
+@pytest.mark.parametrize("before, after, said", [
+    ('axis="0 0 -1"', 'axis="0 0 1"', "is no contract of robot.xml: '3 left_sweep position left_sweep"),
+    ('left_elbow"', 'left_knee"', "'5 left_elbow position left_elbow"),
+    ('"left_', '"port_', "no joint"),
+    ("<mujoco", "<robot", "robot.xml"),
+])  # fmt: skip
+def test_a_model_that_has_changed_since(contract, before, after, said, capsys):
+    robot = contract.with_name("robot.xml")
+    assert before in robot.read_text()
+    robot.write_text(robot.read_text().replace(before, after))
+    words = ["audit", "kept_map:right", "--observation", "symmetry.json", "--model", "robot.xml"]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.splitlines()) == 1
+
+
+def test_a_list_of_terms_needs_a_model_and_a_contract_is_of_one_symmetry(contract, capsys):
+    assert main(["audit", "kept_map:right", "--observation", "terms.yaml"]) == 2
+    assert "--model is missing" in capsys.readouterr().err
+    assert main(["audit", "kept_map:right", "--observation", "symmetry.json", "--symmetry", "left-right"]) == 2
+    assert "is of one symmetry" in capsys.readouterr().err
+
+
+def test_the_script_for_a_repositorys_ci(tmp_path):
+    """It audits each contract that git knows, with the words that it is given; its status is the worst of theirs."""
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "rppdyn"
+    command.write_text('#!/bin/sh\necho "$@"\ncase "$*" in *wrong*walker*) exit 1;; *broken*) exit 2;; esac\n')
+    command.chmod(0o755)
+    environment = os.environ | {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}
+
+    def check(*words):
+        script = CRAWLER.with_name("check_mirror.sh")
+        done = subprocess.run(["sh", script, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return done.returncode, (done.stdout + done.stderr).splitlines()
+
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    (tmp_path / "a walker").mkdir()
+    for folder in (tmp_path, tmp_path / "a walker"):
+        (folder / "symmetry.json").write_text("{}")
+    status, said = check("m:right")
+    assert status == 2 and "git knows no symmetry.json" in said[0]
+    subprocess.run(["git", "add", "symmetry.json", "a walker"], cwd=tmp_path, check=True)
+    status, said = check("m:right", "--model", "robot.xml")
+    assert status == 0 and said[1] == "audit m:right --model robot.xml --observation a walker/symmetry.json"
+    assert [check(name)[0] for name in ("m:wrong", "m:broken")] == [1, 2] and said[2] == "== symmetry.json"
 
 
 def test_command(tmp_path, monkeypatch, capsys):

@@ -36,6 +36,12 @@ def test_a_run_is_exported_checked_and_played_from_its_files(folder, capsys):
     assert [entry["index"] for entry in card["observation"]["entries"]] == [0, 1, 2, 3]
     assert card["control_step"] == pytest.approx(0.04) and card["check"]["states"] == 50
     assert all(value < 1e-5 for value in card["check"]["largest_difference"].values())
+    contract = json.loads((folder / "symmetry.json").read_text())
+    assert "symmetry.json: what its symmetry does" in out and contract["digest"] == card["symmetry"]["digest"]
+    assert contract["images"]["left-right"]["action"] == {"index": [0], "sign": [-1.0], "shift": [0.0]}
+    assert (
+        contract["joints"] == {"observation": ["slider", "hinge"], "action": ["slider"]} and contract["terms"] is None
+    )
     assert main(["evaluate-agent", "run", "--episodes", "3"]) == 0
     assert main(["evaluate-agent", "policy.onnx", "--env", ENV, "--episodes", "3"]) == 0
     assert main(["evaluate-agent", "policy.pt2", "--env", ENV, "--episodes", "3", "--trust"]) == 0
@@ -53,6 +59,22 @@ def test_a_zip_of_stable_baselines3(folder, capsys):
     capsys.readouterr()
     assert main(["evaluate-agent", "sac.onnx", "--env", "Walker2d-v5"]) == 2
     assert "takes no observations of Walker2d-v5" in capsys.readouterr().err
+
+
+def test_a_contract_of_another_symmetry_stays(folder, capsys):
+    from rppdyn.agents import RPPSAC
+
+    agent = RPPSAC("RPPPolicy", ENV, policy_kwargs=dict(hidden=8), buffer_size=10, learning_starts=10)
+    agent.save("rpp")
+    words = ["export", "rpp.zip", "--trust", "--states", "5"]
+    for there, said in (('{"digest": "other"}', "is of another symmetry"), ("no JSON", "can't be read")):
+        (folder / "symmetry.json").write_text(there)
+        assert main([*words, "--onnx", "a.onnx"]) == 2
+        assert said in (error := capsys.readouterr().err) and len(error.splitlines()) == 1
+        assert (folder / "symmetry.json").read_text() == there and not (folder / "a.onnx").exists()
+    (folder / "symmetry.json").unlink()
+    assert main([*words, "--onnx", "symmetry.onnx"]) == 2 and not (folder / "symmetry.json").exists()
+    assert main([*words, "--onnx", "a.onnx"]) == main([*words, "--torch", "b.pt2"]) == 0
 
 
 def test_a_policy_that_was_not_kept_is_not_written(folder, monkeypatch, capsys):

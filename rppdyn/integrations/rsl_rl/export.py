@@ -14,7 +14,17 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.agents.export import HIDDEN, TOLERANCE, onnx_policy, torch_policy, write_onnx, write_program
+from rppdyn.agents.export import (
+    HIDDEN,
+    TOLERANCE,
+    entries_of,
+    onnx_policy,
+    torch_policy,
+    writable_contract,
+    write_onnx,
+    write_program,
+)
+from rppdyn.envs import Certificate
 from rppdyn.integrations.rsl_rl.models import RelaxedMLPModel, RelaxedRNNModel
 from rppdyn.runs.files import replacing, write_json
 
@@ -31,8 +41,11 @@ def export_policy(
     torch_file: str | Path | None = None,
     steps: int = 1000,
     seed: int = 0,
+    certificate: Certificate | None = None,
 ) -> dict[str, float]:
     """Write an actor's deterministic policy, its layers merged, and a JSON file that says what goes in and out.
+
+    Beside it `symmetry.json` says what the symmetry does to each entry, for `rppdyn audit`.
 
     A recurrent one takes ``observation`` (batch, n) and ``hidden_state`` (layers, batch, h), zero where an episode begins, and
     gives ``action`` and ``next_hidden_state``.
@@ -42,6 +55,7 @@ def export_policy(
         onnx, torch_file: the files, at least one.
         steps: over which a file is compared with the model, from random observations.
         seed: their seed.
+        certificate: the simulator's (`rppdyn.envs.certify`), for `symmetry.json`.
     Returns:
         for "onnx" and "torch" the largest difference of an action, as a share of the actions' spread.
     Raises:
@@ -60,6 +74,8 @@ def export_policy(
     for path in wanted.values():
         if path.is_dir():
             raise ValueError(f"{path} is a folder; give a file")
+    card = next(iter(wanted.values())).with_suffix(".json")
+    contract = writable_contract(card, model.spec)
     step = _Step(model)
     state = None if step.layers == 0 else (step.layers, step.size)
     found: dict[str, float] = {}
@@ -78,7 +94,8 @@ def export_policy(
                     f"{path}: over {steps} steps the exported policy differs by {found[kind]:.2g} of the actions' spread, more "
                     f"than {TOLERANCE:g}; nothing is written"
                 )
-    write_json(next(iter(wanted.values())).with_suffix(".json"), _card(model, state, steps, found))
+    write_json(card, _card(model, state, steps, found))
+    write_json(contract, model.spec.contract(None if certificate is None else certificate.to_dict()))
     return found
 
 
@@ -145,15 +162,12 @@ def _card(model: Any, state: tuple[int, int] | None, steps: int, found: dict[str
     recurrent = None
     if state is not None:
         recurrent = {"input": HIDDEN, "output": f"next_{HIDDEN}", "layers": state[0], "size": state[1], "initial": 0.0}
-    named = lambda entries: [  # noqa: E731
-        {"index": i, "name": e.name, "joint": e.joint, "unit": e.unit} for i, e in enumerate(entries)
-    ]
     return {
         "format": 1,
         "environment": spec.env_id,
         "observation": {"dtype": "float32", "groups": dict(zip(model.obs_groups, model.group_sizes, strict=True)),
-                        "entries": named(model._space.entries)},
-        "action": {"dtype": "float32", "entries": named(spec.action.entries)},
+                        "entries": entries_of(model._space.entries)},
+        "action": {"dtype": "float32", "entries": entries_of(spec.action.entries)},
         "hidden_state": recurrent,
         "symmetry": {"group": str(spec.group), "digest": spec.digest},
         "check": {"steps": steps, "largest_difference": found, "tolerance": TOLERANCE},

@@ -468,8 +468,12 @@ class AuditConfig:
     what: Annotated[str, Field(pattern=":")] = word(
         "module:function, which maps observations (n, dim) to their images", "WHAT"
     )
-    model: str = option(..., "the robot: an .xml or .urdf file, or an environment", "FILE")
-    observation: str = option(..., "a YAML file that lists the terms", "TERMS")
+    observation: str = option(
+        ..., "a YAML file that lists the terms, or the symmetry.json that rppdyn export wrote beside a policy", "TERMS"
+    )
+    model: str | None = option(
+        None, "the robot: an .xml or .urdf file, or an environment; with a symmetry.json it may be left out", "FILE"
+    )
     actions: Annotated[str, Field(pattern=":")] | None = option(
         None, "module:function for actions, where WHAT maps observations only", "WHAT"
     )
@@ -477,6 +481,19 @@ class AuditConfig:
     states: Count = option(40, "how many are mirrored, stepped and compared")
     seed: Natural = option(0, "of these states")
     json: Output | None = option(None, "also write what was found to FILE", "FILE")
+
+    def __post_init__(self) -> None:
+        if self.is_contract:
+            refuse({"--symmetry": self.symmetry}, f"{self.observation} is of one symmetry; leave it out")
+        elif self.model is None:
+            raise ConfigError(
+                "--model is missing: give the robot that the terms are of, an .xml or .urdf file or an environment"
+            )
+
+    @property
+    def is_contract(self) -> bool:
+        """True if the map is held beside a policy's contract, not a list of terms."""
+        return Path(self.observation).suffix == ".json"
 
 
 @settings
