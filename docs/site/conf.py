@@ -23,7 +23,7 @@ del namespace
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "pages"]
 root_doc = "docs/site/index"
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**"]
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "docs/**"]
 exclude_patterns = ["docs/**/_static", "docs/**/__pycache__"]
 source_suffix = {".rst": "restructuredtext", ".md": "markdown", ".ipynb": "notebook"}
 default_role = "literal"  # of docstrings, whose single backticks are code

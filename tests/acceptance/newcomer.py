@@ -79,7 +79,7 @@ ACTIONS = [
     Action("README.md", "python", r"0 is equivariant|[0-9]e-|0\.\d"),
     Action("README.md", "rppdyn certify Humanoid-v5 --rank", "right_knee has stiffness 0", "--states 40"),
     Action(
-        "README.md",
+        "docs/pretrained.md",
         "rppdyn evaluate-agent pretrained:rppdyn/WindyPendulum-v0 --video pendulum.gif --seed 3",
         "pendulum.gif",
         "--episodes 1",

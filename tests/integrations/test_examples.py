@@ -101,6 +101,21 @@ def test_logs_of_a_puck_are_written(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demonstrations.hdf5", "puck.hdf5"]
 
 
+def test_the_film_shows_a_humanoid_that_parts_from_its_mirror_image_until_it_is_repaired():
+    import gymnasium
+
+    example = runpy.run_path(str(EXAMPLES / "mirror_film.py"))
+    with gymnasium.make("Humanoid-v5") as env:
+        stock = env.unwrapped.model
+        stock.opt.gravity[:] = 0
+        models = stock, example["symmetrise"](stock, example["derive"](stock)["left-right"])
+        apart = [
+            [abs(one.xpos - ghost.xpos).max() for one, ghost in example["motion"](model, 3.0)][-1] for model in models
+        ]
+    assert apart[0] > 0.1 and apart[1] < 1e-6, apart
+
+
 def test_every_example_is_run():  # `reach` in tests/agents/test_goals.py
     scripts = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert scripts == {*SAYS, "demo", "point", "crawler", "crawler_rsl_rl", "model_based", "puck_log", "reach"}
+    assert scripts == {*SAYS, "demo", "point", "crawler", "crawler_rsl_rl", "mirror_film", "model_based", "puck_log",
+                       "reach"}  # fmt: skip
