@@ -173,6 +173,25 @@ def finite_element(symmetry: ModelSymmetry, t: float) -> ModelSymmetry:
     )  # fmt: skip
 
 
+def state_matrix(symmetry: ModelSymmetry, *further: np.ndarray) -> np.ndarray:
+    """Action of a discrete symmetry on (joints, 1), velocities, controls and activations, so that products are products.
+
+    Args:
+        further: matrices that stand beside it.
+    """
+    n = len(symmetry.joint_shift)
+    joints = np.block([[symmetry.joint_matrix, symmetry.joint_shift[:, None]], [np.zeros((1, n)), np.ones((1, 1))]])
+    return block_diag(joints, symmetry.dofs, symmetry.controls, symmetry.activations, *further)
+
+
+def acts_alike(a: np.ndarray, b: np.ndarray, joints: int) -> bool:
+    """Check whether two of these matrices are the same; shifts of joints count modulo a whole turn."""
+    shifts = slice(joints), joints
+    a = a.copy()
+    a[shifts] = b[shifts] + (a[shifts] - b[shifts] + np.pi) % (2 * np.pi) - np.pi
+    return bool(np.allclose(a, b, atol=1e-6))
+
+
 # -- kinds of quantities --------------------------------------------------------------------------
 
 

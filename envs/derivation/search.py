@@ -11,7 +11,19 @@ import numpy as np
 from rppdyn.envs.derivation.elements import NONE, Match, match_elements
 from rppdyn.envs.derivation.parameters import deviations
 from rppdyn.envs.derivation.trees import Isometry, Skeleton, TreeMatch, match_trees, rotation_about
-from rppdyn.envs.model_symmetry import BALL, FREE, HINGE, SLIDE, Deviation, ModelSymmetry, control_addresses, name_of
+from rppdyn.envs.model_symmetry import (
+    BALL,
+    FREE,
+    HINGE,
+    SLIDE,
+    Deviation,
+    ModelSymmetry,
+    acts_alike,
+    control_addresses,
+    finite_element,
+    name_of,
+    state_matrix,
+)  # fmt: skip
 from rppdyn.envs.spec import align
 
 TRIAL_ANGLE = 1.0
@@ -211,7 +223,8 @@ def _best(skeleton: Skeleton, isometries: list[Isometry], limit: float = MAX_MIS
 
 def _element(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
     """A discrete symmetry from its match."""
-    trees, q0 = match.trees, _reference(skeleton)
+    trees, m = match.trees, skeleton.model
+    q0 = m.qpos0[m.jnt_qposadr[skeleton.scalars]]
     symmetry = ModelSymmetry(
         name=name,
         is_continuous=False,
@@ -265,19 +278,13 @@ def _generator(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
     return MatchedSymmetry(symmetry, match)
 
 
-def _reference(skeleton: Skeleton) -> np.ndarray:
-    m = skeleton.model
-    return m.qpos0[m.jnt_qposadr[skeleton.scalars]]
-
-
 # -- which of them say something new ----------------------------------------------------------------------------------
 
 
 def _is_trivial(s: ModelSymmetry) -> bool:
     if s.is_continuous:
         return not (np.any(s.dofs) or np.any(s.joint_shift) or np.any(s.controls))
-    parts = (s.dofs, s.joint_matrix, s.controls, s.activations)
-    return all(np.allclose(G, np.eye(len(G)), atol=1e-9) for G in parts) and np.allclose(_wrap(s.joint_shift), 0)
+    return acts_alike(action := state_matrix(s), np.eye(len(action)), len(s.joint_shift))
 
 
 def _same(skeleton: Skeleton, one: MatchedSymmetry, other: MatchedSymmetry, yaw: MatchedSymmetry | None) -> bool:
@@ -285,7 +292,8 @@ def _same(skeleton: Skeleton, one: MatchedSymmetry, other: MatchedSymmetry, yaw:
     a, b = one.symmetry, other.symmetry
     if b.is_continuous:
         return False
-    if _equal(a, b):
+    n, action, known = len(a.joint_shift), state_matrix(a), state_matrix(b)
+    if acts_alike(action, known, n):
         return True
     if yaw is None or a.determinant != b.determinant:
         return False
@@ -293,58 +301,27 @@ def _same(skeleton: Skeleton, one: MatchedSymmetry, other: MatchedSymmetry, yaw:
     u, v = (np.eye(3)[i] for i in range(3) if i != skeleton.vertical)
     w = np.cross(u, v) @ np.eye(3)[skeleton.vertical]
     angle = float(np.arctan2(v @ turn @ u, u @ turn @ u)) * w
-    return _equal(a, _after_yaw(skeleton, b, yaw.symmetry, angle))
-
-
-def _after_yaw(skeleton: Skeleton, s: ModelSymmetry, yaw: ModelSymmetry, angle: float) -> ModelSymmetry:
-    """exp(angle yaw) s."""
-
-    def exp(A):
-        return np.eye(len(A)) + np.sin(angle) * A + (1 - np.cos(angle)) * A @ A
-
-    n, hinges = len(s.joint_shift), skeleton.model.jnt_type[skeleton.scalars] == HINGE
-    affine = exp(np.block([[yaw.joint_matrix, np.where(hinges, 0, yaw.joint_shift)[:, None]], [np.zeros((1, n + 1))]]))
-    shift = affine[:n, :n] @ s.joint_shift + affine[:n, n] + np.where(hinges, angle * yaw.joint_shift, 0)
-    return replace(
-        s,
-        joint_matrix=affine[:n, :n] @ s.joint_matrix,
-        joint_shift=shift,
-        dofs=exp(yaw.dofs) @ s.dofs,
-        controls=exp(yaw.controls) @ s.controls,
-        activations=exp(yaw.activations) @ s.activations,
-    )
-
-
-def _equal(a: ModelSymmetry, b: ModelSymmetry) -> bool:
-    parts = ("dofs", "joint_matrix", "controls", "activations")
-    close = all(np.allclose(getattr(a, p), getattr(b, p), atol=1e-6) for p in parts)
-    return close and np.allclose(_wrap(a.joint_shift - b.joint_shift), 0, atol=1e-6)
+    return acts_alike(action, state_matrix(finite_element(yaw.symmetry, angle)) @ known, n)
 
 
 def _is_product(one: MatchedSymmetry, known: list[MatchedSymmetry]) -> bool:
     """Check whether two known discrete symmetries, one after the other, do the same."""
-    discrete = [other.symmetry for other in known if not other.symmetry.is_continuous]
-    parts = ("dofs", "joint_matrix", "controls", "activations")
-    for a in discrete:
-        for b in discrete:
-            product = {part: getattr(a, part) @ getattr(b, part) for part in parts}
-            shift = a.joint_matrix @ b.joint_shift + a.joint_shift
-            if _equal(one.symmetry, replace(a, **product, joint_shift=shift)):
-                return True
-    return False
+    actions = [state_matrix(other.symmetry) for other in known if not other.symmetry.is_continuous]
+    action, n = state_matrix(one.symmetry), len(one.symmetry.joint_shift)
+    return any(acts_alike(action, a @ b, n) for a in actions for b in actions)
 
 
 def _tidy(symmetries: list[MatchedSymmetry]) -> list[MatchedSymmetry]:
     """Keep, of several turns by fractions of a whole one, the smallest, which generates the others, and the half turn."""
+
+    def angle(one: MatchedSymmetry) -> float:
+        (M,) = one.match.trees.isometry.turned.values()
+        return float(np.arccos(np.clip((np.trace(M) - 1) / 2, -1, 1)))
+
     turns = [one for one in symmetries if one.symmetry.name.endswith("turn") or one.symmetry.name.startswith("turn")]
     turns = [one for one in turns if not one.symmetry.name.startswith("world")]
-    smallest = min(turns, key=lambda one: _turn_angle(one), default=None)
+    smallest = min(turns, key=angle, default=None)
     return [one for one in symmetries if one not in turns or one is smallest or one.symmetry.name == "half turn"]
-
-
-def _turn_angle(one: MatchedSymmetry) -> float:
-    (M,) = one.match.trees.isometry.turned.values()
-    return float(np.arccos(np.clip((np.trace(M) - 1) / 2, -1, 1)))
 
 
 # -- small helpers ----------------------------------------------------------------------------------------------------
@@ -391,10 +368,6 @@ def _whole(array: np.ndarray) -> np.ndarray:
 
 def _zero_rounding(array: np.ndarray) -> np.ndarray:
     return np.where(np.abs(array) < 1e-12, 0.0, array)
-
-
-def _wrap(angles: np.ndarray) -> np.ndarray:
-    return (angles + np.pi) % (2 * np.pi) - np.pi
 
 
 # -- what a symmetry is called, which depends on how the robot is built --------------------------------------------------------

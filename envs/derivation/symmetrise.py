@@ -31,9 +31,11 @@ from rppdyn.envs.model_symmetry import (
     TRANSMISSION,
     Deviation,
     ModelSymmetry,
+    acts_alike,
     control_addresses,
     name_of,
-)
+    state_matrix,
+)  # fmt: skip
 from rppdyn.envs.observation.action import space_of
 from rppdyn.envs.observation.quantities import quantities_of
 from rppdyn.envs.observation.recognition import Observation, Source
@@ -61,10 +63,11 @@ def symmetry_group(symmetries: Sequence[ModelSymmetry]) -> Group:
         return _finite(discrete) if discrete else Trivial(1)
     if not discrete:
         return SO(2)
-    planes = [_horizontal(s.rotation, continuous[0].rotation) for s in discrete]
+    turned = np.flatnonzero(continuous[0].rotation.any(1))  # the axes of the plane that it turns
+    planes = [s.rotation[np.ix_(turned, turned)] for s in discrete]
     if any(np.linalg.det(plane) > 0 and not np.allclose(plane, np.eye(2)) for plane in planes):
         raise ValueError(f"symmetries {names}: a turn of the world is contained in the continuous one; leave it out")
-    if len(discrete) == 1 and np.linalg.det(planes[0]) < 0 and len(_closure([_State.of(discrete[0])])) == 2:
+    if len(discrete) == 1 and np.linalg.det(planes[0]) < 0 and order_of(discrete[0]) == 2:
         return O(2)
     finite = _finite(discrete)
     generator = SO(2).lie_algebra[0].numpy()
@@ -76,37 +79,30 @@ def symmetry_group(symmetries: Sequence[ModelSymmetry]) -> Group:
     )
 
 
-def order_of(symmetry: ModelSymmetry) -> int:
-    """Order of a discrete symmetry: so often repeated it changes nothing."""
-    return len(_closure([_State.of(symmetry)]))
-
-
-def _horizontal(rotation: np.ndarray, generator: np.ndarray) -> np.ndarray:
-    """Its block on the plane that the generator turns."""
-    plane = [a for a in range(3) if generator[a].any()]
-    return rotation[np.ix_(plane, plane)]
+def order_of(*symmetries: ModelSymmetry) -> int:
+    """Order of the group that discrete symmetries generate."""
+    return len(_closure([state_matrix(s) for s in symmetries], len(symmetries[0].joint_shift)))
 
 
 def _finite(symmetries: Sequence[ModelSymmetry]) -> Group:
     """The group of discrete symmetries."""
-    states = [_State.of(s) for s in symmetries]
-    order = len(_closure(states))
-    for name, matrices in _candidates(symmetries, states, order):
+    joints, order = len(symmetries[0].joint_shift), order_of(*symmetries)
+    for name, matrices in _candidates(symmetries, order):
         group = Group(name, discrete_generators=matrices)
-        together = [_State(*state.parts, m) for state, m in zip(states, matrices, strict=True)]
-        if group.order == order == len(_closure(together)):
+        together = [state_matrix(s, m) for s, m in zip(symmetries, matrices, strict=True)]
+        if group.order == order == len(_closure(together, joints)):
             return group
     raise AssertionError("the regular representation is faithful")
 
 
-def _candidates(symmetries, states, order) -> Iterator[tuple[str, list[np.ndarray]]]:
+def _candidates(symmetries: Sequence[ModelSymmetry], order: int) -> Iterator[tuple[str, list[np.ndarray]]]:
     """Matrices for the generators that may be faithful, small ones first."""
     k = len(symmetries)
     if k == 1 and order == 2:
         yield "Z(2)", [Z(2).discrete_generators[0].numpy()]
     if k == 1 and order > 2:
         yield f"Z({order})", [D(order).discrete_generators[0].numpy()]
-    orders = [len(_closure([state])) for state in states]
+    orders = [order_of(s) for s in symmetries]
     if k == 2 and 2 in orders and order == 2 * max(orders) > 4:
         # A turn and a mirror.
         turn, mirror = D(order // 2).discrete_generators.numpy()
@@ -121,8 +117,13 @@ def _candidates(symmetries, states, order) -> Iterator[tuple[str, list[np.ndarra
     moved = [b for b in range(len(symmetries[0].bodies)) if any(s.bodies[b] != b for s in symmetries)]
     if 0 < len(moved) <= order:
         yield f"group of order {order}", [_permutation([moved.index(s.bodies[b]) for b in moved]) for s in symmetries]
-    elements = _closure(states)
-    yield f"group of order {order}", [_permutation([_find(elements, s @ e) for e in elements]) for s in states]
+    states, joints = [state_matrix(s) for s in symmetries], len(symmetries[0].joint_shift)
+    elements = _closure(states, joints)
+
+    def number_of(product: np.ndarray) -> int:
+        return next(i for i, element in enumerate(elements) if acts_alike(element, product, joints))
+
+    yield f"group of order {order}", [_permutation([number_of(s @ e) for e in elements]) for s in states]
 
 
 def _frames(symmetries: Sequence[ModelSymmetry]) -> list[np.ndarray]:
@@ -131,47 +132,17 @@ def _frames(symmetries: Sequence[ModelSymmetry]) -> list[np.ndarray]:
     return [s.frames[stays[0]] if stays else np.eye(3) for s in symmetries]
 
 
-class _State:
-    """An element as it acts on the state: matrices, of which the first also has a shift, in angles modulo a turn."""
-
-    def __init__(self, joints: np.ndarray, shift: np.ndarray, *linear: np.ndarray):
-        self.joints, self.shift, self.linear = joints, shift, linear
-
-    @classmethod
-    def of(cls, s: ModelSymmetry) -> _State:
-        return cls(s.joint_matrix, s.joint_shift, s.dofs, s.controls, s.activations)
-
-    @property
-    def parts(self) -> tuple[np.ndarray, ...]:
-        return self.joints, self.shift, *self.linear
-
-    def __matmul__(self, other: _State) -> _State:
-        linear = (a @ b for a, b in zip(self.linear, other.linear, strict=True))
-        return _State(self.joints @ other.joints, self.joints @ other.shift + self.shift, *linear)
-
-    def equals(self, other: _State) -> bool:
-        turn = (self.shift - other.shift + np.pi) % (2 * np.pi) - np.pi
-        pairs = zip((self.joints, *self.linear), (other.joints, *other.linear), strict=True)
-        return bool(np.allclose(turn, 0, atol=1e-6)) and all(np.allclose(a, b, atol=1e-6) for a, b in pairs)
-
-
-def _closure(generators: Sequence[_State]) -> list[_State]:
-    """All products, the identity first."""
-    one = generators[0]
-    identity = _State(np.eye(len(one.joints)), np.zeros(len(one.shift)), *(np.eye(len(m)) for m in one.linear))
-    elements = [identity]
+def _closure(generators: Sequence[np.ndarray], joints: int) -> list[np.ndarray]:
+    """All products of symmetries' actions on the state (`state_matrix`), the identity first."""
+    elements = [np.eye(len(generators[0]))]
     for element in elements:  # which grows meanwhile
         for generator in generators:
             product = generator @ element
-            if not any(element.equals(product) for element in elements):
+            if not any(acts_alike(product, known, joints) for known in elements):
                 elements.append(product)
                 if len(elements) > MAX_ORDER:
                     raise ValueError(f"the chosen symmetries generate more than {MAX_ORDER} elements; choose fewer")
     return elements
-
-
-def _find(elements: Sequence[_State], one: _State) -> int:
-    return next(i for i, element in enumerate(elements) if element.equals(one))
 
 
 def _permutation(images: Sequence[int]) -> np.ndarray:
