@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,15 +125,35 @@ def symmetry_spec(
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} is unknown; use {' or '.join(map(repr, VARIANTS))}")
     names = _joined(symmetry)
-    if (given := _given_model(source)) is not None:
-        return _with_verdicts(*_of_model(*given, names, variant))
-    if isinstance(source, str):
-        return _with_verdicts(*_by_id(source, names, variant))
-    if hasattr(source, "observation_space"):
-        return _with_verdicts(*_of_env(source, names, variant))
-    raise ValueError(
-        f"{type(source).__name__} is no environment id, environment, model or model file; pass one of these"
-    )
+    with resolved(source) as (given, name):
+        return _with_verdicts(*_sourced(given, name, names, variant))
+
+
+@contextmanager
+def resolved(source: Any) -> Iterator[tuple[Any, str]]:
+    """The model or environment that a source is, or that its id or file names, and its name; the first one of a `VecEnv`.
+
+    What is made for an id is closed at the end.
+
+    Raises:
+        ValueError: no such environment or file, or nothing of the kind.
+    """
+    if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
+        yield load_model(source), Path(source).stem
+    elif isinstance(source, mujoco.MjModel):
+        yield source, "model"
+    elif isinstance(source, str):
+        with closing(stock_env(source, disable_env_checker=True)) as env:
+            yield env, env_name(env)
+    elif hasattr(source, "unwrapped") or hasattr(source, "get_attr"):
+        refuse_vector_env(source)
+        is_vectorised = hasattr(source, "get_attr") and hasattr(source, "num_envs")
+        with single_environment(source) if is_vectorised else nullcontext(source) as env:
+            yield env, env_name(env)
+    else:
+        raise ValueError(
+            f"{type(source).__name__} is no environment id, environment, model or model file; pass one of these"
+        )
 
 
 def compiled_terms(
@@ -149,22 +169,13 @@ def compiled_terms(
 
     Arguments and errors are those of `symmetry_spec`.
     """
-    if (given := _given_model(source)) is not None:
-        model, name = given
-    elif isinstance(getattr(getattr(source, "unwrapped", None), "model", None), mujoco.MjModel):
-        model, name = source.unwrapped.model, env_name(source)  # type: ignore[union-attr, arg-type]
-    else:
+    with resolved(source) as (given, name):
+        model = given if isinstance(given, mujoco.MjModel) else getattr(given.unwrapped, "model", None)
+    if not isinstance(model, mujoco.MjModel):
         raise ValueError(f"terms are of a MuJoCo model: give one, its file or a MuJoCo environment, not {source!r}")
     derivation = derive(model)
     choice = _choose({}, derivation, _joined(symmetry), name)
     return compile_terms(model, derivation, choice, observation, action, base, default_pose, name)
-
-
-def _given_model(source: Any) -> tuple[mujoco.MjModel, str] | None:
-    """The model that a source is or is the file of, and its name; None of an environment or its id."""
-    if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
-        return load_model(source), Path(source).stem
-    return (source, "model") if isinstance(source, mujoco.MjModel) else None
 
 
 def _joined(names: Any) -> str | None:
@@ -293,31 +304,24 @@ def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[
     Raises:
         ValueError: no such environment or file, no symmetry, or none that acts on the observation.
     """
-    build: Callable[[str | None], SourcedSpec]
-    if (given := _given_model(source)) is not None:
-        model, name = given
-        build = partial(_of_model, model, name, variant="derived")
-    elif isinstance(source, str):
-        with closing(stock_env(source, disable_env_checker=True)) as env:
-            return symmetry_specs(env)
-    elif not hasattr(source, "unwrapped") or hasattr(source.unwrapped, "symmetry_spec") or _is_stock(source):
-        return [symmetry_spec(source)], []
-    else:
-        model, name = _model_of(source), env_name(source)  # type: ignore[arg-type]
-        build = partial(_of_env, source, variant="derived")
-    derivation = derive(model)
-    default = _unspoilt(derivation)
-    choices = ["+".join(default)] if default else []
-    choices += [one for one in derivation.names if one not in default]
-    if not choices:
-        raise ValueError(no_symmetry(name))
-    specs, refused = [], []
-    for choice in choices:
-        try:
-            specs.append(_with_verdicts(*build(choice)))
-        except ValueError as error:
-            refused.append(str(error) if choice in str(error) else f"{choice}: {error}")
-            choices += default if choice not in derivation.names else ()  # of a group that has no spec, each by itself
+    with resolved(source) as (given, name):
+        if not isinstance(given, mujoco.MjModel) and (hasattr(given.unwrapped, "symmetry_spec") or _is_stock(given)):
+            return [_with_verdicts(*_sourced(given, name, None, "derived"))], []
+        derivation = derive(_model_of(given))
+        default = _unspoilt(derivation)
+        choices = ["+".join(default)] if default else []
+        choices += [one for one in derivation.names if one not in default]
+        if not choices:
+            raise ValueError(no_symmetry(name))
+        specs, refused = [], []
+        for choice in choices:
+            try:
+                specs.append(_with_verdicts(*_sourced(given, name, choice, "derived")))
+            except ValueError as error:
+                refused.append(str(error) if choice in str(error) else f"{choice}: {error}")
+                choices += (
+                    default if choice not in derivation.names else ()
+                )  # of a group that has no spec, each by itself
     if not specs:
         raise ValueError(refused[0])
     return specs, refused
@@ -338,51 +342,45 @@ def symmetry_choices(source: str | Path | gym.Env | mujoco.MjModel) -> dict[str,
     """
     if isinstance(source, str) and (named := _TASKS.get(_task_name(source))):
         return dict(named)
-    if (given := _given_model(source)) is not None:
-        return {name: (name,) for name in derive(given[0]).names}
-    if isinstance(source, str):
-        with closing(stock_env(source, disable_env_checker=True)) as made:
-            return symmetry_choices(made)
-    env: Any = source
-    named = _TASKS[_task_name(env_name(env))] if _is_stock(env) else getattr(env.unwrapped, "symmetry_choices", None)
-    return dict(named) if named else {name: (name,) for name in derive(_model_of(env)).names}
+    with resolved(source) as (given, name):
+        if isinstance(given, mujoco.MjModel):
+            named = None
+        else:
+            named = _TASKS[_task_name(name)] if _is_stock(given) else getattr(given.unwrapped, "symmetry_choices", None)
+        return dict(named) if named else {one: (one,) for one in derive(_model_of(given)).names}
 
 
-def _by_id(env_id: str, symmetry: str | None, variant: str) -> SourcedSpec:
-    env = stock_env(env_id, disable_env_checker=True)
-    try:
-        return _of_env(env, symmetry, variant)
-    finally:
-        env.close()
-
-
-def _of_env(env, symmetry: str | None, variant: str) -> SourcedSpec:
-    if hasattr(env, "num_envs") and hasattr(env, "get_attr"):
-        return _of_vectorised(env, symmetry, variant)
-    if hasattr(env.unwrapped, "symmetry_spec"):
-        return _offered(env, symmetry, variant), simulated(env)
-    model, name = _model_of(env), env_name(env)
-    if variant == "published" and symmetry is not None:
-        raise ValueError(
-            f"{name}: symmetry={symmetry!r} with variant='published', which is one symmetry; leave one out"
-        )
-    is_stock = _is_stock(env)
+def _sourced(given: Any, name: str, symmetry: str | None, variant: str) -> SourcedSpec:
+    """The spec of a model or an environment."""
+    is_model = isinstance(given, mujoco.MjModel)
+    if not is_model and hasattr(given.unwrapped, "symmetry_spec"):
+        return _offered(given, symmetry, variant), simulated(given)
+    model, is_stock = _model_of(given), not is_model and _is_stock(given)
     if variant == "published" and not is_stock:
         raise ValueError(
             f"variant='published' is of the models of Gymnasium's tasks only; leave it out for this {name}"
         )
+    if variant == "published" and symmetry is not None:
+        raise ValueError(
+            f"{name}: symmetry={symmetry!r} with variant='published', which is one symmetry; leave one out"
+        )
 
     def build() -> SymmetrySpec:
-        derivation = derive(model)
-        named = _TASKS.get(_task_name(name), {})
+        derivation, named = derive(model), {} if is_model else _TASKS.get(_task_name(name), {})
         choice = _choose(named, derivation, symmetry, name, default=next(iter(named.values())) if is_stock else ())
         chosen = [derivation[one] for one in choice]
-        observation = observation_of(env)
+        if is_model:
+            data = mujoco.MjData(model)
+            observation = recognise(model, data, lambda: np.concatenate([data.qpos, data.qvel]), name=name)
+        else:
+            observation = observation_of(given)
         spec = _build(name, model, chosen, space_of(observation, chosen), notes(observation, chosen))
         return published_spec(spec, _task_name(name)) if variant == "published" else spec
 
-    spec = find_or_derive(env, (name, symmetry, variant, is_stock, env.observation_space.shape), build)
-    return spec, None if step_wrappers(env) else env.unwrapped  # others map observations alone, as the spec has it
+    if is_model:
+        return find_or_derive(model, (name, symmetry), build), model
+    spec = find_or_derive(given, (name, symmetry, variant, is_stock, given.observation_space.shape), build)
+    return spec, None if step_wrappers(given) else given.unwrapped  # others map observations alone, as the spec has it
 
 
 def _offered(env, symmetry: str | None, variant: str) -> SymmetrySpec:
@@ -399,20 +397,16 @@ def _offered(env, symmetry: str | None, variant: str) -> SymmetrySpec:
     return spec
 
 
-def _model_of(env) -> mujoco.MjModel:
-    refuse_vector_env(env)
-    if not isinstance(env.unwrapped, MujocoEnv):
+def _model_of(given: Any) -> mujoco.MjModel:
+    if isinstance(given, mujoco.MjModel):
+        return given
+    if not isinstance(given.unwrapped, MujocoEnv):
         raise ValueError(
-            f"no symmetry spec for {env_name(env)}: it is no Gymnasium MuJoCo environment to derive one from, and offers "
+            f"no symmetry spec for {env_name(given)}: it is no Gymnasium MuJoCo environment to derive one from, and offers "
             "none; give it a method symmetry_spec(symmetry), or pass spec=, made with rppdyn.envs.mirror_spec or group_spec "
             "(on the command line env.spec=FILE, or model=mlp for none)"
         )
-    return env.unwrapped.model
-
-
-def _of_vectorised(env, symmetry: str | None, variant: str) -> SourcedSpec:
-    with single_environment(env) as single:
-        return _of_env(single, symmetry, variant)
+    return given.unwrapped.model
 
 
 @contextmanager
@@ -453,19 +447,6 @@ def _made_again(wrappers: Iterable[WrapperSpec]) -> Iterator[WrapperSpec]:
                 f"the environments are in other processes, and their wrapper {wrapper.name} can't be made again here to find "
                 "their symmetry: derive it from gymnasium.utils.RecordConstructorArgs, or pass spec="
             )
-
-
-def _of_model(model, name: str, symmetry: str | None, variant: str) -> SourcedSpec:
-    if variant == "published":
-        raise ValueError(f"variant='published' is of Gymnasium's tasks only; leave it out for the model {name}")
-
-    def build() -> SymmetrySpec:
-        derivation, data = derive(model), mujoco.MjData(model)
-        chosen = [derivation[one] for one in _choose({}, derivation, symmetry, name)]
-        observation = recognise(model, data, lambda: np.concatenate([data.qpos, data.qvel]), name=name)
-        return _build(name, model, chosen, space_of(observation, chosen), ())
-
-    return find_or_derive(model, (name, symmetry), build), model
 
 
 def _choose(

@@ -40,7 +40,7 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 from scipy.spatial import cKDTree
 
-from rppdyn.envs.catalogue import single_environment, symmetry_specs
+from rppdyn.envs.catalogue import resolved, symmetry_specs
 from rppdyn.envs.certification.certificate import (
     QUANTILE_LEVELS,
     Certificate,
@@ -68,14 +68,12 @@ from rppdyn.envs.certification.evidence import (
     ignore,
 )
 from rppdyn.envs.derivation import derive
-from rppdyn.envs.making import is_model_file, load_model, stock_env
 from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Outcome, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
 from rppdyn.envs.terms.layout import CompiledTerms
 from rppdyn.envs.terms.simulator import TermsSimulator
-from rppdyn.envs.wrappers import refuse_vector_env
 from rppdyn.runs.session import Progress
 
 if TYPE_CHECKING:
@@ -219,33 +217,22 @@ def opened(env: str | Path | gym.Env | mujoco.MjModel | CompiledTerms) -> Iterat
         ValueError: an unknown environment, an unreadable file, or neither environment nor model.
     """
     with quiet_mujoco():
-        if isinstance(env, Path) or (isinstance(env, str) and is_model_file(env)):
-            yield BareSimulator(load_model(env), Path(env).stem)
-        elif isinstance(env, mujoco.MjModel):
-            yield BareSimulator(env)
-        elif isinstance(env, CompiledTerms):
+        if isinstance(env, CompiledTerms):
             yield TermsSimulator(env)
-        elif isinstance(env, str):
-            made = stock_env(env, disable_env_checker=True)
-            try:
-                yield _simulator(made)
-            finally:
-                made.close()
-        elif hasattr(env, "unwrapped"):
-            simulator = _simulator(env)
-            state = capture_state(env.unwrapped, strict=False)
+            return
+        with resolved(env) as (given, name):
+            if isinstance(given, mujoco.MjModel):
+                yield BareSimulator(given, name)
+                return
+            simulator = _simulator(given)
+            state = capture_state(given.unwrapped, strict=False)
             try:
                 yield simulator
             finally:
-                restore_state(env.unwrapped, state)
-        else:
-            raise ValueError(
-                f"{type(env).__name__} is no environment id, environment, model or model file; pass one of these"
-            )
+                restore_state(given.unwrapped, state)
 
 
 def _simulator(env: gym.Env) -> Simulator:
-    refuse_vector_env(env)
     own_state = not isinstance(env.unwrapped, MujocoEnv) and hasattr(env.unwrapped, "simulator_state")
     return ObservedSimulator(env) if own_state else Simulator(env)
 
@@ -513,8 +500,7 @@ def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool =
     Raises:
         ValueError: an environment without a MuJoCo model or a `simulator_state`, or whose spec or wrappers can't be certified.
     """
-    with ExitStack() as stack:
-        one = env if isinstance(env, gym.Env) else stack.enter_context(single_environment(env))
+    with resolved(env) as (one, _):
         source = simulated(one)
         if source is None:
             raise ValueError(
