@@ -43,7 +43,6 @@ M is the map of the base's frame and R that of the world (`rppdyn.envs.model_sym
 
 from __future__ import annotations
 
-import rppdyn.envs.terms.tracking  # noqa: F401 (whose terms are known then)
 from rppdyn.envs.terms.auditing import Audit, audit
 from rppdyn.envs.terms.layout import CompiledTerms, Layout, compile_terms, read_terms
 from rppdyn.envs.terms.robot import Robot, Scene

@@ -13,17 +13,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Literal, dataclass_transform
 
 import mujoco
 import numpy as np
+from pydantic import BeforeValidator, Field, Strict
 from scipy.spatial.transform import Rotation
 
 from rppdyn.envs.model_symmetry import Affine, ModelSymmetry, Quantity, derivable, lift
 from rppdyn.envs.spec import Entry, rotation_matrix
 from rppdyn.envs.terms.robot import Robot, Scene, Thing, did_you_mean
 from rppdyn.runs.files import plain
+from rppdyn.settings import ConfigError, Count, Nonnegative, Number, Positive, Text, fields_of, settings, written
 
 MAX_HISTORY = 1000  # steps
 MAX_GRID_POINTS = 100_000
@@ -37,52 +38,23 @@ TERMS: dict[str, type[Term]] = {}
 """Every kind of term by the name that a list of terms calls it."""
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+_arrays = BeforeValidator(lambda value: value.tolist() if isinstance(value, np.ndarray) else value)
+Flag = Annotated[bool, Strict()]
+Names = tuple[Text, ...]
+Numbers = Annotated[tuple[Number, ...], _arrays]
+Pair = Annotated[tuple[Number, Number], _arrays]
+Factors = Number | Numbers | dict[str, Number]
+"""One number, one per entry, or numbers by regular expression of joints' or entries' names."""
 
 
-def _is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
-    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and all(map(holds, value))
-
-
-def _is_word(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_whole(value: Any) -> bool:
-    return _is_number(value) and int(value) == value
-
-
-_OPTIONS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "str": ("a word", _is_word),
-    "bool": ("true or false", lambda value: isinstance(value, bool)),
-    "int": ("a whole number", _is_whole),
-    "float": ("a number", _is_number),
-    "Sequence[int]": ("a list of whole numbers", lambda value: _is_list(value, _is_whole)),
-    "Sequence[float]": ("a list of numbers", lambda value: _is_list(value, _is_number)),
-    "Sequence[float] | None": ("a list of numbers", lambda value: value is None or _is_list(value, _is_number)),
-    "float | Sequence[float] | Mapping[str, float]": (
-        "a number, a list of numbers, or numbers by regular expression",
-        lambda v: _is_number(v) or _is_list(list(v.values()) if isinstance(v, Mapping) else v, _is_number),
-    ),
-    "Sequence[str]": ("a list of names", lambda value: _is_list(value, _is_word)),
-    "Sequence[str] | None": ("a list of names", lambda value: value is None or _is_list(value, _is_word)),
-    "Sequence[Sequence[float]] | None": (
-        "a list of points (x, y)",
-        lambda value: value is None or _is_list(value, lambda point: _is_list(point, _is_number)),
-    ),
-}
-"""The type that an option of a term must have, by its annotation: in words, and a test."""
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-@dataclass(frozen=True, kw_only=True)
+@dataclass_transform(kw_only_default=True)
+@settings
 class Term(ABC):
-    """One block of an observation: x = (v - offset) scale of a quantity's numbers v. Subclasses are frozen dataclasses.
+    """One block of an observation: x = (v - offset) scale of a quantity's numbers v.
 
     Args:
         label: its name; its kind if empty. Terms of the same kind with different labels are different terms.
-        scale: one number, one per entry, or numbers by regular expression of joints' or entries' names; 1 for the others.
+        scale: factors; 1 for entries that no regular expression matches.
         offset: likewise; 0 for the others.
         history: how many of the last time steps are stacked, the oldest first.
     """
@@ -90,28 +62,15 @@ class Term(ABC):
     kind: ClassVar[str] = ""
     shows_goal: ClassVar[bool] = False  # whether it reads `Scene.goal`
 
-    label: str = ""
-    scale: float | Sequence[float] | Mapping[str, float] = 1.0
-    offset: float | Sequence[float] | Mapping[str, float] = 0.0
-    history: int = 1
+    label: Text = ""
+    scale: Factors = 1.0
+    offset: Factors = 0.0
+    history: Annotated[Count, Field(le=MAX_HISTORY)] = 1
 
     def __init_subclass__(cls, kind: str = "") -> None:
-        dataclass(frozen=True, kw_only=True)(cls)
+        settings(cls)
         if kind:
             cls.kind, TERMS[kind] = kind, cls
-
-    def __post_init__(self) -> None:
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            type_name, holds = _OPTIONS.get(str(entry.type), ("", lambda _: True))
-            if entry.name != "history" and not holds(value):
-                called = self.title if isinstance(self.title, str) else self.kind
-                shown = list(value) if isinstance(value, tuple) else value
-                raise ValueError(f"{called}: {entry.name}={shown!r} must be {type_name}")
-        if not isinstance(self.history, int) or isinstance(self.history, bool) or not 1 <= self.history <= MAX_HISTORY:
-            raise ValueError(
-                f"{self.title}: history={self.history!r} must be a whole number of steps, from 1 to {MAX_HISTORY}"
-            )
 
     @property
     def title(self) -> str:
@@ -126,19 +85,12 @@ class Term(ABC):
             ValueError: the robot lacks something that the term names.
         """
 
-    def require_one_of(self, option: str, known: Sequence[str]) -> None:
-        """Refuse a value of an option that is none of the known ones."""
-        if (value := getattr(self, option)) not in known:
-            listed = f"{', '.join(known[:-1])} or {known[-1]}"
-            raise ValueError(f"{self.title}: {option}={value!r} must be {listed}")
-
     def places(self, option: str, known: Sequence[str]) -> list[int]:
         """Places, among the known values, of those that an option lists; none of them twice."""
         value = getattr(self, option)
         if not value or not set(value) <= set(known) or len(set(value)) < len(value):
-            shown = value if isinstance(value, str) else list(value)
             listed = f"{', '.join(known[:-1])} and {known[-1]}"
-            raise ValueError(f"{self.title}: {option}={shown!r} must be some of {listed}")
+            raise ValueError(f"{self.title}: {option}={written(value)} must be some of {listed}")
         return [known.index(one) for one in value]
 
 
@@ -158,13 +110,13 @@ def parse_term(described: Term | str | Mapping[str, Any], **defaults: Any) -> Te
     name = described["term"]
     if name not in TERMS:
         raise ValueError(f"unknown observation term {name!r}{did_you_mean(name, list(TERMS))}")
-    known = {field.name: field for field in fields(TERMS[name])}
+    known = fields_of(TERMS[name])
     if unknown := [key for key in options if key not in known]:
         raise ValueError(f"term {name} has no option {unknown[0]!r}{did_you_mean(unknown[0], list(known))}")
-    needed = [k for k, f in known.items() if f.default is MISSING and f.default_factory is MISSING and k not in options]
-    if needed:
-        raise ValueError(f"term {name} lacks the option {needed[0]!r}; give it")
-    return TERMS[name](**{key: _as_tuples(value) for key, value in options.items()})
+    try:
+        return TERMS[name](**options)
+    except ConfigError as error:
+        raise ValueError(f"{options.get('label') or name}: {error}") from error
 
 
 def describe_term(term: Term) -> dict[str, Any]:
@@ -173,14 +125,9 @@ def describe_term(term: Term) -> dict[str, Any]:
     Raises:
         TypeError: an option, of a term of one's own, is no plain data.
     """
-    options = {one.name: getattr(term, one.name) for one in fields(term)}
-    options = {key: plain(dict(value) if isinstance(value, Mapping) else value) for key, value in options.items()}
-    defaults = {one.name: plain(one.default) for one in fields(term) if one.default is not MISSING}
-    return {"term": term.kind} | {k: v for k, v in options.items() if k not in defaults or v != defaults[k]}
-
-
-def _as_tuples(value: Any) -> Any:
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+    known = fields_of(type(term)).items()
+    options = {key: getattr(term, key) for key, item in known if item.is_required() or getattr(term, key) != item.default}
+    return {"term": term.kind} | {key: plain(value) for key, value in options.items()}
 
 
 # -- joints and actions ------------------------------------------------------------------------------------------------
@@ -194,7 +141,7 @@ class JointTerm(Term):
     measure: ClassVar[str]
     is_shifted: ClassVar[bool] = False
 
-    joints: Sequence[str] | None = None
+    joints: Names | None = None
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
         entries = tuple(Entry(f"{joint} {self.measure}", joint) for joint in robot.joints)
@@ -217,7 +164,7 @@ class JointPositions(JointTerm, kind="joint_positions"):
 
     measure, is_shifted = "position", True
 
-    relative: bool = True
+    relative: Flag = True
 
     def read(self, scene: Scene) -> np.ndarray:
         return scene.data.qpos[scene.robot.places]
@@ -260,9 +207,6 @@ class LastAction(Term, kind="last_action"):
 
 # -- vectors of the base and its orientation ---------------------------------------------------------------------------
 
-FRAMES = ("body", "yaw", "world")
-"""Axes of a vector: the base's own, the base's turned level, the world's."""
-
 
 def frame_map(robot: Robot, symmetry: ModelSymmetry, thing: Thing, title: str) -> np.ndarray:
     """The map of a thing's own axes, (3, 3).
@@ -283,7 +227,7 @@ class _BaseVector(Term):
     """A vector, or ("axial") pseudovector.
 
     Args:
-        frame: "body", "yaw" or "world".
+        frame: whose axes: the base's own ("body"), the base's turned level ("yaw"), the world's.
         axes: which components, in order.
         at: the body or site where it is measured; the base if empty.
     """
@@ -291,13 +235,12 @@ class _BaseVector(Term):
     parity: ClassVar[str] = "vector"
     unit: ClassVar[str] = ""
 
-    frame: str = "body"
-    axes: str | Sequence[str] = "xyz"
-    at: str = ""
+    frame: Literal["body", "yaw", "world"] = "body"
+    axes: Text | Names = "xyz"
+    at: Text = ""
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
         thing = robot.thing(self.at, ("body", "site")) if self.at else Thing("body", robot.body)
-        self.require_one_of("frame", FRAMES)
 
         def finite(symmetry: ModelSymmetry) -> Affine:
             M = frame_map(robot, symmetry, thing, self.title)
@@ -383,7 +326,7 @@ class EulerAngles(Term, kind="euler_angles"):
         angles: which, in order.
     """
 
-    angles: Sequence[str] = ("roll", "pitch", "yaw")
+    angles: Names = ("roll", "pitch", "yaw")
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
         names, thing = ("roll", "pitch", "yaw"), Thing("body", robot.body)
@@ -424,10 +367,9 @@ class Quaternion(Term, kind="quaternion"):
         order: "wxyz", as in MuJoCo and Isaac Lab, or "xyzw", as in Isaac Gym.
     """
 
-    order: str = "wxyz"
+    order: Literal["wxyz", "xyzw"] = "wxyz"
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        self.require_one_of("order", ("wxyz", "xyzw"))
         thing = Thing("body", robot.body)
         turns = [(s, frame_map(robot, s, thing, self.title)) for s in symmetries]
         linear = all(not s.is_continuous and np.abs(s.rotation - M).max() < DIRECTION_TOLERANCE for s, M in turns)
@@ -474,7 +416,7 @@ class Commands(Term, kind="commands"):
 
     shows_goal = True
 
-    entries: Sequence[str] = ("forward", "lateral", "yaw")
+    entries: Names = ("forward", "lateral", "yaw")
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
         for entry in self.entries:
@@ -515,7 +457,7 @@ class Scalars(Term, kind="scalars"):
         size: how many.
     """
 
-    size: int = 1
+    size: Count = 1
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
         n = self.size
@@ -533,13 +475,11 @@ class _Feet(Term):
     feet: names of bodies, sites or geoms, in order.
     """
 
-    feet: Sequence[str]
+    feet: Names
 
     def things(self, robot: Robot) -> list[Thing]:
-        if isinstance(self.feet, str) or not self.feet:
-            raise ValueError(f"{self.title}: feet={self.feet!r} must be a list of names")
-        if len(set(self.feet)) < len(self.feet):
-            raise ValueError(f"{self.title}: a foot is named twice in {', '.join(self.feet)}; leave one out")
+        if not self.feet or len(set(self.feet)) < len(self.feet):
+            raise ValueError(f"{self.title}: feet={written(self.feet)} must be some names, none of them twice")
         return [robot.thing(foot) for foot in self.feet]
 
     def images(self, robot: Robot, symmetry: ModelSymmetry) -> list[int]:
@@ -596,7 +536,7 @@ class FootContacts(_Feet, kind="foot_contacts"):
         threshold: in N.
     """
 
-    threshold: float = 1.0
+    threshold: Number = 1.0
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
         read = lambda scene, foot: float(np.linalg.norm(scene.contact_force(foot)) > self.threshold)  # noqa: E731
@@ -611,11 +551,10 @@ class FootForces(_Feet, kind="foot_forces"):
         norm: whether only its magnitude is observed.
     """
 
-    frame: str = "world"
-    norm: bool = False
+    frame: Literal["world", "body", "foot"] = "world"
+    norm: Flag = False
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        self.require_one_of("frame", ("world", "body", "foot"))
         base = Thing("body", robot.body)
 
         def read(scene: Scene, foot: Thing) -> np.ndarray:
@@ -648,11 +587,7 @@ _WAVES: Mapping[str, Callable[[float], float]] = {
 }
 
 
-def _waves(functions: Sequence[str], title: str) -> tuple[str, ...]:
-    functions = (functions,) if isinstance(functions, str) else tuple(functions)
-    if not functions or not set(functions) <= set(_WAVES):
-        raise ValueError(f"{title}: functions={functions!r} must be some of {', '.join(_WAVES)}")
-    return functions
+Waves = Annotated[tuple[Literal["sin", "cos", "phase"], ...], Field(min_length=1)]
 
 
 class FootClocks(_Feet, kind="foot_clocks"):
@@ -663,11 +598,11 @@ class FootClocks(_Feet, kind="foot_clocks"):
         functions: "sin", "cos" or "phase" (from 0 to 1) of each foot, in order.
     """
 
-    offsets: Sequence[float] | None = None
-    functions: Sequence[str] = ("sin",)
+    offsets: Numbers | None = None
+    functions: Waves = ("sin",)
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        functions = _waves(self.functions, self.title)
+        functions = self.functions
         if self.offsets is not None:
             for symmetry in symmetries:
                 clock_shift(self.offsets, self.images(robot, symmetry), symmetry, self.title)
@@ -689,11 +624,11 @@ class GaitPhase(_Feet, kind="gait_phase"):
         functions: "sin", "cos" and "phase" (from 0 to 1, which no shift acts on linearly), in order.
     """
 
-    offsets: Sequence[float]
-    functions: Sequence[str] = ("sin", "cos")
+    offsets: Numbers
+    functions: Waves = ("sin", "cos")
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        functions, names = _waves(self.functions, self.title), tuple(_WAVES)
+        names = tuple(_WAVES)
 
         def act(symmetry: ModelSymmetry) -> Affine:
             shift = clock_shift(self.offsets, self.images(robot, symmetry), symmetry, self.title)
@@ -705,7 +640,7 @@ class GaitPhase(_Feet, kind="gait_phase"):
         read = lambda scene: np.array([wave(scene.phase) for wave in _WAVES.values()])  # noqa: E731
         why = "observe its sine and cosine: a shift acts on these linearly"
         quantity = Quantity(("phase", self.feet, self.offsets), entries, read, act, why=why)
-        return quantity, [names.index(function) for function in functions]
+        return quantity, [names.index(function) for function in self.functions]
 
 
 def clock_shift(offsets: Sequence[float], images: Sequence[int], symmetry: ModelSymmetry, title: str) -> float:
@@ -778,23 +713,16 @@ class HeightScan(Term, kind="height_scan"):
         frame: "yaw", the base's axes turned level, or "body", its own ones.
     """
 
-    size: Sequence[float] = (1.6, 1.0)
-    resolution: float = 0.1
-    ordering: str = "xy"
-    centre: Sequence[float] = (0.0, 0.0)
-    points: Sequence[Sequence[float]] | None = None
-    frame: str = "yaw"
+    size: Annotated[tuple[Nonnegative, Nonnegative], _arrays] = (1.6, 1.0)
+    resolution: Positive = 0.1
+    ordering: Literal["xy", "yx"] = "xy"
+    centre: Pair = (0.0, 0.0)
+    points: Annotated[tuple[Pair, ...], _arrays, Field(min_length=1)] | None = None
+    frame: Literal["yaw", "body"] = "yaw"
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        self.require_one_of("ordering", ("xy", "yx"))
-        self.require_one_of("frame", ("yaw", "body"))
-        if self.points is None and (self.resolution <= 0 or min(self.size) < 0 or len(self.size) != 2):
-            raise ValueError(f"{self.title}: size={self.size!r} and resolution={self.resolution!r} make no grid")
-        points = np.asarray(self.points, dtype=np.float64) if self.points is not None else grid_points(
-            self.size, self.resolution, self.ordering, self.centre
-        )  # fmt: skip
-        if points.ndim != 2 or points.shape[1] != 2:
-            raise ValueError(f"{self.title}: points of shape {points.shape} must be (n, 2)")
+        grid = self.size, self.resolution, self.ordering, self.centre
+        points = grid_points(*grid) if self.points is None else np.array(self.points, dtype=np.float64)
         thing, n = Thing("body", robot.body), len(points)
 
         def act(symmetry: ModelSymmetry) -> Affine:
@@ -827,16 +755,12 @@ class Image(Term, kind="image"):
 
     FORWARD: ClassVar[np.ndarray] = np.array([[0.0, 0.0, -1.0], [-1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 
-    shape: Sequence[int]
-    camera: str = ""
-    layout: str = "hwc"
-    field_of_view: float = 60.0
+    shape: Annotated[tuple[Count, ...], Field(min_length=2, max_length=3)]
+    camera: Text = ""
+    layout: Literal["hwc", "chw"] = "hwc"
+    field_of_view: Positive = 60.0
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        if len(self.shape) not in (2, 3) or min(self.shape) < 1 or self.layout not in ("hwc", "chw"):
-            raise ValueError(
-                f"{self.title}: shape={self.shape!r} and layout={self.layout!r} must be (h, w) or (h, w, c), hwc or chw"
-            )
         height, width, channels = (*self.shape, 1)[:3]
         model, thing = robot.model, Thing("body", robot.body)
         place, turn = np.zeros(3), self.FORWARD
@@ -890,3 +814,109 @@ def _distances_to_ground(scene: Scene, position: np.ndarray, rays: np.ndarray) -
     last, first = above[np.maximum(k, 1) - 1, n], above[np.minimum(k, len(far) - 1), n]
     share = np.divide(last, last - first, out=np.zeros(len(rays)), where=inside)
     return np.where(k == 0, 0.0, np.where(inside, far[1] * (np.maximum(k, 1) - 1 + share), far[-1]))
+
+
+# -- motion tracking: a reference motion, which `Scene.goal` holds, and bodies, seen from an anchor such as the torso ----------
+#
+# As in Isaac Lab's and mjlab's tracking tasks (Liao et al. 2025, "BeyondMimic"). An orientation is six numbers, the first two
+# columns of a rotation matrix, row by row.
+
+TWO_COLUMNS = (0, 1, 3, 4, 6, 7)
+"""Places of the first two columns in a matrix (3, 3), row by row."""
+
+
+class ReferenceJointPositions(JointTerm, kind="reference_joint_positions"):
+    """Positions of slides and hinges in the reference motion."""
+
+    measure, is_shifted, shows_goal = "reference position", True, True
+
+    def read(self, scene: Scene) -> np.ndarray:
+        return scene.reference.qpos[scene.robot.places]
+
+
+class ReferenceJointVelocities(JointTerm, kind="reference_joint_velocities"):
+    """Velocities of slides and hinges in the reference motion."""
+
+    measure, shows_goal = "reference velocity", True
+
+    def read(self, scene: Scene) -> np.ndarray:
+        return scene.reference.qvel[scene.robot.dofs]
+
+
+class _Seen(Term):
+    """Args:
+    anchor: the body from whose place, and in whose axes, it is seen; the base if empty.
+    """
+
+    is_turn: ClassVar[bool] = False
+
+    anchor: Text = ""
+
+    @abstractmethod
+    def names(self, robot: Robot) -> Sequence[str]:
+        """The bodies that are seen."""
+
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+        anchor = robot.thing(self.anchor, ("body",)) if self.anchor else Thing("body", robot.body)
+        names, n = list(self.names(robot)), 9 if self.is_turn else 3
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"{self.title}: bodies={names!r} must be a list of names, none of them twice")
+        things = [robot.thing(name, ("body",)) for name in names]
+
+        def finite(symmetry: ModelSymmetry) -> Affine:
+            M, A = frame_map(robot, symmetry, anchor, self.title), np.zeros((n * len(things),) * 2)
+            for i, thing in enumerate(things):
+                if (image := robot.image(symmetry, thing)) not in things:
+                    to = robot.name_of(image) if image.number >= 0 else "nothing in the model"
+                    raise ValueError(f"{self.title}: {symmetry.name} carries {names[i]!r} to {to!r}; add it to bodies")
+                j = things.index(image)
+                part = np.kron(M, robot.frame(symmetry, thing, image)) if self.is_turn else M
+                A[n * j : n * (j + 1), n * i : n * (i + 1)] = part
+            return A, np.zeros(len(A))
+
+        def read(scene: Scene) -> np.ndarray:
+            there = Scene(robot, scene.reference) if self.shows_goal else scene
+            (place, axes), seen = scene.pose_of(anchor), map(there.pose_of, things)
+            return np.concatenate([(axes.T @ R).ravel() if self.is_turn else axes.T @ (p - place) for p, R in seen])
+
+        parts = [f"R[{i},{j}]" for i in range(3) for j in range(3)] if self.is_turn else "xyz"
+        entries = tuple(
+            Entry(f"{name} {self.title} {part}", "", "1" if self.is_turn else "m") for name in names for part in parts
+        )
+        rows = [n * k + row for k in range(len(names)) for row in (TWO_COLUMNS if self.is_turn else range(3))]
+        why = "give anchor and bodies whose axes are parallel to the mirror's plane, or across it"
+        return Quantity((self.kind, anchor, *things), entries, read, derivable(finite), why=why), rows
+
+
+class AnchorPosition(_Seen, kind="anchor_position"):
+    """The place of the reference's anchor, from the robot's, in m."""
+
+    shows_goal = True
+
+    def names(self, robot: Robot) -> Sequence[str]:
+        return [self.anchor or robot.model.body(robot.body).name]
+
+
+class AnchorOrientation(AnchorPosition, kind="anchor_orientation"):
+    """The orientation of the reference's anchor, from the robot's: six numbers."""
+
+    is_turn = True
+
+
+class BodyPositions(_Seen, kind="body_positions"):
+    """Places of bodies from the anchor, in m.
+
+    Args:
+        bodies: their names, in order.
+    """
+
+    bodies: Names
+
+    def names(self, robot: Robot) -> Sequence[str]:
+        return self.bodies
+
+
+class BodyOrientations(BodyPositions, kind="body_orientations"):
+    """Orientations of bodies from the anchor: six numbers each."""
+
+    is_turn = True
