@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
-import traceback
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,7 @@ from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.envs.registration import EnvSpec
 
 from rppdyn.envs.state import Resumable
-from rppdyn.envs.wrappers import PASSIVE, ReturnedError, blamed, flattened, require_reset
+from rppdyn.envs.wrappers import PASSIVE, ReturnedError, flattened, raise_named, require_reset
 from rppdyn.errors import UserError, place_in_users_code, reason, require_trust, search_modules
 from rppdyn.runs.files import require_memory
 
@@ -143,8 +140,11 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
             warnings.simplefilter("always")
             env = gym.make(env_id, **options)
             if settings or ":" in env_id:  # some values are refused there alone, and what is returned may not fit
-                with _closed_on_error(env):
-                    _try_reset(env)
+                try:
+                    require_reset(env, env.reset())
+                except BaseException as error:
+                    env.close()
+                    raise_named(env, "reset", error)
     except gym.error.UnregisteredEnv as error:
         raise ValueError(
             f"unknown environment {env_id!r}: {reason(error)} (gymnasium.pprint_registry() lists them)"
@@ -162,8 +162,6 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
     except ReturnedError:
         raise
     except Exception as error:
-        if advice := versions_that_go_together(error):
-            raise ValueError(f"{env_id} can't be made: {advice}") from error
         if not settings and place_in_users_code(error) is not None:
             raise
         raise ValueError(f"{env_id} can't be made or reset{suffix}: {reason(error)}") from error
@@ -174,24 +172,6 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
     for remark in remarks:  # of an environment that can't be made, none
         warnings.warn_explicit(remark.message, remark.category, remark.filename, remark.lineno, registry=_WARNED)
     return env
-
-
-def _try_reset(env: gym.Env) -> None:
-    try:
-        require_reset(env, env.reset())
-    except Exception as error:
-        if (other := blamed(env, "reset", error)) is not None:
-            raise other from error
-        raise
-
-
-@contextmanager
-def _closed_on_error(env: gym.Env) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        env.close()
-        raise
 
 
 def is_model_file(name: str | Path) -> bool:
@@ -294,34 +274,6 @@ def _actuators(model) -> dict[str, int]:
 def env_name(env: gym.Env) -> str:
     """The id an environment was registered by, or the name of its class."""
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-
-
-TESTED_VERSIONS = {
-    "gymnasium_robotics": "gymnasium-robotics 1.4.2 runs on mujoco 3.3.7 and 3.8.0, and only its mazes and Adroit on 4.0.0",
-    "dm_control": "dm_control 1.0.50 runs on mujoco 3.17.0, through shimmy 2.0.1",
-}
-"""By package, what was tried; docs/jobs/your-environment.md has the table."""
-
-
-def versions_that_go_together(error: BaseException) -> str:
-    """One line on an error that one of these packages raised; "" for any other."""
-    files = [frame.f_code.co_filename.replace("\\", "/") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    for package, tried in TESTED_VERSIONS.items():
-        if files and any(f"/{package}/" in file for file in files[-3:]):
-            name = package.replace("gymnasium_robotics", "gymnasium-robotics")
-            reason = " ".join(str(error).split())[:160] or "an assertion of its own"
-            return (
-                f"{name} {_version(name)} fails on mujoco {_version('mujoco')} ({type(error).__name__}: {reason}); {tried}: "
-                "install versions that go together"
-            )
-    return ""
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "of unknown version"
 
 
 # -- environments of data ------------------------------------------------------------------------------------------------

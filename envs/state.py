@@ -32,7 +32,7 @@ import torch
 from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs.simulator import get_derived, get_integration_state, set_derived, set_integration_state
-from rppdyn.envs.wrappers import PASSIVE, blamed, held_remarks, require_reset, require_step
+from rppdyn.envs.wrappers import PASSIVE, held_remarks, raise_named, require_reset, require_step
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -164,9 +164,7 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
             with held_remarks():
                 return require_reset(self.env, self.env.reset(**options))
         except Exception as error:
-            if (other := blamed(self.env, "reset", error)) is not None:
-                raise other from error
-            raise
+            raise_named(self.env, "reset", error)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         try:
@@ -176,9 +174,7 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
                 self._stepped = True
                 return require_step(self.env, self.env.step(action), within=True)
         except Exception as error:
-            if (other := blamed(self.env, "step", error)) is not None:
-                raise other from error
-            raise
+            raise_named(self.env, "step", error)
 
     def capture_state(self) -> dict[str, Any]:
         return capture_state(self)

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import gymnasium as gym
 import numpy as np
@@ -153,11 +153,10 @@ def flattened(env: gym.Env) -> gym.Env:
 
 def dictionary_of(env: gym.Env) -> spaces.Dict | spaces.Tuple | None:
     """The space of dictionaries that an environment's observations are flattened from; None where they are none."""
-    while isinstance(env, gym.Wrapper):
-        if isinstance(env, gym.wrappers.FlattenObservation):
-            inner = env.env.observation_space
+    for layer in layers(env):
+        if isinstance(layer, gym.wrappers.FlattenObservation):
+            inner = layer.env.observation_space
             return inner if isinstance(inner, spaces.Dict | spaces.Tuple) else None
-        env = env.env
     return None
 
 
@@ -172,26 +171,19 @@ def flat_names(space: spaces.Space, prefix: str = "") -> list[str]:
     >>> flat_names(spaces.Dict(goal=spaces.Box(-1, 1, (2,)), arm=spaces.Dict(grip=spaces.Discrete(2))))
     ['goal[0]', 'goal[1]', 'arm.grip[0]', 'arm.grip[1]']
     """
-    if isinstance(space, spaces.Dict):
-        return [
-            name
-            for key, inner in space.spaces.items()
-            for name in flat_names(inner, f"{prefix}.{key}" if prefix else key)
-        ]
-    if isinstance(space, spaces.Tuple):
-        return [
-            name
-            for i, inner in enumerate(space.spaces)
-            for name in flat_names(inner, f"{prefix}.{i}" if prefix else f"{i}")
-        ]
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        return [name for key, one in inner for name in flat_names(one, f"{prefix}.{key}" if prefix else str(key))]
     name = prefix or "observation"
     if isinstance(space, spaces.Box) and len(space.shape) <= MAX_VECTOR_AXES and space.dtype != np.uint8:
         return [f"{name}[{','.join(map(str, index))}]" if index else name for index in np.ndindex(*space.shape)]
     if isinstance(space, spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
         return [f"{name}[{i}]" for i in range(spaces.flatdim(space))]
-    image = " (an image)" if isinstance(space, spaces.Box) else ""
+    what = f"a {type(space).__name__}"
+    if isinstance(space, spaces.Box):
+        what += f" of shape {space.shape} and {space.dtype} (an image)"
     raise ValueError(
-        f"the entry {name!r} of the observation is {_short(space)}{image}, and networks here take vectors: leave it out with "
+        f"the entry {name!r} of the observation is {what}, and networks here take vectors: leave it out with "
         "gymnasium.wrappers.FilterObservation, or encode it in the environment"
     )
 
@@ -205,12 +197,6 @@ def unflattening(space: spaces.Space) -> Callable[[Any], Any]:
         return np.stack(each)
 
     return lambda observations: stacked([spaces.unflatten(space, one) for one in observations])
-
-
-def _short(space: spaces.Space) -> str:
-    if isinstance(space, spaces.Box):
-        return f"a Box of shape {space.shape} and {space.dtype}"
-    return f"a {type(space).__name__}"
 
 
 class ReturnedError(UserError):
@@ -254,14 +240,14 @@ def require_step(env: gym.Env, returned: Any, within: bool = False) -> Any:
     return returned
 
 
-def blamed(env: gym.Env, method: str, error: Exception) -> ReturnedError | None:
-    """The error to raise in place of one of Gymnasium's wrappers, into which what the user's code returned did not fit."""
+def raise_named(env: gym.Env, method: str, error: BaseException) -> NoReturn:
+    """Raise an error; in place of one of Gymnasium's wrappers, into which the return of the user's code did not fit, one that
+    names the user's method."""
     named = isinstance(error, ReturnedError) or place_in_users_code(error) is not None
-    if named or not is_users_class(type(env.unwrapped)):
-        return None
-    return _wrong(
-        env, method, f"returned what does not fit ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
-    )
+    if named or not isinstance(error, Exception) or not is_users_class(type(env.unwrapped)):
+        raise error
+    what = f"returned what does not fit ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+    raise _wrong(env, method, what) from error
 
 
 @contextmanager

@@ -144,6 +144,7 @@ PLAIN = {
     "less than or equal to": "at most",
     "a valid integer": "an integer",
     "a valid boolean": "true or false",
+    "a valid tuple": "a list",
     "a valid ": "a ",
 }
 """Phrases of pydantic, and how they read here."""
@@ -250,6 +251,6 @@ def _place(schema: type, loc: Iterable[str | int]) -> tuple[str, FieldInfo | Non
         elif section is not None:
             item = fields_of(section).get(part)
             key, kind = f"{key}.{part}", None if item is None else item.annotation
-        elif dict in [get_origin(each) for each in (kind, *get_args(kind))]:
+        elif dict in [get_origin(each) for each in (kind, *get_args(kind))] and not re.match(r"[a-z-]+\[.*\]$", part):
             key, kind = f"{key}.{part}", None
     return key.lstrip("."), item

@@ -116,7 +116,7 @@ def parse_term(described: Term | str | Mapping[str, Any], **defaults: Any) -> Te
     try:
         return TERMS[name](**options)
     except ConfigError as error:
-        raise ValueError(f"{options.get('label') or name}: {error}") from error
+        raise ValueError(f"{name}: {error}") from error
 
 
 def describe_term(term: Term) -> dict[str, Any]:
