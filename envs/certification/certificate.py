@@ -14,15 +14,15 @@ import logging
 import os
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import mujoco
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from rppdyn._version import __version__
 from rppdyn.envs.spec import VERDICTS, SymmetrySpec, align, rounded
@@ -305,16 +305,17 @@ class Certificate:
         """The certificate that `to_dict` described.
 
         Raises:
-            ValueError: another format version, or a missing key.
+            ValueError: another format version, a missing key, or one that holds something else.
         """
         if data.get("format") != FORMAT:
             raise ValueError(
                 f"certificate has format {data.get('format')!r}, this version reads {FORMAT}; certify again"
             )
         try:
-            return from_plain(cls, data)
-        except KeyError as error:
-            raise ValueError(f"certificate lacks the key {error}; certify again") from None
+            return TypeAdapter(cls).validate_python(data)
+        except ValidationError as error:
+            key = ".".join(map(str, error.errors()[0]["loc"]))
+            raise ValueError(f"certificate lacks the key {key!r}, or it holds something else; certify again") from None
 
     def table(self) -> str:
         """The findings as a table for the terminal, about 80 columns wide."""
@@ -336,7 +337,9 @@ class Certificate:
         for report in self.reports:
             lines += ["", *_report_lines(report)]
         lines += ["", *LEGEND]
-        return "\n".join(part for line in lines for part in _wrapped(line))
+        wrapped = (textwrap.wrap(line, TABLE_WIDTH, subsequent_indent="    ") if len(line) > TABLE_WIDTH else [line]
+                   for line in lines)  # fmt: skip
+        return "\n".join(part for parts in wrapped for part in parts)
 
     def figure(self, path: str | os.PathLike[str]) -> Path:
         """Draw the distributions of the defects, the worst components, rollouts and support; the suffix is the format."""
@@ -354,11 +357,8 @@ def _judge(value: float, exact_below: float, approximate_below: float) -> str:
     return "approximate" if value < approximate_below else "broken"
 
 
-# -- dataclasses as plain data ------------------------------------------------------------------------------------------
-
-
 def to_plain(value: Any) -> Any:
-    """Dataclasses and named tuples as dictionaries, tuples as lists, all the way down."""
+    """Dataclasses and named tuples as dictionaries, tuples as lists, all the way down; pydantic reads it again."""
     if is_dataclass(value):
         return {entry.name: to_plain(getattr(value, entry.name)) for entry in fields(value)}
     if hasattr(value, "_asdict"):
@@ -366,29 +366,6 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: to_plain(one) for key, one in value.items()}
     return list(map(to_plain, value)) if isinstance(value, list | tuple) else value
-
-
-def from_plain(kind: Any, value: Any) -> Any:
-    """An object of a type from what `to_plain` made of it; a key that has a default may be missing, others are passed over.
-
-    Raises:
-        KeyError: another one is missing.
-    """
-    inner = [one for one in get_args(kind) if one is not type(None)]
-    if value is None:
-        return None
-    if get_origin(kind) is UnionType:
-        return from_plain(inner[0], value)
-    if get_origin(kind) is tuple:
-        return tuple(from_plain(inner[0], one) for one in value)
-    if get_origin(kind) is dict:
-        return {key: from_plain(inner[1], one) for key, one in value.items()}
-    if not (is_dataclass(kind) or hasattr(kind, "_fields")):
-        return value
-    types = get_type_hints(kind)
-    defaults = {entry.name for entry in fields(kind) if entry.default is not MISSING or entry.default_factory is not MISSING
-                } if is_dataclass(kind) else set()  # fmt: skip
-    return kind(**{key: from_plain(types[key], value[key]) for key in types if key in value or key not in defaults})
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -466,14 +443,6 @@ def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(names[:3]) + more
 
 
-def _wrapped(line: str) -> list[str]:
-    return (
-        [line]
-        if len(line) <= TABLE_WIDTH
-        else textwrap.wrap(line, TABLE_WIDTH, subsequent_indent="    ", drop_whitespace=True)
-    )
-
-
 @dataclass(frozen=True)
 class CertifiedShare:
     """The part of a prior that the free pathway is left, by a certificate.
@@ -515,17 +484,7 @@ logger = logging.getLogger(__name__)
 # What a model looks like and what its parts are called has no part in how it moves, nor have the boxes around its
 # geoms, which follow from the geoms and only say early that two are far apart.
 _UNPHYSICAL = ("bvh_", "cam_", "geom_aabb", "light_", "mat_", "tex_", "skin_", "name", "text_", "vis", "_")
-_UNPHYSICAL_END = (
-    "_rgba",
-    "_matid",
-    "_group",
-    "_pathadr",
-    "_texcoord",
-    "_texcoordadr",
-    "_texcoordnum",
-    "castshadow",
-    "_user",
-)
+_UNPHYSICAL_END = tuple("_rgba _matid _group _pathadr _texcoord _texcoordadr _texcoordnum castshadow _user".split())
 
 
 def model_digest(model: mujoco.MjModel) -> str:
@@ -572,16 +531,7 @@ def environment_digest(env: gym.Env) -> str | None:
         return None
 
 
-DRAWING = (
-    "render_mode",
-    "width",
-    "height",
-    "camera_id",
-    "camera_name",
-    "default_camera_config",
-    "max_geom",
-    "visual_options",
-)
+DRAWING = "render_mode width height camera_id camera_name default_camera_config max_geom visual_options".split()
 """Options that say how an environment is drawn."""
 
 
@@ -601,8 +551,9 @@ def spec_digest(spec: SymmetrySpec) -> str:
 def find_certificate(source: mujoco.MjModel | gym.Env, spec: SymmetrySpec, solver: str = "stock") -> Certificate | None:
     """The stored certificate of a spec for a bare model or an environment, with the whole range of controls, or None."""
     model, environment = digests(source)
-    path = _path(model, environment, spec_digest(spec), solver, mujoco.__version__, 1.0)
-    return _read(path) if environment is not None and path.exists() else None
+    if environment is None:
+        return None
+    return _read(_path(model, environment, spec_digest(spec), solver, mujoco.__version__, 1.0), Certificate)
 
 
 def digests(source: mujoco.MjModel | gym.Env) -> tuple[str, str | None]:
@@ -622,17 +573,13 @@ def save_certificate(certificate: Certificate) -> Path | None:
     """
     for other in certificate.others:
         save_certificate(other)
+    reason = ""
     if certificate.wrappers:
-        wrappers = ", ".join(certificate.wrappers)
-        logger.warning(
-            "the certificate of %s is not stored, for it is of its wrappers too: %s", certificate.env_id, wrappers
-        )
-        return None
-    if certificate.environment is None:
-        logger.warning(
-            "the certificate of %s is not stored, for its options are not known: make it by an id, with plain options",
-            certificate.env_id,
-        )
+        reason = f"it is of its wrappers too: {', '.join(certificate.wrappers)}"
+    elif certificate.environment is None:
+        reason = "its options are not known: make it by an id, with plain options"
+    if reason:
+        logger.warning("the certificate of %s is not stored, for %s", certificate.env_id, reason)
         return None
     certificate = replace(certificate, others=(), refused=())
     c = certificate
@@ -695,11 +642,15 @@ def _path(model: str, environment: str | None, spec: str, solver: str, version: 
     return _folder() / f"{spec[:32]}-{key[:32]}-{solver}.json"
 
 
-def _read(path: Path) -> Certificate | None:
+def _read(path: Path, kind: Any) -> Any:
+    """The certificate or spec in a file of the cache; None where there is none, with a warning where it is damaged."""
+    if not path.exists():
+        return None
     try:
-        return Certificate.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return kind.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        logger.warning("the stored certificate %s is damaged (%s); certify again", path, error)
+        remedy = "certify again" if kind is Certificate else "it is derived again"
+        logger.warning("the stored %s %s is damaged (%s); %s", kind.__name__, path, error, remedy)
         return None
 
 
@@ -726,23 +677,12 @@ def find_or_derive(
             return build()
     content = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
     mujoco.mj_saveModel(model, None, content)
-    parts = [
-        choice,
-        environment,
-        wrappers,
-        mujoco.__version__,
-        gym.__version__,
-        np.__version__,
-        __version__,
-        _sources(),
-    ]
+    versions = [mujoco.__version__, gym.__version__, np.__version__, __version__]
+    parts = [choice, environment, wrappers, *versions, _sources()]
     key = hashlib.sha256(json.dumps(parts).encode() + content.tobytes()).hexdigest()
     path = cache_folder("specs") / f"{key}.json"
-    if path.exists():
-        try:
-            return SymmetrySpec.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            logger.warning("the stored spec %s is damaged (%s) and derived again", path, error)
+    if (stored := _read(path, SymmetrySpec)) is not None:
+        return stored
     spec = build()
     _is_written(path, spec.to_dict(), f"the spec of {spec.env_id}")
     return spec
