@@ -34,6 +34,7 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 import torch
+from scipy.linalg import block_diag
 
 from rppdyn import groups
 from rppdyn.envs.making import env_name
@@ -222,12 +223,8 @@ def _blocks(what: str, G: Group, generators: tuple[str, ...], kind: str, value: 
     def index(entry: Any) -> int:
         if names is not None and entry in names:
             return list(names).index(entry)
-        if (
-            isinstance(entry, int)
-            and not isinstance(entry, bool)
-            and 0 <= entry
-            and (names is None or entry < len(names))
-        ):
+        is_index = isinstance(entry, int) and not isinstance(entry, bool) and entry >= 0
+        if is_index and (names is None or entry < len(names)):
             return entry
         known = f" of {', '.join(names)}" if names is not None else ": give an index"
         raise ValueError(f"{what}: {kind} has {entry!r}, which is no entry{known}")
@@ -236,9 +233,8 @@ def _blocks(what: str, G: Group, generators: tuple[str, ...], kind: str, value: 
         raise ValueError(f"{what}: {kind}={value!r} must be a list")
     if kind == "permuted":
         for part in value:
-            entries = (
-                [index(entry) for entry in part["entries"]] if isinstance(part, Mapping) and "entries" in part else []
-            )
+            listed = part.get("entries", ()) if isinstance(part, Mapping) else ()
+            entries = [index(entry) for entry in listed]
             if not entries or (unknown := set(part) - {"entries", *generators}):
                 listed = f", not {', '.join(map(str, unknown))}" if entries else ""
                 raise ValueError(
@@ -361,7 +357,8 @@ def without(spec: SymmetrySpec, *names: str, model: mujoco.MjModel | None = None
                 free.add(i)
                 matched |= matches
         spaces[key] = _freed(space, free)
-    if unknown := [name for name in names if name not in matched and not (model is not None and _is_body(model, name))]:
+    matched |= bodies if model is not None else set()
+    if unknown := [name for name in names if name not in matched]:
         known = ", ".join(dict.fromkeys(e.joint for e in (spec.qpos or spec.obs).entries if e.joint))
         raise ValueError(
             f"{spec.env_id} has no joint or entry {unknown[0]!r} to leave free; its joints are {known} "
@@ -407,10 +404,6 @@ def _below(model: mujoco.MjModel, names: tuple[str, ...]) -> tuple[set[str], set
         chosen[b] = chosen[model.body_parentid[b]] or model.body(b).name in names
     joints = {model.joint(j).name for j in range(model.njnt) if chosen[model.jnt_bodyid[j]]}
     return joints, {model.body(b).name for b in np.flatnonzero(chosen) if model.body(b).name}
-
-
-def _is_body(model: mujoco.MjModel, name: str) -> bool:
-    return any(model.body(b).name == name for b in range(1, model.nbody))
 
 
 def _is_trivial(space: Space) -> bool:
@@ -487,9 +480,7 @@ def published_spec(spec: SymmetrySpec, task: str) -> SymmetrySpec:
     published = PUBLISHED[task]
     state = {key: _published_matrix(published, getattr(spec, key).features) for key in ("qpos", "qvel", "action")}
     features = [feature for key in ("qpos", "qvel") for feature in getattr(spec, key).features]
-    whole = np.zeros((len(features), len(features)))
-    n = len(state["qpos"])
-    whole[:n, :n], whole[n:, n:] = state["qpos"], state["qvel"]
+    whole = block_diag(state["qpos"], state["qvel"])
     spaces: dict[str, Any] = {key: _with_generator(getattr(spec, key), matrix) for key, matrix in state.items()}
     spaces["obs"] = _with_generator(spec.obs, _restricted(whole, features, spec.obs.features))
     symmetry = Symmetry(published.name, note="As published with the residual-pathway work.")
@@ -497,7 +488,7 @@ def published_spec(spec: SymmetrySpec, task: str) -> SymmetrySpec:
 
 
 def _published_matrix(published: _Published, features: tuple[Entry, ...]) -> np.ndarray:
-    """The generator on features, each of which belongs to a joint; a free joint's come in blocks of three and nine."""
+    """The generator on features, each of which belongs to a joint."""
     joints = [f.joint for f in features]
     numbers = [joints[:i].count(joint) for i, joint in enumerate(joints)]
     where = {place: i for i, place in enumerate(zip(joints, numbers, strict=True))}
@@ -507,17 +498,11 @@ def _published_matrix(published: _Published, features: tuple[Entry, ...]) -> np.
             sign = -1.0 if joint in published.odd else 1.0
             matrix[where[published.image.get(joint, joint), 0], i] = sign
         elif number == 0:
-            block = _free_joint(published.root, joints.count(joint))
-            matrix[i : i + len(block), i : i + len(block)] = block
+            # A free joint: position and rotation matrix (12 features), or linear and angular velocity (6).
+            S, size = published.root, joints.count(joint)
+            block = block_diag(S, np.kron(S, S) if size == 12 else np.linalg.det(S) * S)
+            matrix[i : i + size, i : i + size] = block
     return matrix
-
-
-def _free_joint(S: np.ndarray, size: int) -> np.ndarray:
-    """On position and rotation matrix (12 features), or on linear and angular velocity (6)."""
-    block = np.zeros((size, size))
-    block[:3, :3] = S
-    block[3:, 3:] = np.kron(S, S) if size == 12 else np.linalg.det(S) * S
-    return block
 
 
 def _restricted(whole: np.ndarray, features: list[Entry], observed: tuple[Entry, ...]) -> np.ndarray:

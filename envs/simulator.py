@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,12 +67,6 @@ def get_derived(data: mujoco.MjData) -> dict[str, np.ndarray]:
     return derived
 
 
-def set_derived(data: mujoco.MjData, derived: Mapping[str, np.ndarray]) -> None:
-    """Put back what `get_derived` returned."""
-    for name, value in derived.items():
-        getattr(data, name)[...] = value
-
-
 @contextmanager
 def tight_solver(model: mujoco.MjModel) -> Iterator[None]:
     """Solve the contact forces to rounding while the block runs: Newton's method, without the stock tolerances.
@@ -123,6 +117,10 @@ class Outcome(NamedTuple):
     contact: np.ndarray
     fault: np.ndarray
 
+    def at(self, states: np.ndarray) -> Outcome:
+        """The outcomes from some of the states, by number or mask."""
+        return Outcome(*(column[states] for column in self))
+
 
 class StateEntries(NamedTuple):
     """Indices of a state's positions, velocities and activations in an observation; -1 for those that it lacks.
@@ -154,9 +152,6 @@ class Simulator:
     A state is MuJoCo's full integration state (`mjSTATE_INTEGRATION`): positions and velocities are not enough, since
     the constraint solver starts from the last accelerations (`qacc_warmstart`). Wrappers that only count, check or record
     are passed over, the others are copied, see `rppdyn.envs.wrappers`.
-
-    Raises:
-        ValueError: the environment is no Gymnasium MuJoCo environment.
     """
 
     control_scale = 1.0  # share of the actions' range, about its middle, that random ones are drawn from
@@ -211,11 +206,7 @@ class Simulator:
 
     @property
     def action_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lowest and highest of the random actions.
-
-        Raises:
-            ValueError: the environment's actions have no bounds.
-        """
+        """Lowest and highest of the random actions."""
         low, high = self._bounds
         if self.control_scale == 1:
             return low, high
@@ -284,7 +275,7 @@ class Simulator:
         """The part of the dynamics that does not follow from state and action; "" if all of it does."""
         states, actions = self.rollout_states(MEMORY_PROBES, np.random.default_rng(0), stride=3, horizon=25)
         there = self.steps(states, actions)
-        back = Outcome(*(column[::-1] for column in self.steps(states[::-1], actions[::-1])))
+        back = self.steps(states[::-1], actions[::-1]).at(np.arange(len(states))[::-1])
         kinds = {"obs": "observation", "next_obs": "observation", "reward": "reward", "terminated": "termination"}
         for key in ("obs", "next_qpos", "next_qvel", "next_act", "next_obs", "reward", "terminated"):
             if not np.array_equal(getattr(there, key), getattr(back, key)):
@@ -325,6 +316,10 @@ class Simulator:
         set_integration_state(self.model, self.data, state)
         mujoco.mj_rnePostConstraint(self.model, self.data)  # cfrc_ext, which mj_forward leaves as the last step had it
         mujoco.mj_subtreeVel(self.model, self.data)  # the same for subtree_linvel and subtree_angmom
+
+    def coordinates(self) -> tuple[np.ndarray, ...]:
+        """Positions, velocities and activations of the present state."""
+        return self.data.qpos, self.data.qvel, self.data.act
 
     def read(self, states: np.ndarray, *keys: str) -> list[np.ndarray]:
         """Fields of `mjData` that are part of the state ("qpos", "qacc_warmstart", ...), stacked over the states."""
@@ -379,14 +374,14 @@ class Simulator:
         """One step from a state."""
         self.set(state)
         data = self.data
-        before = [data.qpos.copy(), data.qvel.copy(), data.act.copy()]
+        before = [x.copy() for x in self.coordinates()]
         observed = self.observe()
         contact = data.ncon > 0
         obs, reward, terminated, fault = self._advance(action)
         obs = obs if self.is_task else self.observe()
         if not fault and not (np.isfinite(observed).all() and np.isfinite(obs).all()):
             fault = NOT_FINITE["obs"]
-        results = [observed, data.qpos.copy(), data.qvel.copy(), data.act.copy(), obs, np.array(reward)]
+        results = [observed, *(x.copy() for x in self.coordinates()), obs, np.array(reward)]
         if fault:
             results = [np.zeros_like(y) for y in results]
         return Outcome(*before, *results, *map(np.array, (terminated, contact or data.ncon > 0, fault)))
@@ -414,7 +409,7 @@ class Simulator:
     def trajectories(
         self, starts: np.ndarray, actions: np.ndarray, tick: Callable[[int], None] = lambda n: None
     ) -> list[np.ndarray]:
-        """Positions, velocities and activations (R, T, .) along actions (R, T, m) from starts, through termination.
+        """The coordinates (R, T, .) along actions (R, T, m) from starts, through termination.
 
         From a faulty step on (see `Outcome`) they are nan.
         """
@@ -425,8 +420,7 @@ class Simulator:
             faulty = False
             for action in sequence:
                 faulty = faulty or bool(self._advance(action)[3])
-                now = self.data.qpos, self.data.qvel, self.data.act
-                path.append(tuple(np.full(x.shape, np.nan) if faulty else x.copy() for x in now))
+                path.append(tuple(np.full(x.shape, np.nan) if faulty else x.copy() for x in self.coordinates()))
             tick(len(sequence))
             paths.append([np.array(column) for column in zip(*path, strict=True)])
         return [np.array(column) for column in zip(*paths, strict=True)]
@@ -460,11 +454,11 @@ class Simulator:
         return np.array(states), np.array(actions)
 
     def reset_states(self, n: int, rng: np.random.Generator) -> list[np.ndarray]:
-        """Positions (n, nq), velocities (n, nv) and activations (n, na) after n resets."""
+        """The coordinates (n, .) after n resets."""
         rows = []
         for _ in range(n):
             self.reset(rng)
-            rows.append((self.data.qpos.copy(), self.data.qvel.copy(), self.data.act.copy()))
+            rows.append([x.copy() for x in self.coordinates()])
         return [np.array(column) for column in zip(*rows, strict=True)]
 
 
@@ -479,9 +473,6 @@ class ObservedSimulator(Simulator):
 
     Its `simulator_state()` has an entry "state", the observation; `restore_simulator_state` takes up another one. Other
     entries stay as they are. The spec's action on observations is the one on states.
-
-    Raises:
-        ValueError: the environment has no such methods, or no such entry.
     """
 
     def __init__(self, env):
@@ -517,6 +508,9 @@ class ObservedSimulator(Simulator):
     def set(self, state: np.ndarray) -> None:
         self._base.restore_simulator_state(self._base.simulator_state() | {"state": state})
 
+    def coordinates(self) -> tuple[np.ndarray, ...]:
+        return (self.get(),)
+
     def read(self, states: np.ndarray, *keys: str) -> list[np.ndarray]:
         return [states.copy() for _ in keys]
 
@@ -536,26 +530,6 @@ class ObservedSimulator(Simulator):
         obs, reward, terminated = self.advance(action)
         fault = "" if np.isfinite(obs).all() else NOT_FINITE["obs"]
         return obs, reward, terminated, fault or ("" if np.isfinite(reward) else NOT_FINITE["reward"])
-
-    def trajectories(
-        self, starts: np.ndarray, actions: np.ndarray, tick: Callable[[int], None] = lambda n: None
-    ) -> list[np.ndarray]:
-        paths = np.full((*actions.shape[:2], starts.shape[-1]), np.nan)
-        for path, start, sequence in zip(paths, starts, actions, strict=True):
-            self.set(start)
-            for t, action in enumerate(sequence):
-                if self._advance(action)[3]:
-                    break
-                path[t] = self.get()
-            tick(len(sequence))
-        return [paths]
-
-    def reset_states(self, n: int, rng: np.random.Generator) -> list[np.ndarray]:
-        rows = []
-        for _ in range(n):
-            self.reset(rng)
-            rows.append(self.get())
-        return [np.array(rows)]
 
 
 class BareSimulator(Simulator):

@@ -360,7 +360,8 @@ class Space:
     def describe(self, i: int, k: int) -> str:
         """The feature that the k-th generator (discrete ones first) puts in place i, for instance ``-[5]``."""
         row = np.array((*self.discrete_generators, *self.lie_algebra)[k])[i]
-        text = " ".join(f"{_coefficient(row[j])}[{j}]" for j in np.flatnonzero(row)) or "0"
+        signs = {1.0: "+", -1.0: "-"}
+        text = " ".join(f"{signs.get(row[j], f'{row[j]:+.3g} ')}[{j}]" for j in np.flatnonzero(row)) or "0"
         origin = next((c for j, c in enumerate(self.origin) if c and i in self.encoding.features_of(j)), 0.0)
         return text if origin == 0 else f"{text} (about {origin:.3g})"
 
@@ -715,10 +716,6 @@ def _rho(rep: Rep, g: ArrayLike | torch.Tensor, y: Array) -> Any:
     if g.shape[-2:] != (rep.G.d, rep.G.d):
         raise ValueError(f"{tuple(g.shape)} is no element of {rep.G}; give a matrix {(rep.G.d, rep.G.d)} or a batch")
     return rep.rho(g) if isinstance(y, torch.Tensor) else rep.rho(g).numpy()
-
-
-def _coefficient(c: float) -> str:
-    return {1.0: "+", -1.0: "-"}.get(c, f"{c:+.3g} ")
 
 
 def _space_to_dict(space: Space | None) -> dict | None:

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from gymnasium.envs.mujoco import MujocoEnv
 
-from rppdyn.envs.simulator import get_derived, get_integration_state, set_derived, set_integration_state
+from rppdyn.envs.simulator import get_derived, get_integration_state, set_integration_state
 from rppdyn.envs.wrappers import PASSIVE, held_remarks, raise_named, require_reset, require_step
 
 if TYPE_CHECKING:
@@ -256,7 +256,8 @@ def _restore_simulator(base: Any, state: Mapping[str, Any]) -> None:
         )
     _restore_model(base.model, state.get("model", {}))
     set_integration_state(base.model, base.data, np.array(state["simulator"], dtype=np.float64))
-    set_derived(base.data, {name: np.asarray(value) for name, value in state["derived"].items()})
+    for name, value in state["derived"].items():
+        getattr(base.data, name)[...] = np.asarray(value)
 
 
 def _wrapper_state(layer: Any) -> dict:

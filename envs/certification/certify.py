@@ -69,7 +69,7 @@ from rppdyn.envs.certification.evidence import (
 )
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.model_symmetry import ModelSymmetry
-from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Outcome, Simulator, quiet_mujoco, tight_solver
+from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
 from rppdyn.envs.terms.layout import CompiledTerms
@@ -333,7 +333,7 @@ class Examination:
         s, m = self.evidence.outcome, self.evidence.images(elements, tick)
         state, observation = self.evidence.compared(elements, m)
         fault = faults(s, m)
-        s, m = (Outcome(*(column[fault == ""] for column in outcome)) for outcome in (s, m))
+        s, m = s.at(fault == ""), m.at(fault == "")
         kinds, counts = np.unique(fault[fault != ""], return_counts=True)
         values = {"state": state.relative}
         components = dict(state.components)
@@ -346,7 +346,7 @@ class Examination:
                 components[name] = max(defect, components.get(name, defect), key=lambda d: d.p95)
         if simulator.is_task:
             values["reward"] = np.abs(m.reward - s.reward) / (np.std(s.reward) or np.sqrt(np.mean(s.reward**2)) or 1.0)
-        seen, near, far = support(*self._features(elements), self._names(spec))
+        seen, near, far = support(*self._features(elements), state.names)
         symmetry = spec.symmetries[k] if spec.symmetries else None
         quantiles = values | {"visited": near, "images": far}
         masks = {"contact": s.contact, "free": ~s.contact}
@@ -375,9 +375,6 @@ class Examination:
         )
 
     # -- parts of the report ------------------------------------------------------------------------------------------
-
-    def _names(self, spec: SymmetrySpec) -> tuple[str, ...]:
-        return tuple(e.name for key in self.evidence.state_keys for e in getattr(spec, key).features if not e.free)
 
     def _difference(self, elements: Elements, m: list[np.ndarray], s: list[np.ndarray]) -> np.ndarray:
         """Features of m less the images of those of s, (n, ..., f)."""

@@ -12,7 +12,7 @@ Wrappers of an environment are judged by the same steps, with and without each o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -140,8 +140,7 @@ class SimulatedSteps:
     def first(self, n: int) -> SimulatedSteps:
         """The part of it from n states, evenly spread."""
         chosen = np.linspace(0, len(self.states) - 1, min(n, len(self.states))).astype(int)
-        outcome = Outcome(*(column[chosen] for column in self.outcome))
-        return SimulatedSteps(self.simulator, self.states[chosen], self.actions[chosen], outcome)
+        return SimulatedSteps(self.simulator, self.states[chosen], self.actions[chosen], self.outcome.at(chosen))
 
     @property
     def state_keys(self) -> tuple[str, ...]:
@@ -249,19 +248,18 @@ def period(A: np.ndarray) -> float:
 
 WRAPPER_STATES = 40
 MAX_DEFECT_RATIO = 10.0  # by which a wrapper raises a defect without blame: samples of one defect differ by less
-JUDGED = ("dynamics", "rewards", "terminations")
+REWARD_WRAPPERS = gym.wrappers.NormalizeReward, gym.wrappers.TransformReward, gym.wrappers.ClipReward
+"""Wrappers that scale rewards by themselves, and so keep what is the same in the mirror."""
 
 
 def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
     """Refuse wrappers that spoil a symmetry; those that only map observations are a part of the spec.
 
-    Gymnasium's wrappers that scale rewards by themselves, and so keep what is the same in the mirror, pass.
-
     Raises:
         ValueError: naming the wrapper that remembers earlier steps, draws at random, or makes mirror images of dynamics,
             rewards or terminations differ more than they do inside it.
     """
-    acting = [layer for layer in step_wrappers(env) if type(layer) not in _rewards_alone()]
+    acting = [layer for layer in step_wrappers(env) if type(layer) not in REWARD_WRAPPERS]
     if not acting or spec.qpos is None or spec.qvel is None:
         return
     remedy = "take it off, or pass spec= to train with it all the same"
@@ -290,24 +288,19 @@ def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
         restore_state(env.unwrapped, before)
 
 
-def _rewards_alone() -> tuple[type, ...]:
-    wrappers = gym.wrappers
-    return wrappers.NormalizeReward, wrappers.TransformReward, wrappers.ClipReward
-
-
 def _defects(simulator: Simulator, spec: SymmetrySpec) -> dict[tuple[str, str], float]:
     """The 95th percentile of each generator's relative defects, of states, rewards and terminations."""
     evidence = SimulatedSteps.visit(simulator, WRAPPER_STATES, np.random.default_rng(0))
-    return {
-        (name, kind): float(np.quantile(values, 0.95)) if len(values) else 0.0
-        for k, name in enumerate(spec.generator_names)
-        for kind, values in zip(JUDGED, _values(evidence, Elements.of(spec, k, np.random.default_rng(0))), strict=True)
-    }
-
-
-def _values(evidence: SimulatedSteps, elements: Elements) -> Iterator[np.ndarray]:
-    s, m = evidence.outcome, evidence.images(elements)
-    judged = faults(s, m) == ""
-    yield Comparison.of_state(elements, evidence.state_keys, s, m).relative
-    yield (np.abs(m.reward - s.reward) / (np.std(s.reward[judged]) or 1.0))[judged]
-    yield (m.terminated != s.terminated)[judged].astype(float)
+    s = evidence.outcome
+    defects: dict[tuple[str, str], float] = {}
+    for k, name in enumerate(spec.generator_names):
+        elements = Elements.of(spec, k, np.random.default_rng(0))
+        m = evidence.images(elements)
+        judged = faults(s, m) == ""
+        values = {
+            "dynamics": Comparison.of_state(elements, evidence.state_keys, s, m).relative,
+            "rewards": np.abs(m.reward - s.reward)[judged] / (np.std(s.reward[judged]) or 1.0),
+            "terminations": (m.terminated != s.terminated)[judged].astype(float),
+        }
+        defects |= {(name, kind): float(np.quantile(v, 0.95)) if len(v) else 0.0 for kind, v in values.items()}
+    return defects

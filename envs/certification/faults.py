@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import NormalDist
 
 import gymnasium as gym
@@ -85,11 +86,10 @@ class FaultReport:
     @property
     def fault(self) -> Suspect | None:
         """The part at fault, or None where no change of a single part is above 2 % beyond doubt."""
-        limit = NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * max(len(self.suspects), 1)))
-        for one in self.suspects[:1]:
-            if abs(one.change) >= MIN_FAULT_CHANGE and abs(one.change) > limit * one.error:
-                return one
-        return None
+        if not self.suspects:
+            return None
+        first, limit = self.suspects[0], NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * len(self.suspects)))
+        return first if abs(first.change) >= max(MIN_FAULT_CHANGE, limit * first.error) else None
 
     def table(self, shown: int = 6) -> str:
         """The verdict, and what explains most."""
@@ -126,7 +126,7 @@ def find_fault(
         log = _Log.of(simulator)
         floor_log = log.own(LOGGED, rng)
         states, actions, after = log.read(episodes, n_states, rng)
-        nominal = _Stepper(simulator.model, log.substeps)
+        nominal = partial(_velocities_after, simulator.model, log.substeps)
         before = states[:, 1 + simulator.model.nq : 1 + simulator.model.nq + simulator.model.nv]
         units = (after - before).std(0) + 1e-12 * np.abs(after).max() + 1e-300
         floor_residual = (floor_log[2] - nominal(floor_log[0], floor_log[1])) / units
@@ -134,10 +134,9 @@ def find_fault(
         residual = (after - predicted) / units
         usable = np.isfinite(residual).all(1)
         size = np.linalg.norm(((after - before) / units)[usable], axis=1)
-        floor = (
-            float(np.quantile(np.linalg.norm(floor_residual[np.isfinite(floor_residual).all(1)], axis=1), 0.9)) + 1e-12
-        )
-        fit = _Fit(nominal, states[usable], actions[usable], after[usable], units, floor)
+        floor_size = np.linalg.norm(floor_residual[np.isfinite(floor_residual).all(1)], axis=1)
+        floor = float(np.quantile(floor_size, 0.9)) + 1e-12
+        fit = _Fit(simulator.model, log.substeps, states[usable], actions[usable], after[usable], units, floor)
         misses = float(np.median(np.linalg.norm(residual[usable], axis=1)))
         suspects = fit.suspects(list(_parameters(simulator.model)), predicted[usable]) if misses > floor else []
         return FaultReport(
@@ -210,31 +209,20 @@ def _torques(model: mujoco.MjModel) -> NDArray[np.float64]:
     return torques
 
 
-class _Stepper:
+def _velocities_after(model: mujoco.MjModel, substeps: int, states: NDArray, actions: NDArray) -> NDArray[np.float64]:
     """Velocities after one step of a model from each of several states; nan where it is unstable."""
-
-    def __init__(self, model: mujoco.MjModel, substeps: int):
-        self.model, self.substeps = model, substeps
-
-    def __call__(self, states: NDArray, actions: NDArray) -> NDArray[np.float64]:
-        model = self.model
-        control = np.repeat(actions[:, None], self.substeps, axis=1)
-        path, _ = rollout.rollout(
-            model, mujoco.MjData(model), np.ascontiguousarray(states), np.ascontiguousarray(control)
-        )
-        after = path[:, -1, 1 + model.nq : 1 + model.nq + model.nv]
-        return np.where(np.abs(after).max(1, keepdims=True) < 1e8, after, np.nan)
-
-    def of(self, model: mujoco.MjModel) -> _Stepper:
-        """The same of another model."""
-        return _Stepper(model, self.substeps)
+    control = np.ascontiguousarray(np.repeat(actions[:, None], substeps, axis=1))
+    path, _ = rollout.rollout(model, mujoco.MjData(model), np.ascontiguousarray(states), control)
+    after = path[:, -1, 1 + model.nq : 1 + model.nq + model.nv]
+    return np.where(np.abs(after).max(1, keepdims=True) < 1e8, after, np.nan)
 
 
 @dataclass(frozen=True)
 class _Fit:
     """Transitions, and how much of what the model misses a change of a parameter explains."""
 
-    nominal: _Stepper
+    model: mujoco.MjModel
+    substeps: int
     states: NDArray[np.float64]
     actions: NDArray[np.float64]
     after: NDArray[np.float64]
@@ -242,17 +230,17 @@ class _Fit:
     floor: float
 
     def residual(self, parameter: _Parameter, change: float) -> NDArray[np.float64]:
-        model = parameter.changed(self.nominal.model, change)
-        return (self.after - self.nominal.of(model)(self.states, self.actions)) / self.units
+        model = parameter.changed(self.model, change)
+        return (self.after - _velocities_after(model, self.substeps, self.states, self.actions)) / self.units
 
     def suspects(self, parameters: Sequence[_Parameter], predicted: NDArray) -> list[Suspect]:
         """Fit each parameter to some transitions; those that explain most are fitted with the model itself, by all of them."""
         chosen = np.unique(np.linspace(0, len(self.states) - 1, SCREENED).astype(int))
         some = replace(self, states=self.states[chosen], actions=self.actions[chosen], after=self.after[chosen])
-        screened = {p: some._screened(p, predicted[chosen]) for p in parameters}
-        first = sorted(screened, key=lambda p: -screened[p][2])[:REFINED]
         whole = (self.after - predicted) / self.units
-        for p in first:
+        part = whole[chosen]
+        screened = {p: some._solved(part, part, some._slope(p, part)) for p in parameters}
+        for p in sorted(screened, key=lambda p: -screened[p][2])[:REFINED]:
             slope = self._slope(p, whole)
             screened[p] = self._refined(p, whole, slope, self._solved(whole, whole, slope))
             if screened[p][2] > EXPLAINED:
@@ -262,10 +250,6 @@ class _Fit:
 
     def _slope(self, parameter: _Parameter, whole: NDArray) -> NDArray[np.float64]:
         return np.nan_to_num((whole - self.residual(parameter, STEP)) / STEP)
-
-    def _screened(self, parameter: _Parameter, predicted: NDArray) -> tuple[float, float, float]:
-        whole = (self.after - predicted) / self.units
-        return self._solved(whole, whole, self._slope(parameter, whole))
 
     def _solved(self, whole: NDArray, left: NDArray, slope: NDArray, change: float = 0.0) -> tuple[float, float, float]:
         """Change, its standard error, and the share that it explains, from what is left at a change."""
@@ -372,17 +356,21 @@ class _Log:
             ValueError: they don't follow from what the log has.
         """
         simulator, model = self.simulator, self.simulator.model
-        low, high = simulator.action_bounds
+        is_bare, (low, high) = isinstance(simulator, BareSimulator), simulator.action_bounds
+
+        def observed() -> NDArray[np.float64]:
+            return np.concatenate(simulator.coordinates()) if is_bare else simulator.observe()
+
         before: list[NDArray] = []
         actions: list[NDArray] = []
         after: list[NDArray] = []
         while len(before) < count:
             simulator.reset(rng)
             for _ in range(50):
-                here = self._observed()
+                here = observed()
                 action = rng.uniform(low, high)
                 _, _, terminated = simulator.advance(action)
-                there, limit = self._observed()[self.entries.velocities], self.entries.limit
+                there, limit = observed()[self.entries.velocities], self.entries.limit
                 if (np.abs(here[self.entries.velocities]) < limit).all() and (np.abs(there) < limit).all():
                     before.append(here)
                     actions.append(action)
@@ -390,7 +378,7 @@ class _Log:
                 if terminated:
                     break
         transitions = self.states(np.array(before)), np.array(actions), np.array(after)
-        predicted = _Stepper(model, self.substeps)(transitions[0], transitions[1])
+        predicted = _velocities_after(model, self.substeps, transitions[0], transitions[1])
         change = np.abs(transitions[2] - np.array(before)[:, self.entries.velocities]).mean(0) + 1e-9
         off = np.nanmedian(np.abs(transitions[2] - predicted) / change)
         if not off < 1e-2:
@@ -399,12 +387,6 @@ class _Log:
                 "observation must have the simulator's positions and velocities, and the action its controls"
             )
         return transitions
-
-    def _observed(self) -> NDArray[np.float64]:
-        if isinstance(self.simulator, BareSimulator):
-            data = self.simulator.data
-            return np.concatenate([data.qpos, data.qvel, data.act])
-        return self.simulator.observe()
 
 
 def _weighted_median(values: NDArray, weights: NDArray) -> float:

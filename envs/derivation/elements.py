@@ -252,22 +252,23 @@ def match_actuators(
     return partners, signs, turns, C, A
 
 
+def images_of_objects(m: mujoco.MjModel, k: int, trees: TreeMatch, sites, tendons) -> np.ndarray:
+    """Images of the joints, tendons, sites or bodies that an equality constraint is of."""
+    if m.eq_type[k] in (EQUALITY.JOINT, EQUALITY.TENDON):
+        return trees.joints if m.eq_type[k] == EQUALITY.JOINT else tendons
+    return sites if m.eq_objtype[k] == OBJECT.SITE else trees.bodies
+
+
 def _match_equalities(skeleton, trees, sites, tendons) -> np.ndarray:
     """Partner of each equality constraint: the same type between the images of its two objects, first in the same order."""
     m = skeleton.model
     partners = np.full(m.neq, NONE)
 
-    def maps(k):
-        if m.eq_type[k] == EQUALITY.JOINT:
-            return trees.joints
-        if m.eq_type[k] == EQUALITY.TENDON:
-            return tendons
-        return sites if m.eq_objtype[k] == OBJECT.SITE else trees.bodies
-
     for k in range(m.neq):
         if m.eq_type[k] not in (EQUALITY.CONNECT, EQUALITY.WELD, EQUALITY.JOINT, EQUALITY.TENDON):
             continue
-        image = [int(maps(k)[o]) if o >= 0 else NONE for o in (m.eq_obj1id[k], m.eq_obj2id[k])]
+        images = images_of_objects(m, k, trees, sites, tendons)
+        image = [int(images[o]) if o >= 0 else NONE for o in (m.eq_obj1id[k], m.eq_obj2id[k])]
         orders = [image, image[::-1]] if image[1] != NONE else [image]
         for objects, other in itertools.product(orders, [k, *range(m.neq)]):
             same = m.eq_type[other] == m.eq_type[k] and m.eq_objtype[other] == m.eq_objtype[k]
@@ -289,14 +290,10 @@ def shape_gap(skeleton: Skeleton, i: int, j: int, position: np.ndarray, axes: np
     sizes = np.abs(image_size(skeleton, i, j, axes, m.geom_size[i]) - m.geom_size[j]).max()
     if m.geom_type[i] in (GEOM.PLANE, GEOM.HFIELD, GEOM.MESH):
         sizes = 0.0
-    return position_gap(skeleton, i, j, position) + sizes + orientation_gap(skeleton, i, j, axes)
-
-
-def position_gap(skeleton: Skeleton, i: int, j: int, position: np.ndarray) -> float:
-    """Distance of centres; of a plane, along its normal only, since it is infinite where things collide."""
-    _, there, axes = local_transform(skeleton, "geom", j)
-    gap = position - there
-    return float(abs(axes[:, 2] @ gap)) if skeleton.model.geom_type[i] == GEOM.PLANE else float(np.linalg.norm(gap))
+    _, there, axes_there = local_transform(skeleton, "geom", j)
+    gap = position - there  # of a plane, along its normal only, since it is infinite where things collide
+    distance = abs(axes_there[:, 2] @ gap) if m.geom_type[i] == GEOM.PLANE else np.linalg.norm(gap)
+    return float(distance) + sizes + orientation_gap(skeleton, i, j, axes)
 
 
 def orientation_gap(skeleton: Skeleton, i: int, j: int, axes: np.ndarray) -> float:

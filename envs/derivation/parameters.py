@@ -20,6 +20,7 @@ from rppdyn.envs.derivation.elements import (
     force_of,
     image_in_body,
     image_size,
+    images_of_objects,
     matters,
     orientation_gap,
     tendon_coefficients,
@@ -52,7 +53,7 @@ STALE_TOLERANCE = 1e-6
 TINY = np.finfo(float).tiny
 """Only keeps a division by zero away."""
 
-EQUALITY_TOLERANCES = {
+SHARED = {
     "joint": {
         "always": "jnt_stiffness jnt_stiffnesspoly jnt_springyield jnt_limited jnt_actgravcomp jnt_actfrclimited",
         "limited": "jnt_margin jnt_solref jnt_solimp",
@@ -186,8 +187,8 @@ def _text(values: np.ndarray) -> str:
 def parameters(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     """Every parameter that the dynamics depend on."""
     elements = (_joints, _dofs, _bodies, _geoms, contact_pairs, _sites, _tendons, actuators, _equalities)
-    for group in (*elements, _constants, _shortcuts):
-        yield from group(skeleton, match)
+    for kind in (*elements, _constants, _shortcuts):
+        yield from kind(skeleton, match)
 
 
 def _same(i: int, row: np.ndarray) -> np.ndarray:
@@ -211,8 +212,8 @@ def shared(m: mujoco.MjModel, kind: str, partners, counts, fields: str, blank: b
 
 
 def same(m: mujoco.MjModel, kind: str, partners, blank: bool = False, **counts: np.ndarray) -> Iterator[Parameter]:
-    """The parameters of a kind that `EQUALITY_TOLERANCES` lists, with the elements for which each condition holds."""
-    for condition, fields in EQUALITY_TOLERANCES[kind].items():
+    """The parameters of a kind that `SHARED` lists, with the elements for which each condition holds."""
+    for condition, fields in SHARED[kind].items():
         yield from shared(m, kind, partners, counts[condition], fields, blank)
 
 
@@ -232,15 +233,6 @@ def configurations(m: mujoco.MjModel, kind: str, partners, counts: np.ndarray) -
         known = [*zip(m.plugin.tolist(), text, strict=True)]
         values = np.array([[NONE if i < 0 else known.index(known[int(i)])] for i in instances[:, 0]], float)
         yield Parameter(kind, "plugin", values, partners, _same, counts, blank=True)
-
-
-def _rows_of(values: np.ndarray) -> Carry:
-    """Row i of other values, whatever the row is."""
-
-    def carry(i: int, row: np.ndarray) -> np.ndarray:
-        return values[i]
-
-    return carry
 
 
 def signed_interval(signs: np.ndarray) -> Carry:
@@ -286,12 +278,9 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
             return M
         return rotation_about(m.jnt_axis[trees.joints[last]], float(shift[last])) @ M
 
-    def local(i: int, row: np.ndarray) -> np.ndarray:
-        return frame(i) @ row
-
     def across(i: int, row: np.ndarray) -> np.ndarray:
         """The anchor: along a hinge it may lie anywhere, so there the partner's is taken."""
-        to, carried = trees.joints[i], local(i, row)
+        to, carried = trees.joints[i], frame(i) @ row
         if m.jnt_type[i] != HINGE:
             return carried
         axis = m.jnt_axis[to]
@@ -395,15 +384,10 @@ def _bodies(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     parents = trees.frames[m.body_parentid]
     fixed = place_there - np.einsum("bij,bj->bi", parents, m.body_pos)
 
-    def place(i: int, row: np.ndarray) -> np.ndarray:
-        return parents[i] @ row + fixed[i]
-
-    def local(i: int, row: np.ndarray) -> np.ndarray:
-        return trees.frames[i] @ row
-
-    def tensor(i: int, row: np.ndarray) -> np.ndarray:
-        return (trees.frames[i] @ row.reshape(3, 3) @ trees.frames[i].T).ravel()
-
+    M = trees.frames
+    place = lambda i, row: parents[i] @ row + fixed[i]  # noqa: E731
+    local = lambda i, row: M[i] @ row  # noqa: E731
+    tensor = lambda i, row: (M[i] @ row.reshape(3, 3) @ M[i].T).ravel()  # noqa: E731
     free = np.array([bool(js) and m.jnt_type[js[0]] == FREE for js in skeleton.joints])
     tensors = skeleton.inertia.reshape(-1, 9)
     yield Parameter("body", "pos", m.body_pos.copy(), to, place, holds & ~free, skeleton.size, "body_pos")
@@ -464,9 +448,8 @@ def surfaces(skeleton: Skeleton, match: Match, axes_of: Callable[[int], np.ndarr
 
     yield from same(m, "geom", to, colliding=colliding & paired)
     if skeleton.in_fluid:
-        yield Parameter(
-            "geom", "fluid", m.geom_fluid.copy(), to, drag, skeleton.shaped & paired, attribute="geom_fluid"
-        )
+        counts = skeleton.shaped & paired
+        yield Parameter("geom", "fluid", m.geom_fluid.copy(), to, drag, counts, attribute="geom_fluid")
     if (moving := _rows(m, "geom_surfacevel")) is not None:
         counts = colliding & paired & (moving.any(1) | moving[to].any(1))
         yield Parameter("geom", "surfacevel", moving, to, velocity, counts)
@@ -477,7 +460,8 @@ def contact_pairs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     m, to, R = skeleton.model, match.geoms, match.trees.isometry.rotation
     geoms = np.column_stack([m.pair_geom1, m.pair_geom2])
     known = [frozenset(pair) for pair in geoms.tolist()]
-    partners = np.array([_index(known, frozenset(to[pair].tolist())) for pair in geoms], int)
+    images = [frozenset(to[pair].tolist()) for pair in geoms]
+    partners = np.array([known.index(image) if image in known else NONE for image in images], int)
 
     def friction(i: int, row: np.ndarray) -> np.ndarray:
         """Friction along two tangents, which MuJoCo lays along the world's axes y and z as far as it can."""
@@ -487,24 +471,17 @@ def contact_pairs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
     if m.npair:
         everywhere = np.ones(m.npair, bool)
-        yield Parameter(
-            "pair", "contact pair", geoms.astype(float), partners, lambda i, row: geoms[partners[i]], everywhere
-        )
+        pair = lambda i, row: geoms[partners[i]]  # noqa: E731
+        yield Parameter("pair", "contact pair", geoms.astype(float), partners, pair, everywhere)
         yield from same(m, "pair", partners, blank=True, always=everywhere)
         yield Parameter("pair", "friction", m.pair_friction.copy(), partners, friction, everywhere, blank=True)
-
-
-def _index(known: list, one) -> int:
-    return known.index(one) if one in known else NONE
 
 
 def _sites(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     """Places of sites that something hangs on; how they are turned shows in what hangs there."""
     m, trees = skeleton.model, match.trees
 
-    def place(i: int, row: np.ndarray) -> np.ndarray:
-        return image_in_body(skeleton, trees, "site", i)[1]
-
+    place = lambda i, row: image_in_body(skeleton, trees, "site", i)[1]  # noqa: E731
     used = np.isin(np.arange(m.nsite), skeleton.sites_in_use)
     if used.any():
         yield Parameter("site", "pos", m.site_pos.copy(), match.sites, place, used, skeleton.size, "site_pos")
@@ -538,15 +515,10 @@ def _tendons(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     fixed = m.wrap_type[m.tendon_adr] == WRAP.JOINT
     rows = tendon_coefficients(skeleton)
     yield Parameter("tendon", "coef", rows, to, lambda i, row: signs[i] * (match.trees.matrix @ row), fixed)
-    yield Parameter("tendon", "path", _paths(m), to, path, ~fixed)
-
-
-def _paths(m: mujoco.MjModel) -> np.ndarray:
-    """The side site, or the divisor, of every object along each tendon's path; 0 beyond its end."""
-    rows = np.zeros((m.ntendon, int(m.tendon_num.max(initial=0))))
+    paths = np.zeros((m.ntendon, int(m.tendon_num.max(initial=0))))  # side site or divisor of every object along each
     for k, (adr, num) in enumerate(zip(m.tendon_adr, m.tendon_num, strict=True)):
-        rows[k, :num] = np.where(m.wrap_type[adr : adr + num] == WRAP.SITE, 0.0, m.wrap_prm[adr : adr + num])
-    return rows
+        paths[k, :num] = np.where(m.wrap_type[adr : adr + num] == WRAP.SITE, 0.0, m.wrap_prm[adr : adr + num])
+    yield Parameter("tendon", "path", paths, to, path, ~fixed)
 
 
 def actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
@@ -607,9 +579,8 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
     def swapped(k: int) -> bool:
         """Check whether the partner has the images of the two objects in the other order."""
-        maps = {EQUALITY.JOINT: trees.joints, EQUALITY.TENDON: match.tendons}.get(int(m.eq_type[k]), trees.bodies)
-        maps = match.sites if m.eq_objtype[k] == OBJECT.SITE else maps
-        return m.eq_obj2id[k] >= 0 and maps[m.eq_obj1id[k]] != m.eq_obj1id[to[k]]
+        images = images_of_objects(m, k, trees, match.sites, match.tendons)
+        return m.eq_obj2id[k] >= 0 and images[m.eq_obj1id[k]] != m.eq_obj1id[to[k]]
 
     def polynomial(k: int, row: np.ndarray) -> np.ndarray:
         """y = sum_n c_n x^n, or y = c_0; the other way round x = (y - c_0) / c_1, with equal weight if c_1 is 1 or -1."""
@@ -675,12 +646,8 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
 def _constants(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     """Constants of the model, where they are not those that its other numbers give."""
-    partners = {
-        "body": match.trees.bodies,
-        "dof": (match.dofs**2).argmax(0) if match.dofs.size else np.zeros(0, int),
-        "tendon": match.tendons,
-        "actuator": match.actuators,
-    }
+    dofs = (match.dofs**2).argmax(0) if match.dofs.size else np.zeros(0, int)
+    partners = {"body": match.trees.bodies, "dof": dofs, "tendon": match.tendons, "actuator": match.actuators}
     for kind, fields in CONSTANTS.items():
         for parameter in shared(skeleton.model, kind, partners[kind], np.zeros(0, bool), fields):
             computed = np.asarray(getattr(skeleton.constants, parameter.attribute)).reshape(parameter.values.shape)
@@ -696,11 +663,8 @@ def _shortcuts(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     """
     m, right = skeleton.model, skeleton.constants
     partners = {"body": match.trees.bodies, "geom": match.geoms, "site": match.sites}
-    used = {
-        "body": np.ones(m.nbody, bool),
-        "geom": skeleton.shaped,
-        "site": np.isin(np.arange(m.nsite), skeleton.sites_in_use),
-    }
+    sites = np.isin(np.arange(m.nsite), skeleton.sites_in_use)
+    used = {"body": np.ones(m.nbody, bool), "geom": skeleton.shaped, "site": sites}
     for kind, fields in SHORTCUTS.items():
         for field in fields.split():
             values, computed = _rows(m, field), _rows(right, field)
@@ -719,14 +683,9 @@ def _shortcuts(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
                 gaps = np.where(np.array(worst) == NONE, 0.0, gaps[worst])
             to = partners[kind]
             alike = (to != np.arange(len(to))) & (to != NONE) & (np.abs(gaps - gaps[to]) < STALE_TOLERANCE)
-            yield Parameter(
-                kind,
-                field.split("_", 1)[1],
-                values,
-                np.arange(len(values)),
-                _rows_of(computed),
-                used[kind] & (gaps > STALE_TOLERANCE) & ~alike,
-            )
+            right_row = lambda i, row, computed=computed: computed[i]  # noqa: E731
+            counts = used[kind] & (gaps > STALE_TOLERANCE) & ~alike
+            yield Parameter(kind, field.split("_", 1)[1], values, np.arange(len(values)), right_row, counts)
 
 
 # -- what is no element's ---------------------------------------------------------------------------------------------

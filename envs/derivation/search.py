@@ -10,7 +10,7 @@ import numpy as np
 
 from rppdyn.envs.derivation.elements import NONE, Match, match_elements
 from rppdyn.envs.derivation.parameters import deviations
-from rppdyn.envs.derivation.trees import Isometry, Skeleton, TreeMatch, match_trees, rotation_about
+from rppdyn.envs.derivation.trees import Isometry, Skeleton, TreeMatch, angle_about, match_trees, rotation_about
 from rppdyn.envs.model_symmetry import (
     BALL,
     FREE,
@@ -22,6 +22,7 @@ from rppdyn.envs.model_symmetry import (
     control_addresses,
     finite_element,
     name_of,
+    scalar_joints,
     state_matrix,
 )  # fmt: skip
 from rppdyn.envs.spec import align
@@ -297,10 +298,7 @@ def _same(skeleton: Skeleton, one: MatchedSymmetry, other: MatchedSymmetry, yaw:
         return True
     if yaw is None or a.determinant != b.determinant:
         return False
-    turn = a.rotation @ b.rotation.T
-    u, v = (np.eye(3)[i] for i in range(3) if i != skeleton.vertical)
-    w = np.cross(u, v) @ np.eye(3)[skeleton.vertical]
-    angle = float(np.arctan2(v @ turn @ u, u @ turn @ u)) * w
+    angle = angle_about(np.eye(3)[skeleton.vertical], a.rotation @ b.rotation.T)
     return acts_alike(action, state_matrix(finite_element(yaw.symmetry, angle)) @ known, n)
 
 
@@ -392,7 +390,10 @@ def reflection_name(
     """
     permuted = (match.trees.bodies != np.arange(len(match.trees.bodies)))[skeleton.model.jnt_bodyid[skeleton.scalars]]
     fixed = match.trees.matrix[np.ix_(~permuted, ~permuted)]
-    if _is_flat(skeleton) and permuted.any() and fixed.size and np.allclose(fixed, np.eye(len(fixed))):
+    planar = not np.isin(
+        skeleton.model.jnt_type, (FREE, BALL)
+    ).any()  # its reflections may leave its plane of motion alone
+    if planar and permuted.any() and fixed.size and np.allclose(fixed, np.eye(len(fixed))):
         return "leg swap"
     other_sides = _has_sides(skeleton, other)
     if is_exchange(match.trees) or exchanges_geoms(skeleton, match):
@@ -444,11 +445,6 @@ def _walks(skeleton: Skeleton) -> bool:
     return hinged and len(slides) >= 2 and max(abs(a[skeleton.vertical]) for a in slides) > 0.5
 
 
-def _is_flat(skeleton: Skeleton) -> bool:
-    """Check whether the model has no free joint: its reflections may then act on a plane of motion trivially."""
-    return not np.isin(skeleton.model.jnt_type, (FREE, BALL)).any()
-
-
 def yaw_name(skeleton: Skeleton) -> str:
     """Name of a turn: "planar rotation" of a main tree that slides and turns in the horizontal plane, otherwise "yaw"."""
     m, root = skeleton.model, _main_root(skeleton)
@@ -477,11 +473,9 @@ def _main_root(skeleton: Skeleton) -> int | None:
     """The root of the tree with most degrees of freedom."""
     m = skeleton.model
     roots = [b for b in range(1, m.nbody) if skeleton.joints[b] and m.body_weldid[m.body_parentid[b]] == 0]
-    return max(roots, key=lambda b: int(_dofs_below(skeleton, b)), default=None)
-
-
-def _dofs_below(skeleton: Skeleton, b: int) -> int:
-    return int(skeleton.model.body_dofnum[b]) + sum(_dofs_below(skeleton, c) for c in skeleton.children[b])
+    return max(
+        roots, key=lambda b: sum(m.body_dofnum[c] for c in range(b, m.nbody) if _is_below(m, c, b)), default=None
+    )
 
 
 def main_free_root(skeleton: Skeleton) -> int | None:
@@ -588,7 +582,7 @@ def _sum(row: np.ndarray, names) -> str:
 
 def _joints(model: mujoco.MjModel, s: ModelSymmetry) -> list[tuple[str, str]]:
     """(joint, what it becomes) of every joint."""
-    scalars = [int(j) for j in Skeleton(model).scalars]
+    scalars = scalar_joints(model)
     names = [name_of(model, "joint", j).removeprefix("joint ") for j in range(model.njnt)]
     joints = []
     for j in range(model.njnt):

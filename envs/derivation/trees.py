@@ -92,6 +92,13 @@ def rotation_about(axis: np.ndarray, angle: float) -> np.ndarray:
     return np.eye(3) + np.sin(angle) * K + (1 - np.cos(angle)) * (K @ K)
 
 
+def angle_about(axis: np.ndarray, rotation: np.ndarray) -> float:
+    """Angle of a rotation about this axis."""
+    skew = rotation - rotation.T
+    sine = axis @ np.array([skew[2, 1], skew[0, 2], skew[1, 0]]) / 2
+    return float(np.arctan2(sine, (np.trace(rotation) - 1) / 2))
+
+
 def match_trees(skeleton: Skeleton, isometry: Isometry) -> TreeMatch | None:
     """The best relabelling of bodies under an isometry, or None if the structure differs."""
     return _Matcher(skeleton, isometry).run()
@@ -246,12 +253,13 @@ class _Matcher:
         if at_root and target is not None:
             turn = M @ target.T
             if np.abs(turn @ axis - axis).max() < SNAP_TOLERANCE:
-                return _angle(axis, *_perpendicular(axis), turn)
+                return angle_about(axis, turn)
         if self.hanging(b, c, M) > MIN_ZERO_MISFIT:
             both = list(itertools.product(self.next_joints(b), self.next_joints(c)))
             pairs = [(M @ x, y) for (_, x, _), (_, y, _) in both] + [(M @ x, y) for (_, _, x), (_, _, y) in both]
             # An axis has no direction, so that half a turn more does as well.
-            angles = [a for v, w in pairs for first in _turns(axis, v, w) for a in (first, _half_turn(first))]
+            angles = [a for v, w in pairs for a in _turns(axis, v, w)]
+            angles += [a - np.pi if a > 0 else a + np.pi for a in angles]
             for angle in sorted(angles, key=abs):
                 fits = self.hanging(b, c, rotation_about(axis, -angle) @ M) < MIN_ZERO_MISFIT
                 if fits and self.is_within_range(b, c, M, axis, angle):
@@ -357,21 +365,6 @@ def _turns(axis: np.ndarray, v: np.ndarray, w: np.ndarray) -> list[float]:
     if lengths[0] <= SNAP_TOLERANCE * lengths[1]:
         return []
     return [-float(np.arctan2(axis @ np.cross(v, w), v @ w))]
-
-
-def _half_turn(angle: float) -> float:
-    return angle - np.pi if angle > 0 else angle + np.pi
-
-
-def _perpendicular(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    u = np.cross(axis, np.eye(3)[np.abs(axis).argmin()])
-    u /= np.linalg.norm(u)
-    return u, np.cross(axis, u)
-
-
-def _angle(axis: np.ndarray, u: np.ndarray, v: np.ndarray, rotation: np.ndarray) -> float:
-    """Angle of a rotation about the axis."""
-    return float(np.arctan2(v @ rotation @ u, u @ rotation @ u))
 
 
 def _snap(matrix: np.ndarray) -> np.ndarray:

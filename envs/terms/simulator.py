@@ -292,5 +292,5 @@ def step_terms(compiled: CompiledTerms, *, states: int = 40, seed: int = 0) -> I
         )
         if sum(mirrored) >= MIN_MIRRORED_SHARE * states:
             valid[valid] = mirrored
-        s, m = (Outcome(*(column[valid] for column in outcome)) for outcome in (evidence.outcome, images))
-        yield TermSteps(elements, evidence.actions[valid], s, m, int(sum(~valid)))
+        outcomes = evidence.outcome.at(valid), images.at(valid)
+        yield TermSteps(elements, evidence.actions[valid], *outcomes, int(sum(~valid)))
