@@ -179,11 +179,7 @@ def compiled_terms(
 
 
 def _joined(names: Any) -> str | None:
-    """Several symmetries in one word.
-
-    Raises:
-        ValueError: it is no list of names.
-    """
+    """Several symmetries in one word."""
     if names is None or isinstance(names, str):
         return names
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
@@ -335,11 +331,7 @@ def no_symmetry(name: str) -> str:
 
 
 def symmetry_choices(source: str | Path | gym.Env | mujoco.MjModel) -> dict[str, Choice]:
-    """Choices of a task's symmetries by name, the default first; for other models, each derived symmetry by itself.
-
-    Raises:
-        ValueError: no such environment or file, or one without a MuJoCo model.
-    """
+    """Choices of a task's symmetries by name, the default first; for other models, each derived symmetry by itself."""
     if isinstance(source, str) and (named := _TASKS.get(_task_name(source))):
         return dict(named)
     with resolved(source) as (given, name):
@@ -434,11 +426,7 @@ def single_environment(env: VecEnv) -> Iterator[gym.Env]:
 
 
 def _made_again(wrappers: Iterable[WrapperSpec]) -> Iterator[WrapperSpec]:
-    """Without stable-baselines3's `Monitor`, which can't be made from its spec, and changes neither observations nor actions.
-
-    Raises:
-        ValueError: another wrapper that can't be made from its spec.
-    """
+    """Leave out stable-baselines3's `Monitor`, which can't be made from its spec and changes no observation or action."""
     for wrapper in wrappers:
         if wrapper.kwargs is not None:
             yield wrapper

@@ -223,8 +223,6 @@ def check_log(name: str, episodes: Sequence[Episode], env: gym.Env | Simulator, 
         name: what the episodes are, for messages.
         env: what the episodes are of; a simulator says which entries are positions of joints, and their velocities.
         names: of the entries, which are looked at one by one where it does not.
-    Raises:
-        UserError: naming the entry, the episode, the row and the remedy.
     """
     columns, pairs, limit, seconds = np.arange(len(names)), 0, np.inf, 1.0
     simulator = env if isinstance(env, Simulator) else simulator_of(env)
@@ -375,8 +373,6 @@ def transition_data(
         spec: encodes observations.
         held_out: share of the episodes of at least ``length`` steps that go to the test, and as many again to validation.
         trajectories: how many of ``length`` steps are drawn from each of the two.
-    Raises:
-        ValueError: the held-out episodes hold fewer, or the spec is of another environment.
     """
     _check(dataset, spec)
     train, validation, test = hold_out(dataset, held_out, length)
@@ -420,11 +416,7 @@ def hold_out(
 def draw_chunks(
     dataset: EpisodeDataset, spec: SymmetrySpec, episodes: Sequence[Episode], count: int, length: int, seed: int
 ) -> Segments:
-    """Disjoint segments of ``length`` steps, drawn uniformly from all that the episodes can be cut into.
-
-    Raises:
-        ValueError: naming how many there are, if fewer.
-    """
+    """Disjoint segments of ``length`` steps, drawn uniformly from all that the episodes can be cut into."""
     too_few = lambda available: (  # noqa: E731
         f"its training episodes have {available} chunks of {length} steps, not {count}: give "
         f"task.train={available * length} at most, shorter chunks, or collect more"

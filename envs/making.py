@@ -218,11 +218,7 @@ FINITE_ARRAYS = (
 
 
 def _add_mimics(model: mujoco.MjSpec, path: str | Path) -> set[str]:
-    """Make every joint of a URDF file that mimics another follow it, where MuJoCo hasn't; returns the names of the followers.
-
-    Raises:
-        UserError: it mimics itself, or no joint that moves.
-    """
+    """Make each joint of a URDF file that mimics another follow it, where MuJoCo hasn't; return the names of the followers."""
     followers = {}
     for joint in ElementTree.parse(path).getroot().iter("joint"):
         if (mimic := joint.find("mimic")) is not None and joint.get("type") != "fixed":

@@ -215,11 +215,7 @@ class Simulator:
 
     @property
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lowest and highest action, float64; where a wrapper takes any, those inside it.
-
-        Raises:
-            ValueError: there are none.
-        """
+        """Lowest and highest action, float64; where a wrapper takes any, those inside it."""
         layer, space = self.env, self.env.action_space
         while isinstance(space, spaces.Box) and not space.is_bounded() and isinstance(layer, gym.Wrapper):
             layer = layer.env
@@ -244,20 +240,11 @@ class Simulator:
         return np.array(obs, dtype=np.float64), float(reward), bool(terminated)
 
     def require_memoryless(self) -> None:
-        """Check that observation, reward and next state follow from the simulator's state and the action.
-
-        Raises:
-            ValueError: naming the wrapper that remembers earlier steps, draws at random, or changes what `step` returns as an
-                observation without being a `gymnasium.ObservationWrapper`.
-        """
+        """Check that observation, reward and next state follow from the simulator's state and the action."""
         self._require(lambda simulator: simulator._memory() or simulator._unobserved())
 
     def require_observed(self) -> None:
-        """Check that what `reset` and `step` return is the observation that `observe` gives of the state.
-
-        Raises:
-            ValueError: naming the wrapper that changes it.
-        """
+        """Check that what `reset` and `step` return is the observation that `observe` gives of the state."""
         self._require(Simulator._unobserved)
 
     def _require(self, fault_of: Callable[[Simulator], str]) -> None:

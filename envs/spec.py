@@ -503,11 +503,7 @@ class SymmetrySpec:
         return _representation(self.group, getattr(self, key), f"{self.env_id} {key}")
 
     def check(self) -> SymmetrySpec:
-        """Check that observation and action really are representations of the group, and return the spec.
-
-        Raises:
-            ValueError: a group relation fails; the message names the generator.
-        """
+        """Check that observation and action really are representations of the group, and return the spec."""
         self.obs_rep.check()
         self.action_rep.check()
         return self

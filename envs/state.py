@@ -429,11 +429,7 @@ class Packing:
     alive: list[Any] = field(default_factory=list)
 
     def owner(self, owner: Any, where: str, skip: frozenset[str] = frozenset()) -> dict[str, Any]:
-        """Attributes of an object, and those that hold data on its classes.
-
-        Raises:
-            UnknownStateError: naming an attribute that can't be taken.
-        """
+        """Attributes of an object, and those that hold data on its classes."""
         own = {k: v for k, v in attributes_of(owner) if k not in skip}
         shared = {f"{kind.__qualname__}.{k}": v for kind, k, v in class_attributes(type(owner), skip)}
         return {
@@ -659,11 +655,7 @@ def _name(kind: type) -> str:
 
 
 def _class(name: str) -> Any:
-    """A class of a module that is imported already; no library's, of which a file could make anything.
-
-    Raises:
-        ValueError: it is not there.
-    """
+    """A class of a module that is imported already; no library's, of which a file could make anything."""
     module, _, path = name.partition(":")
     try:
         found = functools.reduce(getattr, path.split("."), sys.modules[module])

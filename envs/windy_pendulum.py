@@ -144,11 +144,7 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
 
     @torch.no_grad()
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """One tenth of a second with a torque.
-
-        Raises:
-            ValueError: the action is not three finite numbers.
-        """
+        """One tenth of a second with a torque."""
         torque = _limited(_numbers(action, 3, "action").tolist())
         self._torque = torch.tensor(torque, dtype=torch.float64)
         self._z = torch.tensor(z := self._advanced(self._z.tolist(), torque), dtype=torch.float64)

@@ -211,11 +211,7 @@ def _deviations(model: mujoco.MjModel, spec: SymmetrySpec) -> list[tuple[str, ..
 
 @contextmanager
 def opened(env: str | Path | gym.Env | mujoco.MjModel | CompiledTerms) -> Iterator[Simulator]:
-    """A simulator of an environment or model: made and closed for an id, put back as it was for an instance.
-
-    Raises:
-        ValueError: an unknown environment, an unreadable file, or neither environment nor model.
-    """
+    """A simulator of an environment or model: made and closed for an id, put back as it was for an instance."""
     with quiet_mujoco():
         if isinstance(env, CompiledTerms):
             yield TermsSimulator(env)
@@ -297,11 +293,7 @@ class Examination:
 
     @classmethod
     def of(cls, simulator: Simulator, n_states: int, n_resets: int, seed: int, tick: Tick = ignore) -> Examination:
-        """Simulate the originals.
-
-        Raises:
-            ValueError: so many steps are faulty that too few are left to judge.
-        """
+        """Simulate the originals."""
         rng = np.random.default_rng(seed)
         evidence = SimulatedSteps.visit(simulator, n_states, rng, tick)
         evidence.require_enough(evidence.outcome.fault)
@@ -324,11 +316,7 @@ class Examination:
         return 2 * STRIDE * n_states + (1 + n_generators) * (n_states + ROLLOUTS * ROLLOUT_STEPS)
 
     def report(self, spec: SymmetrySpec, k: int, elements: Elements, tick: Tick = ignore) -> GeneratorReport:
-        """Report on the spec's k-th generator.
-
-        Raises:
-            ValueError: too few steps are left once the faulty ones are taken out.
-        """
+        """Report on the spec's k-th generator."""
         simulator = self.evidence.simulator
         s, m = self.evidence.outcome, self.evidence.images(elements, tick)
         state, observation = self.evidence.compared(elements, m)

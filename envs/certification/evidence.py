@@ -153,11 +153,7 @@ class SimulatedSteps:
         return self.simulator.steps(self.simulator.mirrored(elements, self.states), actions, tick)
 
     def compared(self, elements: Elements, m: Outcome) -> tuple[Comparison, Comparison | None]:
-        """Comparisons of the simulator's state and of the observation, which a bare model lacks.
-
-        Raises:
-            ValueError: too few steps are left once the faulty ones are taken out.
-        """
+        """Comparisons of the simulator's state and of the observation, which a bare model lacks."""
         self.require_enough(faults(self.outcome, m))
         state = Comparison.of_state(elements, self.state_keys, self.outcome, m)
         return state, Comparison.of(elements, "obs", self.outcome, m) if self.simulator.is_observed else None

@@ -46,11 +46,7 @@ def picture_format(path: Path) -> str:
 
 
 def draw(certificate: Certificate, path: Path) -> Path:
-    """Draw a certificate; the file's suffix is the format (png, svg, pdf).
-
-    Raises:
-        ValueError: another suffix.
-    """
+    """Draw a certificate; the file's suffix is the format (png, svg, pdf)."""
     figure = Figure(figsize=(13, 8), layout="constrained")
     FigureCanvasAgg(figure)
     picture_format(path)

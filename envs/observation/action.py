@@ -39,8 +39,6 @@ def observation_space(env: gym.Env, symmetries: Sequence[ModelSymmetry]) -> Spac
     Args:
         env: a Gymnasium MuJoCo environment, wrapped or not; it is left as it was.
         symmetries: symmetries of `env.unwrapped.model`.
-    Raises:
-        ValueError: as `observation_of` and `space_of` do.
     """
     return space_of(observation_of(env), symmetries)
 
@@ -239,11 +237,7 @@ def _hinges(observation: Observation) -> set[int]:
 
 
 def _quaternions(observation: Observation, home: list[tuple[int, int]]) -> list[int]:
-    """First entries of the quaternions that are observed.
-
-    Raises:
-        ValueError: a component is observed without the others, scaled, or in another order than w, x, y, z.
-    """
+    """First entries of the quaternions that are observed."""
     sources = observation.sources
     firsts: list[int] = []
     component = {}

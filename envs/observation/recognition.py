@@ -89,11 +89,7 @@ class Observation:
         return tuple(i for i, source in enumerate(self.sources) if source is not None and not source.terms)
 
     def look(self) -> np.ndarray:
-        """The observation of the data's present contents, in float64.
-
-        Raises:
-            ValueError: not a vector of finite numbers.
-        """
+        """The observation of the data's present contents, in float64."""
         return _look(self.observe, self.name)[0]
 
     def describe(self, i: int) -> str:

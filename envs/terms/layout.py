@@ -429,8 +429,6 @@ def compile_terms(
         base: the body that base velocities and scans belong to; empty is the one with a free joint.
         default_pose: that positions are relative to (`rppdyn.envs.terms.robot.Robot`).
         name: name of the model, for messages.
-    Raises:
-        ValueError: an unknown term, joint or foot; an entry whose image is not observed, or no linear function.
     """
     chosen = tuple(derivation[one] for one in names)
     robot = Robot(model, base, default_pose)

@@ -117,11 +117,7 @@ class Robot:
         return {name for name, joint in zip(self.joints, scalar_joints(model), strict=True) if joint not in moved}
 
     def choose_joints(self, names: Sequence[str] | None) -> list[int]:
-        """Numbers of joints, by names or regular expressions; None means all.
-
-        Raises:
-            ValueError: no such joint, or one twice.
-        """
+        """Numbers of joints, by names or regular expressions; None means all."""
         if names is None:
             return list(range(len(self.joints)))
         return [self.joints.index(name) for name in choose(names, self.joints, "joint")]

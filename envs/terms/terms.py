@@ -79,11 +79,7 @@ class Term(ABC):
 
     @abstractmethod
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        """The quantity, and which of its numbers the term shows, in order.
-
-        Raises:
-            ValueError: the robot lacks something that the term names.
-        """
+        """The quantity, and which of its numbers the term shows, in order."""
 
     def places(self, option: str, known: Sequence[str]) -> list[int]:
         """Places, among the known values, of those that an option lists; none of them twice."""

@@ -12,7 +12,7 @@ from planting import Plant, exact, fields, judge, plants, states_of
 from refusals import refused
 
 from rppdyn.envs.derivation import derive
-from rppdyn.envs.derivation.parameters import CONSTANTS, EQUALITY_TOLERANCES, SHORTCUTS
+from rppdyn.envs.derivation.parameters import CONSTANTS, SHARED, SHORTCUTS
 
 CARRIED = {
     "structure: it matches, or there is no symmetry": "body_parentid body_jntnum body_mocapid jnt_type jnt_bodyid "
@@ -66,7 +66,7 @@ WITHOUT_EFFECT = {
 
 def role_of(field: str) -> str | None:
     """Role of a field under a symmetry, such as ``"jnt_axis"`` or ``"opt.gravity"``; None if nothing is known of it."""
-    for kind, conditions in EQUALITY_TOLERANCES.items():
+    for kind, conditions in SHARED.items():
         for condition, names in conditions.items():
             if field in names.split():
                 return f"the same for the partner ({kind}, {condition})"
@@ -90,7 +90,7 @@ def states(puppet):
 
 
 def listed() -> list[str]:
-    tables = [*EQUALITY_TOLERANCES.values(), CARRIED, CONSTANTS, SHORTCUTS]
+    tables = [*SHARED.values(), CARRIED, CONSTANTS, SHORTCUTS]
     return [field for table in tables for names in table.values() for field in names.split()]
 
 
@@ -164,8 +164,8 @@ def test_of_random_numbers_none_is_missed(puppet, states):
 def test_a_number_that_nothing_compares_is_missed(puppet, states, monkeypatch):
     """What the sweep would say if a field were forgotten."""
     model, symmetry = puppet
-    kept = EQUALITY_TOLERANCES["body"]["moving"].replace("body_gravcomp", "")
-    monkeypatch.setitem(EQUALITY_TOLERANCES["body"], "moving", kept)
+    kept = SHARED["body"]["moving"].replace("body_gravcomp", "")
+    monkeypatch.setitem(SHARED["body"], "moving", kept)
     assert judge(Plant("body_gravcomp", (3,)), model, symmetry, states) == "MISSED"
 
 
