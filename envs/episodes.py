@@ -12,7 +12,7 @@ Transition models learn from chunks of episodes, and are judged by long trajecto
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -24,6 +24,7 @@ import mujoco
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.envs.mujoco import MujocoEnv
 from jaxtyping import Float
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
@@ -33,7 +34,8 @@ from torch import Tensor
 from rppdyn.envs.catalogue import symmetry_spec
 from rppdyn.envs.making import described, env_name, make_env, recreation
 from rppdyn.envs.model_symmetry import name_of
-from rppdyn.envs.simulator import Simulator, simulator_of
+from rppdyn.envs.observation.recognition import state_entries
+from rppdyn.envs.simulator import Simulator
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.errors import require_trust
 from rppdyn.runs.files import new_folder
@@ -225,9 +227,13 @@ def check_log(name: str, episodes: Sequence[Episode], env: gym.Env | Simulator, 
         names: of the entries, which are looked at one by one where it does not.
     """
     columns, pairs, limit, seconds = np.arange(len(names)), 0, np.inf, 1.0
-    simulator = env if isinstance(env, Simulator) else simulator_of(env)
-    if simulator is not None:
-        model, entries = simulator.model, simulator.entries()
+    simulator, entries = env if isinstance(env, Simulator) else None, None
+    if isinstance(env, gym.Env) and isinstance(env.unwrapped, MujocoEnv) and hasattr(env.unwrapped, "_get_obs"):
+        simulator = Simulator(env)
+    with suppress(ValueError):  # an observation that is no function of the state says nothing of it
+        entries = simulator and state_entries(simulator)
+    if simulator and entries:
+        model = simulator.model
         scalar = np.flatnonzero(np.isin(model.jnt_type, (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)))
         both = np.array([entries.positions[model.jnt_qposadr[scalar]], entries.velocities[model.jnt_dofadr[scalar]]])
         told = (both >= 0).all(0)
@@ -237,19 +243,13 @@ def check_log(name: str, episodes: Sequence[Episode], env: gym.Env | Simulator, 
             columns, pairs, limit, start = both[:, told].flatten(), len(joints), entries.limit, simulator.data.time
             simulator.advance(np.mean(simulator.action_bounds, 0))
             seconds = simulator.data.time - start
-    trajectories = tuple(
-        Recording(
-            f"{name}, episode {index}",
-            seconds * torch.arange(len(episode) + 1, dtype=torch.float64),
-            torch.from_numpy(episode.observations[:, columns]),
-            torch.zeros(len(episode), 0),
-            np.arange(len(episode) + 1) + 1,
-        )
-        for index, episode in enumerate(episodes)
-    )
-    Log(
-        Recordings(name, tuple(names), (), trajectories), pairs=pairs, unwrap=None, limit=limit, has_keys=False
-    ).checked()
+    trajectories = []
+    for index, episode in enumerate(episodes):
+        rows, values = np.arange(len(episode) + 1), torch.from_numpy(episode.observations[:, columns])
+        times, none = seconds * torch.from_numpy(rows.astype(np.float64)), torch.zeros(len(episode), 0)
+        trajectories.append(Recording(f"{name}, episode {index}", times, values, none, rows + 1))
+    recordings = Recordings(name, tuple(names), (), tuple(trajectories))
+    Log(recordings, pairs=pairs, unwrap=None, limit=limit, has_keys=False).checked()
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -377,14 +377,13 @@ def transition_data(
     _check(dataset, spec)
     train, validation, test = hold_out(dataset, held_out, length)
 
-    def draw(episodes: Sequence[Episode], what: str) -> Segments:
-        too_few = lambda available: (  # noqa: E731
-            f"its {len(episodes)} {what} episodes have {available} trajectories of {length} steps, not {trajectories}: give "
-            f"task.trajectories={available}, a larger task.held_out, or collect more"
-        )
-        return _drawn(dataset, spec, episodes, trajectories, length, SPLIT_SEED, too_few)
-
-    return TransitionData(train, draw(validation, "validation"), draw(test, "test"))
+    remedy = "task.trajectories={n}, a larger task.held_out, or collect more"
+    held = {"validation": validation, "test": test}
+    told = {name: f"{len(some)} {name} episodes have {{n}} trajectories" for name, some in held.items()}
+    segments = [
+        _draw(dataset, spec, some, trajectories, length, SPLIT_SEED, told[name], remedy) for name, some in held.items()
+    ]
+    return TransitionData(train, *segments)
 
 
 def hold_out(
@@ -417,11 +416,8 @@ def draw_chunks(
     dataset: EpisodeDataset, spec: SymmetrySpec, episodes: Sequence[Episode], count: int, length: int, seed: int
 ) -> Segments:
     """Disjoint segments of ``length`` steps, drawn uniformly from all that the episodes can be cut into."""
-    too_few = lambda available: (  # noqa: E731
-        f"its training episodes have {available} chunks of {length} steps, not {count}: give "
-        f"task.train={available * length} at most, shorter chunks, or collect more"
-    )
-    return _drawn(dataset, spec, episodes, count, length, seed, too_few)
+    remedy = "task.train={steps} at most, shorter chunks, or collect more"
+    return _draw(dataset, spec, episodes, count, length, seed, "training episodes have {n} chunks", remedy)
 
 
 def _check(dataset: EpisodeDataset, spec: SymmetrySpec) -> None:
@@ -433,41 +429,26 @@ def _check(dataset: EpisodeDataset, spec: SymmetrySpec) -> None:
         )
 
 
-def _drawn(
-    dataset: EpisodeDataset,
-    spec: SymmetrySpec,
-    episodes: Sequence[Episode],
-    count: int,
-    length: int,
-    seed: int,
-    too_few: Callable[[int], str],
-) -> Segments:
-    """Disjoint segments, drawn uniformly; ``too_few`` says of how many there are what is to be done."""
-    rng = np.random.default_rng(seed)
-    starts = _cuts(episodes, length, rng)
-    if len(starts) < count:
-        raise ValueError(f"{dataset.name}: {too_few(len(starts))}")
-    return _segments(spec, episodes, [starts[i] for i in rng.permutation(len(starts))[:count]], length)
-
-
-def _cuts(episodes: Sequence[Episode], length: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Beginnings of disjoint segments, (episode, step); where an episode has steps to spare the first begins at random."""
-    starts: list[tuple[int, int]] = []
-    for index, episode in enumerate(episodes):
-        count, spare = divmod(len(episode), length)
-        if count:
+def _draw(
+    dataset: EpisodeDataset, spec: SymmetrySpec, episodes: Sequence[Episode], count: int, length: int, seed: int,
+    held: str, remedy: str,
+) -> Segments:  # fmt: skip
+    """Disjoint segments, drawn uniformly; what the episodes hold, and the remedy where that is too little, are told."""
+    rng, starts = np.random.default_rng(seed), []
+    for episode in episodes:
+        pieces, spare = divmod(len(episode), length)
+        if pieces:  # where there are steps to spare the first begins at random
             first = int(rng.integers(spare + 1))
-            starts += [(index, first + k * length) for k in range(count)]
-    return starts
-
-
-def _segments(
-    spec: SymmetrySpec, episodes: Sequence[Episode], starts: Sequence[tuple[int, int]], length: int
-) -> Segments:
-    observations = np.stack([episodes[i].observations[t : t + length + 1] for i, t in starts])
-    actions = np.stack([episodes[i].actions[t : t + length] for i, t in starts])
-    rewards = np.stack([episodes[i].rewards[t : t + length] for i, t in starts])
-    return Segments(spec.encode(torch.from_numpy(observations)), *map(torch.from_numpy, (actions, rewards)))
+            starts += [(episode, first + k * length) for k in range(pieces)]
+    if (n := len(starts)) < count:
+        told = f"its {held} of {length} steps, not {count}: give {remedy}"
+        raise ValueError(f"{dataset.name}: {told.format(n=n, steps=n * length)}")
+    chosen = [starts[i] for i in rng.permutation(n)[:count]]
+    observations = torch.from_numpy(np.stack([e.observations[t : t + length + 1] for e, t in chosen]))
+    actions, rewards = (
+        np.stack([getattr(e, key)[t : t + length] for e, t in chosen]) for key in ("actions", "rewards")
+    )
+    return Segments(spec.encode(observations), torch.from_numpy(actions), torch.from_numpy(rewards))
 
 
 # -- episodes of an agent's replay buffer, or played by a policy -------------------------------------------------------

@@ -122,30 +122,6 @@ class Outcome(NamedTuple):
         return Outcome(*(column[states] for column in self))
 
 
-class StateEntries(NamedTuple):
-    """Indices of a state's positions, velocities and activations in an observation; -1 for those that it lacks.
-
-    Attributes:
-        limit: limit of velocities in the observation, which may be clipped.
-        size: number of all entries.
-    """
-
-    positions: np.ndarray
-    velocities: np.ndarray
-    activations: np.ndarray
-    limit: float
-    size: int
-
-
-PROBES = 12
-
-
-def _entry(observed: np.ndarray, numbers: np.ndarray) -> int:
-    """The entry of observations (n, m) that is equal to numbers (n,), -1 where none is."""
-    equal = np.flatnonzero(np.abs(observed - numbers[:, None]).max(0) < 1e-9)
-    return int(equal[0]) if len(equal) else -1
-
-
 class Simulator:
     """A Gymnasium MuJoCo environment that can be put into any state, and is stepped through its wrappers.
 
@@ -326,29 +302,6 @@ class Simulator:
             changed[i] = self.get()
         return changed
 
-    def entries(self) -> StateEntries:
-        """Where the observation has positions and velocities, by experiment: what is equal to one in each of a few states."""
-        rng = np.random.default_rng(0)
-        self.reset(rng)
-        start, qpos, qvel, seen = self.get(), [], [], []
-        for scale in [0.01] * PROBES + [1e4]:
-            q = self.read(start[None], "qpos")[0][0]
-            mujoco.mj_integratePos(self.model, q, 0.01 * rng.standard_normal(self.model.nv), 1.0)
-            v = scale * rng.standard_normal(self.model.nv)
-            self.set(self.written(start[None], qpos=q[None], qvel=v[None])[0])
-            qpos.append(q)
-            qvel.append(v)
-            seen.append(self.observe())
-        self.set(start)
-        observed, none = np.array(seen), np.empty(0, dtype=np.int64)
-        positions, velocities = (
-            np.array([_entry(observed[:-1], x) for x in np.array(numbers)[:-1].T]) for numbers in (qpos, qvel)
-        )
-        told = velocities >= 0
-        largest = np.abs(observed[-1][velocities[told]])
-        clipped = largest[largest < np.abs(qvel[-1][told]) * (1 - 1e-6)]
-        return StateEntries(positions, velocities, none, float(clipped.min(initial=np.inf)), observed.shape[1])
-
     def mirrored(self, elements: Elements, states: np.ndarray) -> np.ndarray:
         """Images of states: positions, velocities, activations, controls and the solver's warm start."""
         spaces = self.mirrored_fields
@@ -447,12 +400,6 @@ class Simulator:
             self.reset(rng)
             rows.append([x.copy() for x in self.coordinates()])
         return [np.array(column) for column in zip(*rows, strict=True)]
-
-
-def simulator_of(env: gym.Env) -> Simulator | None:
-    """The simulator of a Gymnasium MuJoCo environment, None of others."""
-    base = env.unwrapped
-    return Simulator(env) if isinstance(base, MujocoEnv) and hasattr(base, "_get_obs") else None
 
 
 class ObservedSimulator(Simulator):
@@ -563,11 +510,6 @@ class BareSimulator(Simulator):
 
     def observe(self) -> np.ndarray:
         return np.empty(0)
-
-    def entries(self) -> StateEntries:
-        nq, nv, na = self.model.nq, self.model.nv, self.model.na
-        positions, velocities, activations = np.split(np.arange(nq + nv + na), [nq, nq + nv])
-        return StateEntries(positions, velocities, activations, np.inf, nq + nv + na)
 
     def advance(self, action: np.ndarray) -> tuple[np.ndarray, float, bool]:
         self.data.ctrl[:] = action

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from rppdyn.envs.certification.certify import opened
 from rppdyn.envs.episodes import Episode, check_log
 from rppdyn.envs.model_symmetry import BALL, FREE, TRANSMISSION, name_of
-from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Simulator, StateEntries
+from rppdyn.envs.observation.recognition import StateEntries, state_entries
+from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Simulator
 from rppdyn.envs.spec import align
 
 STEP = 0.05  # relative size of the change by which derivatives are taken
@@ -300,7 +301,7 @@ class _Log:
 
     @classmethod
     def of(cls, simulator: Simulator) -> _Log:
-        model, entries = simulator.model, simulator.entries()
+        model, entries = simulator.model, state_entries(simulator)
         if isinstance(simulator, BareSimulator):
             return cls(simulator, entries, simulator.substeps)
         if (entries.velocities < 0).any() or model.na:

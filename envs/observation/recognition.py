@@ -184,6 +184,44 @@ def recognise(
     return Observation(name, model, data, observe, quantities, tuple(sources))
 
 
+class StateEntries(NamedTuple):
+    """Indices of a state's positions, velocities and activations in an observation; -1 for those that it lacks.
+
+    Attributes:
+        limit: limit of velocities in the observation, which may be clipped.
+        size: number of all entries.
+    """
+
+    positions: np.ndarray
+    velocities: np.ndarray
+    activations: np.ndarray
+    limit: float
+    size: int
+
+
+def state_entries(simulator: Simulator) -> StateEntries:
+    """Where the observation has positions and velocities; that of a bare model is its state."""
+    model = simulator.model
+    if not simulator.is_observed:
+        size = model.nq + model.nv + model.na
+        positions, velocities, activations = np.split(np.arange(size), [model.nq, model.nq + model.nv])
+        return StateEntries(positions, velocities, activations, np.inf, size)
+    simulator.reset(np.random.default_rng(0))
+    observation = recognise(model, simulator.data, simulator.observe, name=simulator.name)
+    sources = observation.sources
+    place: dict[int, int] = {}
+    for i, source in enumerate(sources):
+        if source is not None and not source.offset and [c for _, c in source.terms] == [1.0]:
+            place.setdefault(source.terms[0][0], i)
+    keys = [quantity.key for quantity in observation.quantities for _ in quantity.entries]
+    positions, velocities = (
+        np.array([place.get(column, -1) for column, of in enumerate(keys) if of == key], np.int64)
+        for key in ("qpos", "qvel")
+    )
+    limit = min((source.high for i in velocities if i >= 0 and (source := sources[i]) is not None), default=np.inf)
+    return StateEntries(positions, velocities, np.empty(0, int), limit, len(sources))
+
+
 # -- contents of mjData -----------------------------------------------------------------------------------------------
 
 
