@@ -28,7 +28,7 @@ defects whether they do.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -334,7 +334,9 @@ class Examination:
                 components[name] = max(defect, components.get(name, defect), key=lambda d: d.p95)
         if simulator.is_task:
             values["reward"] = np.abs(m.reward - s.reward) / (np.std(s.reward) or np.sqrt(np.mean(s.reward**2)) or 1.0)
-        seen, near, far = support(*self._features(elements), state.names)
+        visited = [getattr(self.evidence.outcome, key) for key in self.evidence.state_keys]
+        features = self._features(elements, visited), self._features(elements, visited, image=True)
+        seen, near, far = support(*features, self._features(elements, self.elsewhere), state.names)
         symmetry = spec.symmetries[k] if spec.symmetries else None
         quantiles = values | {"visited": near, "images": far}
         masks = {"contact": s.contact, "free": ~s.contact}
@@ -352,7 +354,7 @@ class Examination:
             n_states=len(s.contact),
             n_contact=int(s.contact.sum()),
             termination=float(np.mean(m.terminated != s.terminated)) if simulator.is_task else None,
-            reset=self._compare_resets(elements, self.resets) if self.resets else ResetTest(),
+            reset=self._compare_resets(elements, self.resets, state.names) if self.resets else ResetTest(),
             rollout=self._rollout(elements, state, tick),
             support=seen,
             components=components,
@@ -364,13 +366,13 @@ class Examination:
 
     # -- parts of the report ------------------------------------------------------------------------------------------
 
-    def _difference(self, elements: Elements, m: list[np.ndarray], s: list[np.ndarray]) -> np.ndarray:
-        """Features of m less the images of those of s, (n, ..., f)."""
+    def _features(self, elements: Elements, values: Sequence[np.ndarray], image: bool = False) -> np.ndarray:
+        """Features of the state's coordinates, or of their images, that the spec does not leave free."""
         parts = []
-        for key, image, original in zip(self.evidence.state_keys, m, s, strict=False):
+        for key, y in zip(self.evidence.state_keys, values, strict=False):
             space = getattr(elements.spec, key)
-            difference = space.encode(image) - elements.image(key, space.encode(original))
-            parts.append(difference[..., counted_features(space)])
+            z = space.encode(y)
+            parts.append((elements.image(key, z) if image else z)[..., counted_features(space)])
         return np.concatenate(parts, -1)
 
     def _rollout(self, elements: Elements, state: Comparison, tick: Tick) -> tuple[float, ...]:
@@ -378,35 +380,19 @@ class Examination:
         actions = elements.transform("action", self.sequences)
         simulator = self.evidence.simulator
         paths = simulator.trajectories(simulator.mirrored(elements, self.starts), actions, tick)
-        length = np.linalg.norm(self._difference(elements, paths, self.paths), axis=-1)
+        difference = self._features(elements, paths) - self._features(elements, self.paths, image=True)
         typical = np.median(np.linalg.norm(state.moved, axis=1)) or 1.0
-        reached = [column[~np.isnan(column)] for column in (length / typical).T]  # a faulty step ends a rollout
+        lengths = np.linalg.norm(difference, axis=-1) / typical
+        reached = [column[~np.isnan(column)] for column in lengths.T]  # a faulty step ends a rollout
         return tuple(float(np.median(column)) for column in reached if column.size)
 
-    def _features(self, elements: Elements) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Features of visited states, of their images, and of independently visited ones."""
-        visited, images, others = [], [], []
-        for key, other in zip(self.evidence.state_keys, self.elsewhere, strict=False):
-            space = getattr(elements.spec, key)
-            counted = counted_features(space)
-            z = space.encode(getattr(self.evidence.outcome, key))
-            visited.append(z[:, counted])
-            images.append(elements.image(key, z)[:, counted])
-            others.append(space.encode(other)[:, counted])
-        return np.hstack(visited), np.hstack(images), np.hstack(others)
-
-    def _compare_resets(self, elements: Elements, resets: list[np.ndarray]) -> ResetTest:
+    def _compare_resets(self, elements: Elements, resets: list[np.ndarray], names: Sequence[str]) -> ResetTest:
         """Largest distance between the marginals of one half of the resets and of the images of the other half."""
         half = len(resets[0]) // 2
-        tests = []
-        for key, values in zip(self.evidence.state_keys, resets, strict=False):
-            space = getattr(elements.spec, key)
-            z = space.encode(values)
-            images = elements.image(key, z[half : 2 * half])
-            for i in counted_features(space):
-                distance, p_value = kolmogorov_smirnov(z[:half, i], images[:, i])
-                tests.append((p_value, distance, space.features[i].name))
-        p_value, distance, name = min(tests, key=lambda test: (test[0], -test[1]))
+        first = self._features(elements, [values[:half] for values in resets])
+        images = self._features(elements, [values[half : 2 * half] for values in resets], image=True)
+        tests = [(*kolmogorov_smirnov(*columns), name) for *columns, name in zip(first.T, images.T, names, strict=True)]
+        distance, p_value, name = min(tests, key=lambda test: (test[1], -test[0]))
         return ResetTest(distance, min(1.0, p_value * len(tests)), name)
 
 
