@@ -25,6 +25,7 @@ from rppdyn.envs.model_symmetry import (
     FREE,
     HINGE,
     SLIDE,
+    TRANSMISSION,
     Affine,
     ModelSymmetry,
     Part,
@@ -101,23 +102,19 @@ def _relative_quantities(model: mujoco.MjModel, bodies: Fixtures) -> list[Quanti
     def own(vectors, data, frames=slice(None)):
         return np.einsum("bij,bi->bj", data.xmat.reshape(-1, 3, 3)[frames], vectors).ravel()
 
-    def quantity(name, part, read, frame=bodies.frame):
-        return element_quantity(name, bodies.names, [(part,)] * model.nbody, read, bodies.images, frame, bodies.still)
+    def in_root(symmetry, i, j):
+        return symmetry.frames[root[i]]
 
+    velocities, spins = lambda data: velocity(data).ravel(), lambda data: own(data.cvel[:, :3], data)
+    table = {
+        "velocity": (Part("vector", "origin's velocity", "m/s"), velocities, bodies.frame),
+        "own velocity": (Part("own vector", "own velocity", "m/s"), lambda d: own(velocity(d), d), bodies.frame),
+        "own angular velocity": (Part("own axial", "own angular velocity", "rad/s"), spins, bodies.frame),
+        "place": (Part("own vector", "place in the root's frame", "m"), lambda d: own(d.xpos - d.xpos[root], d, root), in_root),
+    }  # fmt: skip
     return [
-        quantity("velocity", Part("vector", "origin's velocity", "m/s"), lambda data: velocity(data).ravel()),
-        quantity("own velocity", Part("own vector", "own velocity", "m/s"), lambda data: own(velocity(data), data)),
-        quantity(
-            "own angular velocity",
-            Part("own axial", "own angular velocity", "rad/s"),
-            lambda data: own(data.cvel[:, :3], data),
-        ),
-        quantity(
-            "place",
-            Part("own vector", "place in the root's frame", "m"),
-            lambda data: own(data.xpos - data.xpos[root], data, root),
-            lambda symmetry, i, j: symmetry.frames[root[i]],
-        ),
+        element_quantity(name, bodies.names, [(part,)] * model.nbody, read, bodies.images, frame, bodies.still)
+        for name, (part, read, frame) in table.items()
     ]
 
 
@@ -127,12 +124,19 @@ _POSITION_UNITS = {SLIDE: "m", HINGE: "rad"}
 
 
 def _joint_quantities(model: mujoco.MjModel) -> list[Quantity]:
-    controls = _actuator_names(model)
-    driven = [_force_unit(model, i) for i in range(model.nu)]
+    controls = []  # a name for what each actuator exerts, the joint that it drives, and the unit
+    for i in range(model.nu):
+        j = int(model.actuator_trnid[i, 0])
+        if model.actuator_trntype[i] in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
+            controls.append(
+                (_joint_name(model, j), _joint_name(model, j), "N" if model.jnt_type[j] == SLIDE else "N m")
+            )
+        else:
+            controls.append((model.actuator(i).name or f"actuator {i}", "", ""))
     quantities = [_positions(model), _turns(model)]
     quantities += [_over_dofs(model, name, *label) for name, label in _DOF_ARRAYS.items()]
     for name, what in (("ctrl", ""), ("actuator_force", "force"), ("actuator_velocity", "velocity")):
-        entries = tuple(Entry(phrase(n, what), j, u) for (n, j), u in zip(controls, driven, strict=True))
+        entries = tuple(Entry(phrase(actuator, what), joint, unit) for actuator, joint, unit in controls)
         quantities.append(_linear(name, entries, "controls"))
     quantities.append(_linear("act", tuple(Entry(f"activation {i}") for i in range(model.na)), "activations"))
     return quantities
@@ -251,24 +255,6 @@ def _joint_name(model: mujoco.MjModel, joint: int) -> str:
 def _body_name(model: mujoco.MjModel, joint: int) -> str:
     body = int(model.jnt_bodyid[joint])
     return model.body(body).name or f"body {body}"
-
-
-def _actuator_names(model: mujoco.MjModel) -> list[tuple[str, str]]:
-    """A name for what each actuator exerts, and the joint that it drives."""
-    names = []
-    for i in range(model.nu):
-        if model.actuator_trntype[i] in (0, 1):  # mjTRN_JOINT, mjTRN_JOINTINPARENT
-            joint = _joint_name(model, int(model.actuator_trnid[i, 0]))
-            names.append((joint, joint))
-        else:
-            names.append((model.actuator(i).name or f"actuator {i}", ""))
-    return names
-
-
-def _force_unit(model: mujoco.MjModel, i: int) -> str:
-    if model.actuator_trntype[i] in (0, 1):  # mjTRN_JOINT, mjTRN_JOINTINPARENT
-        return "N" if model.jnt_type[int(model.actuator_trnid[i, 0])] == SLIDE else "N m"
-    return ""
 
 
 # -- how the readings of a model's sensors transform under its symmetries ------------------------------------------------------
