@@ -75,13 +75,15 @@ def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, An
     if _is_vectorised(env):
         return {"format": FORMAT, "envs": _each(env, "capture_state", [()] * env.num_envs)}
     layers, base = _layers(env)
-    packing = Packing(_references(layers, base), strict)
+    known: list[Any] = [space for one in (*layers, base) for space in _own_spaces(one).values()]
+    known += [*layers, base, base._np_random, *(getattr(base, key, None) for key in ("model", "data"))]
+    packing = Packing(frozenset(map(id, known)) - {id(None)}, strict)
     owner = [base] if isinstance(base, MujocoEnv) else []  # what says its state itself has no other
     return {
         "format": FORMAT,
         "env_id": base.spec.id if base.spec else type(base).__name__,
         **_simulator_state(base),
-        "random": _random_state(base),
+        "random": {"env": _bits(base._np_random)} | _random_spaces(base),
         "seed": base._np_random_seed,
         "wrappers": [_wrapper_state(layer) for layer in layers],
         "own": [
@@ -136,7 +138,11 @@ def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
     if here != there:
         raise ValueError(f"the state was captured with wrappers {there}, the environment has {here}; wrap it alike")
     _restore_simulator(base, state)
-    _restore_random(base, state["random"])
+    if state["random"]["env"] is None:
+        base._np_random = None
+    else:
+        base.np_random.bit_generator.state = _own_bits(state["random"]["env"])
+    _restore_spaces(base, state["random"])
     base._np_random_seed = state["seed"]
     for layer, saved in zip(layers, state["wrappers"], strict=True):
         _restore_wrapper(layer, saved)
@@ -210,12 +216,6 @@ def _with_attributes(layers: list[Any]) -> list[Any]:
     return [layer for layer in layers if _remembered(layer) is None]
 
 
-def _references(layers: list[Any], base: Any) -> frozenset[int]:
-    own = [getattr(base, key, None) for key in ("model", "data")]
-    spaces = [space for one in (*layers, base) for space in _own_spaces(one).values()]
-    return frozenset(map(id, [*layers, base, *own, *spaces, base._np_random])) - {id(None)}
-
-
 def _model_state(model: mujoco.MjModel) -> dict[str, np.ndarray]:
     """Parameters of the model that an environment may change from episode to episode."""
     named = {key: getattr(model, key) for key in dir(model) if key.startswith(RANDOMISED_PREFIXES)}
@@ -264,7 +264,7 @@ def _wrapper_state(layer: Any) -> dict:
     name = type(layer).__name__
     keys = _remembered(layer) or ()
     saved = {"type": name, "attributes": {key: _plain(getattr(layer, key)) for key in keys}}
-    saved["random"] = {key: _bits(space.np_random) for key, space in _own_spaces(layer).items()}
+    saved["random"] = _random_spaces(layer)
     if name == "Monitor" and keys:
         saved["elapsed"] = time.time() - layer.t_start
     return saved
@@ -273,8 +273,7 @@ def _wrapper_state(layer: Any) -> dict:
 def _restore_wrapper(layer: Any, saved: dict) -> None:
     for key, value in saved["attributes"].items():
         setattr(layer, key, _plain(value))
-    for key, space in _own_spaces(layer).items():
-        space.np_random.bit_generator.state = _own_bits(saved["random"][key])
+    _restore_spaces(layer, saved["random"])
     if "elapsed" in saved:
         layer.t_start = time.time() - saved["elapsed"]
     if saved["type"] == "PassiveEnvChecker" and _remembered(layer) and layer.checked_reset:
@@ -294,33 +293,30 @@ def _own_spaces(layer) -> dict[str, gym.Space]:
     return {key: space for key, space in spaces.items() if space is not None}
 
 
-def _random_state(base: gym.Env) -> dict:
-    bits = None if base._np_random is None else _bits(base._np_random)
-    return {"env": bits} | {key: _bits(space.np_random) for key, space in _own_spaces(base).items()}
+def _random_spaces(layer: Any) -> dict[str, Any]:
+    return {key: _bits(space.np_random) for key, space in _own_spaces(layer).items()}
 
 
-def _restore_random(base: gym.Env, saved: dict) -> None:
-    if saved["env"] is None:
-        base._np_random = None
-    else:
-        base.np_random.bit_generator.state = _own_bits(saved["env"])
-    for key, space in _own_spaces(base).items():
+def _restore_spaces(layer: Any, saved: Mapping[str, Any]) -> None:
+    for key, space in _own_spaces(layer).items():
         space.np_random.bit_generator.state = _own_bits(saved[key])
 
 
-def _bits(generator: np.random.Generator) -> dict:
+def _bits(generator: np.random.Generator | None) -> Any:
     """State of a bit generator; PCG64's 128-bit integers as strings, which every file format can hold."""
-    return _map(generator.bit_generator.state, lambda x: {"int": str(x)} if type(x) is int and abs(x) >= 2**63 else x)
+
+    def plain(x: Any) -> Any:
+        if isinstance(x, dict):
+            return {key: plain(value) for key, value in x.items()}
+        return {"int": str(x)} if type(x) is int and abs(x) >= 2**63 else x
+
+    return None if generator is None else plain(generator.bit_generator.state)
 
 
 def _own_bits(saved: Any) -> Any:
     if not isinstance(saved, dict):
         return saved
     return int(saved["int"]) if set(saved) == {"int"} else {key: _own_bits(value) for key, value in saved.items()}
-
-
-def _map(value, leaf):
-    return {key: _map(x, leaf) for key, x in value.items()} if isinstance(value, dict) else leaf(value)
 
 
 def _plain(value):
