@@ -151,9 +151,7 @@ def resolved(source: Any) -> Iterator[tuple[Any, str]]:
         with single_environment(source) if is_vectorised else nullcontext(source) as env:
             yield env, env_name(env)
     else:
-        raise ValueError(
-            f"{type(source).__name__} is no environment id, environment, model or model file; pass one of these"
-        )
+        raise ValueError(f"{type(source).__name__} is no environment, environment id, model or model file")
 
 
 def compiled_terms(
@@ -349,13 +347,9 @@ def _sourced(given: Any, name: str, symmetry: str | None, variant: str) -> Sourc
         return _offered(given, symmetry, variant), simulated(given)
     model, is_stock = _model_of(given), not is_model and _is_stock(given)
     if variant == "published" and not is_stock:
-        raise ValueError(
-            f"variant='published' is of the models of Gymnasium's tasks only; leave it out for this {name}"
-        )
+        raise ValueError(f"variant='published' is of the models of Gymnasium's tasks only; leave it out for {name}")
     if variant == "published" and symmetry is not None:
-        raise ValueError(
-            f"{name}: symmetry={symmetry!r} with variant='published', which is one symmetry; leave one out"
-        )
+        raise ValueError(f"{name}: symmetry={symmetry!r} with variant='published', one symmetry; leave one out")
 
     def build() -> SymmetrySpec:
         derivation, named = derive(model), {} if is_model else _TASKS.get(_task_name(name), {})

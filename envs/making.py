@@ -53,9 +53,7 @@ class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
         names = _actuators(model)
         for name, factor in scale.items():
             if name not in names:
-                raise ValueError(
-                    f"no actuator {name!r} in {env_name(env)}; its actuators are {', '.join(dict.fromkeys(names))}"
-                )
+                raise ValueError(f"no actuator {name!r} in {env_name(env)}; it has {', '.join(dict.fromkeys(names))}")
             if not (math.isfinite(factor) and factor >= 0):
                 raise ValueError(f"actuator_scale of {name!r} is {factor}; it must be finite and not negative")
         self.scale = scale
@@ -146,9 +144,7 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
                     env.close()
                     raise_named(env, "reset", error)
     except gym.error.UnregisteredEnv as error:
-        raise ValueError(
-            f"unknown environment {env_id!r}: {reason(error)} (gymnasium.pprint_registry() lists them)"
-        ) from None
+        raise ValueError(f"unknown environment {env_id!r}: {reason(error)} (see gymnasium.pprint_registry())") from None
     except ModuleNotFoundError as error:
         if place_in_users_code(error) is not None:
             raise
@@ -205,9 +201,7 @@ def load_model(path: str | Path) -> mujoco.MjModel:
         raise ValueError(f"MuJoCo can't compile {path}: {' '.join(str(error).split())}{remedy}") from None
     for name in FINITE_ARRAYS:
         if not np.isfinite(getattr(compiled, name)).all():
-            raise ValueError(
-                f"{path}: {name} of the compiled model has numbers that are not finite; look for nan in the file"
-            )
+            raise ValueError(f"{path}: {name} of the compiled model is not finite; look for nan in the file")
     return compiled
 
 
@@ -295,9 +289,7 @@ def recreation(spec: EnvSpec, name: str) -> tuple[str, dict[str, Any], dict[str,
     kwargs = {key: value for key, value in spec.kwargs.items() if key != "render_mode"}
     for key in ARGUMENTS:
         if key in kwargs:
-            raise ValueError(
-                f"{name} is of {spec.id} with {key}, which is no option of an environment; collect it again"
-            )
+            raise ValueError(f"{name} is of {spec.id} with {key}, no option of an environment; collect it again")
     if registered is None or registered.max_episode_steps != spec.max_episode_steps:
         kwargs["max_episode_steps"] = -1 if spec.max_episode_steps is None else spec.max_episode_steps
     env_id = spec.id if registered else f"{str(spec.entry_point).partition(':')[0]}:{spec.id}"
@@ -311,9 +303,7 @@ def described(env: gym.Env) -> EnvSpec:
         ValueError: it was not made by its id, has options that are no plain data, or is behind a wrapper that may change it.
     """
     if env.spec is None:
-        raise ValueError(
-            f"{env_name(env)} was not made by its id, so a dataset can't say what it is; gymnasium.register it"
-        )
+        raise ValueError(f"{env_name(env)} was not made by its id, so data can't say what it is; gymnasium.register it")
     _actuator_scale(env.spec, env.spec.id)  # refuses what could not be read again
     spec = replace(
         env.spec,
@@ -369,9 +359,7 @@ def require_model_fits(path: str | Path) -> None:
             f"{path} declares {elements:.3g} elements, with the copies of its replications; {MAX_ELEMENTS} are compiled in "
             "seconds: give smaller counts"
         )
-    require_memory(
-        str(path), elements * ELEMENT_BYTES + size, "declare smaller height fields, textures, arenas and counts"
-    )
+    require_memory(str(path), elements * ELEMENT_BYTES + size, "declare smaller fields, textures, arenas, counts")
 
 
 def _declared(path: Path, parents: list[Path]) -> tuple[float, float]:
@@ -389,9 +377,7 @@ def _declared(path: Path, parents: list[Path]) -> tuple[float, float]:
         for name, value in own.items():  # MuJoCo takes them, and leaves a file of its own beside yours
             parts = value.lower().split()
             if {"nan", "-nan"} & set(parts) and (len(parts) > 1 or name not in NAMES):
-                raise UserError(
-                    f"{path}: {name}={value!r} of <{tag}> is no number: write it, or leave the attribute out"
-                )
+                raise UserError(f"{path}: {name}={value!r} of <{tag}> is no number: write one, or leave it out")
         count = math.prod(max(_number(part), 1.0) for part in own.get("count", "1").split())
         elements += copies[-1] * count
         if tag == "replicate" and not inside.rstrip().endswith("/"):

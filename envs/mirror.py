@@ -171,9 +171,7 @@ def _group(env_id: str, text: Any) -> Group:
             return getattr(groups, name)(*([int(size)] if size else []))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{env_id}: group {text!r}: {error}; write for example D(4)") from None
-    raise ValueError(
-        f"{env_id}: group {text!r} is unknown; write for example D(4), Z(4) or O(3); known: {', '.join(known)}"
-    )
+    raise ValueError(f"{env_id}: group {text!r} is unknown; write for example D(4) or O(3); known: {', '.join(known)}")
 
 
 def _generator_names(G: Group) -> tuple[str, ...]:
@@ -238,7 +236,7 @@ def _blocks(what: str, G: Group, generators: tuple[str, ...], kind: str, value: 
             if not entries or (unknown := set(part) - {"entries", *generators}):
                 listed = f", not {', '.join(map(str, unknown))}" if entries else ""
                 raise ValueError(
-                    f"{what}: permuted has entries, and images by generators {', '.join(generators)}{listed}"
+                    f"{what}: permuted has entries, and images by generator: {', '.join(generators)}{listed}"
                 )
             if len(G.lie_algebra):
                 raise ValueError(f"{what}: permuted is of finite groups, and {G} is none; use vector")
@@ -281,9 +279,7 @@ def plain_spec(
     observation_space, action_space = observation_space or env.observation_space, action_space or env.action_space
     for what, space in (("observation", observation_space), ("action", action_space)):
         if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
-            raise ValueError(
-                f"the {what} space of {env_name(env)} is {space}: give an environment whose {what}s are vectors"
-            )
+            raise ValueError(f"the {what} space of {env_name(env)} is {space}: give one whose {what}s are vectors")
     names = entry_names(env)
     if observation_space.shape != env.observation_space.shape:
         names["obs_names"] = [f"observation[{i}]" for i in range(gym.spaces.flatdim(observation_space))]
@@ -365,9 +361,7 @@ def without(spec: SymmetrySpec, *names: str, model: mujoco.MjModel | None = None
             "(a body needs model=)"
         )
     if all(_is_trivial(space) for space in spaces.values()):
-        raise ValueError(
-            f"{spec.env_id}: with {', '.join(names)} left free the symmetry acts on nothing; leave out fewer"
-        )
+        raise ValueError(f"{spec.env_id}: with {', '.join(names)} left free it acts on nothing; leave out fewer")
     note = f"{', '.join(names)} left free."
     symmetries = tuple(Symmetry(s.name, note=f"{s.note} {note}".strip()) for s in spec.symmetries)
     return SymmetrySpec(spec.env_id, spec.group, symmetries=symmetries, **spaces)

@@ -29,9 +29,7 @@ UNSTABLE_WARNINGS = {
 
 NOT_FINITE = {"obs": "an observation is not finite", "reward": "the reward is not finite"}
 
-STATE_METHODS = (
-    "methods simulator_state(), plain data with the observation as 'state', and restore_simulator_state(data)"
-)
+STATE_METHODS = "simulator_state(), plain data with the observation as 'state', and restore_simulator_state(data)"
 
 MEMORY_PROBES = 40  # states by which an environment is asked whether it remembers anything
 START_SPREAD = 0.1  # width of a bare model's random starts, in radians or metres and their rates
@@ -197,9 +195,7 @@ class Simulator:
             layer = layer.env
             space = layer.action_space if layer.action_space.shape == space.shape else space
         if not isinstance(space, spaces.Box) or not space.is_bounded():
-            raise ValueError(
-                f"{self.name}: its actions, {space}, have no bounds to draw random ones from; give it some"
-            )
+            raise ValueError(f"{self.name}: its actions, {space}, have no bounds to draw from; give it some")
         return space.low.astype(np.float64), space.high.astype(np.float64)
 
     def reset(self, rng: np.random.Generator) -> None:
@@ -416,9 +412,7 @@ class ObservedSimulator(Simulator):
                 f"{type(base).__name__} is no Gymnasium MuJoCo environment: to certify it, give it {STATE_METHODS}"
             )
         if "state" not in base.simulator_state():
-            raise ValueError(
-                f"{type(base).__name__}: simulator_state() has no entry 'state'; put the observation there"
-            )
+            raise ValueError(f"{type(base).__name__}: simulator_state() has no 'state'; put the observation there")
         self.env, self._base = without_passive(env), base
 
     @property

@@ -56,7 +56,7 @@ class Encoding:
         used = [*self.angles, *(i + k for i in self.quaternions for k in range(4))]
         if len(set(used)) < len(used) or not all(0 <= i < self.dim for i in used):
             raise ValueError(
-                f"angles {self.angles} and quaternions {self.quaternions} must be distinct entries of {self.dim}"
+                f"angles {self.angles} and quaternions {self.quaternions} must be distinct and below {self.dim}"
             )
 
     @property
@@ -406,7 +406,7 @@ class SymmetrySpec:
         object.__setattr__(self, "observation_groups", groups)
         if groups and sum(size for _, size in groups) != self.obs.dim:
             raise ValueError(
-                f"{self.env_id}: observation groups {dict(groups)} of {self.obs.dim} entries; their sizes must add up"
+                f"{self.env_id}: observation groups {dict(groups)} of {self.obs.dim}; their sizes must add up"
             )
         expected = (len(self.group.discrete_generators), len(self.group.lie_algebra))
         for key in SPACES:
@@ -421,9 +421,7 @@ class SymmetrySpec:
                 )
         object.__setattr__(self, "symmetries", tuple(Symmetry(*s) for s in self.symmetries))
         if self.symmetries and len(self.symmetries) != sum(expected):
-            raise ValueError(
-                f"{self.env_id}: {len(self.symmetries)} symmetries described, {sum(expected)} generators given"
-            )
+            raise ValueError(f"{self.env_id}: {len(self.symmetries)} symmetries for {sum(expected)} generators")
         for symmetry in self.symmetries:
             if symmetry.verdict not in (*VERDICTS, NOT_CERTIFIED):
                 known = ", ".join((*VERDICTS, NOT_CERTIFIED))
@@ -604,13 +602,9 @@ class SymmetrySpec:
             ValueError: another format version, a missing key, or one that holds something else.
         """
         if not isinstance(data, dict):
-            raise ValueError(
-                f"a {type(data).__name__} describes no symmetry spec; give what SymmetrySpec.to_dict returns"
-            )
+            raise ValueError(f"a {type(data).__name__} is no symmetry spec; give what SymmetrySpec.to_dict returns")
         if data.get("format") != FORMAT:
-            raise ValueError(
-                f"symmetry spec has format {data.get('format')!r}, this version reads {FORMAT}; rebuild it"
-            )
+            raise ValueError(f"symmetry spec has format {data.get('format')!r}, not {FORMAT}; rebuild it")
         try:
             group = data["group"]
             parts = {key: group[key] or None for key in ("discrete_generators", "lie_algebra")}

@@ -251,9 +251,7 @@ def _restore_simulator(base: Any, state: Mapping[str, Any]) -> None:
         return
     shape, needed = np.shape(state["simulator"]), get_integration_state(base.model, base.data).shape
     if shape != needed:
-        raise ValueError(
-            f"the simulator's state has shape {shape}, the model of {state['env_id']} has {needed}; use the same model"
-        )
+        raise ValueError(f"the state has shape {shape}, the model of {state['env_id']} {needed}; use the same model")
     _restore_model(base.model, state.get("model", {}))
     set_integration_state(base.model, base.data, np.array(state["simulator"], dtype=np.float64))
     for name, value in state["derived"].items():
@@ -353,9 +351,7 @@ def _each(env, method: str, arguments: list[tuple]) -> list:
     try:
         return [env.env_method(method, *args, indices=i)[0] for i, args in enumerate(arguments)]
     except AttributeError:
-        raise ValueError(
-            "environments in other processes must have the Resumable wrapper; make them with rppdyn.envs.make_env"
-        ) from None
+        raise ValueError("environments in other processes must be made with rppdyn.envs.make_env") from None
 
 
 # -- attributes as plain data, and back ----------------------------------------------------------------------------------

@@ -130,9 +130,7 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
         if options and "state" in options:
             self._z = _numbers(options["state"], 12, "state")
             if not self.pendulum.force(self._z[:6]).isfinite().all():
-                raise ValueError(
-                    f"{WINDY_PENDULUM}: in state {self._z.tolist()} a spring has no length, so its force has no direction"
-                )
+                raise ValueError(f"{WINDY_PENDULUM}: in state {self._z.tolist()} a spring has no length")
         self._torque = torch.zeros(3, dtype=torch.float64)
         if self._figure is not None:
             self._figure.forget()

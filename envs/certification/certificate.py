@@ -308,9 +308,7 @@ class Certificate:
             ValueError: another format version, a missing key, or one that holds something else.
         """
         if data.get("format") != FORMAT:
-            raise ValueError(
-                f"certificate has format {data.get('format')!r}, this version reads {FORMAT}; certify again"
-            )
+            raise ValueError(f"certificate has format {data.get('format')!r}, not {FORMAT}; certify again")
         try:
             return TypeAdapter(cls).validate_python(data)
         except ValidationError as error:
@@ -397,7 +395,7 @@ def _report_lines(g: GeneratorReport) -> list[str]:
     exact = len(g.components) - len(off)
     if len(off) > MAX_COMPONENT_ROWS:
         lines.append(
-            f"  and {len(off) - MAX_COMPONENT_ROWS} coordinates with a p95 of at most {off[MAX_COMPONENT_ROWS - 1][1].p95:.1e}"
+            f"  and {len(off) - MAX_COMPONENT_ROWS} coordinates of p95 up to {off[MAX_COMPONENT_ROWS - 1][1].p95:.1e}"
         )
     lines.append(f"coordinates: {exact} of {len(g.components)} exact")
     reset = "" if g.reset.p_value is None else f" (largest KS distance {g.reset.distance:.2f}, {g.reset.coordinate})"

@@ -307,9 +307,7 @@ class _Log:
         if (entries.velocities < 0).any() or model.na:
             missing = [name_of(model, "joint", int(model.dof_jntid[i])) for i in np.flatnonzero(entries.velocities < 0)]
             lacks = f"the velocity of {missing[0]}" if missing else "its actuators' activations"
-            raise ValueError(
-                f"{simulator.name}: the observation lacks {lacks}; log positions and velocities, and give the robot's model"
-            )
+            raise ValueError(f"{simulator.name}: the observation lacks {lacks}; log all of both, and give the model")
         return cls(simulator, entries, simulator.env.unwrapped.frame_skip)
 
     def states(self, observations: NDArray) -> NDArray[np.float64]:

@@ -390,9 +390,7 @@ def reflection_name(
     """
     permuted = (match.trees.bodies != np.arange(len(match.trees.bodies)))[skeleton.model.jnt_bodyid[skeleton.scalars]]
     fixed = match.trees.matrix[np.ix_(~permuted, ~permuted)]
-    planar = not np.isin(
-        skeleton.model.jnt_type, (FREE, BALL)
-    ).any()  # its reflections may leave its plane of motion alone
+    planar = not np.isin(skeleton.model.jnt_type, (FREE, BALL)).any()  # reflections may leave its plane alone
     if planar and permuted.any() and fixed.size and np.allclose(fixed, np.eye(len(fixed))):
         return "leg swap"
     other_sides = _has_sides(skeleton, other)
@@ -557,7 +555,7 @@ def _deviating(name: str, deviations: tuple[Deviation, ...]) -> list[str]:
     lines = ["", f"{name}: {what}", *(f"  {d}" for d in deviations[:MAX_DEVIATION_ROWS])]
     if count > MAX_DEVIATION_ROWS:
         lines.append(
-            f"  and {count - MAX_DEVIATION_ROWS} more, none larger than {deviations[MAX_DEVIATION_ROWS].relative:.1%}"
+            f"  and {count - MAX_DEVIATION_ROWS} more, none above {deviations[MAX_DEVIATION_ROWS].relative:.1%}"
         )
     return lines
 

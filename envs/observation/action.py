@@ -81,13 +81,9 @@ def notes(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> tupl
     """Notes for a user on an observation's entries, one sentence each."""
     notes = []
     if observation.constant:
-        notes.append(
-            f"Entries {_list(observation.constant)} never vary with the simulator's state: taken for invariant."
-        )
+        notes.append(f"Entries {_list(observation.constant)} never vary with the state: taken for invariant.")
     if observation.unexplained:
-        notes.append(
-            f"Entries {_list(observation.unexplained)} are none of MuJoCo's quantities: their images were fitted."
-        )
+        notes.append(f"Entries {_list(observation.unexplained)} are none of MuJoCo's quantities: images were fitted.")
     clipped = [i for i, source in enumerate(observation.sources) if source is not None and source.is_clipped]
     features = _Features.of(observation, frozenset())
     for symmetry in symmetries:

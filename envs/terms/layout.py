@@ -65,9 +65,7 @@ class Layout:
         lengths = {term.title: term.history for term in self.terms}
         if self.stack == "time" and len(set(lengths.values())) > 1:
             listed = ", ".join(f"{title} {length}" for title, length in lengths.items())
-            raise ValueError(
-                f"{self.name}: histories of unequal lengths can't be stacked by time ({listed}); give all the same"
-            )
+            raise ValueError(f"{self.name}: histories of unequal lengths can't be stacked by time ({listed})")
 
     @property
     def history(self) -> int:
@@ -102,12 +100,10 @@ class Layout:
         if key == "offset" and isinstance(term, JointPositions) and term.relative:
             numbers = numbers + self.robot.default[rows]
         if numbers.shape not in ((), (n,)):
-            raise ValueError(
-                f"{self.name}: {term.title} has {numbers.size} numbers as {key} and {n} entries; give one, or {n}"
-            )
+            raise ValueError(f"{self.name}: {term.title} has {numbers.size} numbers as {key} and {n} entries")
         if not np.isfinite(numbers).all() or (key == "scale" and (numbers == 0).any()):
             raise ValueError(
-                f"{self.name}: {term.title} has {key} {getattr(term, key)!r}; give finite numbers, and no scale of 0"
+                f"{self.name}: {term.title} has {key} {getattr(term, key)!r}; be finite, with no scale of 0"
             )
         return np.broadcast_to(numbers, (n,))
 
@@ -318,9 +314,7 @@ def action_layout(
         patterns = term.scale if isinstance(term.scale, Mapping) else None
         scale = np.asarray(term.scale if patterns is None else list(patterns.values()), dtype=np.float64)
         if term.history != 1 or not np.isfinite(scale).all() or (scale == 0).any():
-            raise ValueError(
-                f"action: {term.title} has history {term.history} and scale {term.scale!r}; give 1, and no 0"
-            )
+            raise ValueError(f"action: {term.title} has history {term.history} and scale {term.scale!r}; give 1, no 0")
         inverse = (1.0 / scale).tolist()
         terms.append(replace(term, scale=inverse if patterns is None else dict(zip(patterns, inverse, strict=True))))
     layout = Layout("action", robot, tuple(terms), tuple(symmetries))
@@ -355,7 +349,7 @@ def observation_groups(
         if isinstance(group, Mapping):
             if unknown := set(group) - {"terms", "history", "stack"}:
                 raise ValueError(
-                    f"observation group {name!r} has no option {min(map(str, unknown))!r}; known: terms, history, stack"
+                    f"observation group {name!r} has no option {min(map(str, unknown))!r}; use terms, history, stack"
                 )
             stack = str(group.get("stack", "term"))
             defaults = {"history": group["history"]} if "history" in group else {}

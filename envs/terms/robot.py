@@ -91,9 +91,7 @@ class Robot:
                 pose[self.choose_joints([name])] = angle
         elif self.pose is not None:
             if len(self.pose) != len(pose):
-                raise ValueError(
-                    f"default pose of {len(self.pose)} numbers, the model has {len(pose)} joints; give one each"
-                )
+                raise ValueError(f"default pose of {len(self.pose)} numbers, the model has {len(pose)} joints")
             pose = np.array(self.pose, dtype=np.float64)
         return pose
 

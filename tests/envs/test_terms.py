@@ -304,7 +304,7 @@ FOUR = {"feet": HANDS, "offsets": [0, 0.3]}
     ([{"term": "joint_positions", "scale": {".*hip": 2}}], {}, r"the model has no joint or entry '.*hip'"),
     ([{"term": "joint_positions", "scale": {".*lift": 0}}], {}, r"no scale of 0"),
     ([{"term": "joint_positions", "offset": {".*lift": "up"}}], {}, r"joint_positions: offset={.*lift:up}: must be a number"),
-    (["base_height"], {"action": [{"term": "joint_positions", "scale": {".*lift": 0}}]}, r"give 1, and no 0"),
+    (["base_height"], {"action": [{"term": "joint_positions", "scale": {".*lift": 0}}]}, r"give 1, no 0"),
     ([{"term": "base_height", "offset": [None]}], {}, r"base_height: offset\[0\]=null: must be a number"),
     ([{"term": "joint_positions", "joints": 3}], {}, r"joint_positions: joints=3: must be a list, or null"),
     ([{"term": "joint_positions", "joints": []}], {}, r"joint_positions shows no entry; name some"),
