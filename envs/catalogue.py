@@ -207,8 +207,7 @@ def terms_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] 
     if (misfit := _misfit(env, spec)) is not None:
         what, space, dim = misfit
         raise ValueError(
-            f"{path} lists {dim} entries of {what}, and {env_name(env)} has {space.shape or space}: list the terms that its "
-            f"{what} consists of, in its order"
+            f"{path} lists {dim} entries of {what}, and {env_name(env)} has {space.shape or space}: list those"
         )
     return _with_verdicts(spec, simulated(env))
 

@@ -180,10 +180,7 @@ def _episodes(name: str, source: Any) -> Iterator[Episode]:
 
 def _require_vectors(name: str, what: str, space: gym.Space) -> None:
     if not (isinstance(space, spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)):
-        raise ValueError(
-            f"{name}: its {what} space is {_one_line(space)}, and a vector of numbers is needed; collect it from an "
-            "environment that gives one"
-        )
+        raise ValueError(f"{name}: its {what} space is {_one_line(space)}, and a vector of numbers is needed")
 
 
 def _require_spaces_of_env(dataset: EpisodeDataset, source: Any) -> None:
@@ -465,10 +462,7 @@ def replay_episodes(agent: OffPolicyAlgorithm) -> list[Episode]:
     """
     buffer = agent.replay_buffer
     if not isinstance(buffer, ReplayBuffer) or isinstance(buffer, DictReplayBuffer) or buffer.optimize_memory_usage:
-        raise ValueError(
-            f"the episodes of a {type(buffer).__name__} with these options can't be told apart; use ReplayBuffer, with "
-            "optimize_memory_usage=False"
-        )
+        raise ValueError(f"episodes of a {type(buffer).__name__} can't be told apart: optimize_memory_usage=False")
     if not isinstance(agent.action_space, spaces.Box):
         raise ValueError(f"the agent's action space is {agent.action_space}; episodes need vectors of numbers")
     oldest = buffer.pos if buffer.full else 0

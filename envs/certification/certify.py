@@ -475,8 +475,7 @@ def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool =
         source = simulated(one)
         if source is None:
             raise ValueError(
-                f"{spec.env_id} has neither a MuJoCo model nor a simulator_state to certify its symmetry by: give "
-                "free_variance a number, or learned"
+                f"{spec.env_id} has neither model nor simulator_state: give free_variance a number, or learned"
             )
         certificate = find_certificate(source, spec)
         if certificate is None:

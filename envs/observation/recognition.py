@@ -142,8 +142,7 @@ def observation_of(env: gym.Env) -> Observation:
     parts = recognise(base.model, base.data, observe, name=name)
     if env.observation_space.shape != (len(parts.sources),):
         raise ValueError(
-            f"{name} declares observations of shape {env.observation_space.shape} and gives {len(parts.sources)} numbers; "
-            "declare as many"
+            f"{name} declares observations of shape {env.observation_space.shape} and gives {len(parts.sources)} numbers"
         )
     return parts
 
@@ -165,8 +164,7 @@ def recognise(
         first, precision = _look(observe, name)
         if not np.array_equal(first, _look(observe, name)[0]):
             raise ValueError(
-                f"{name} gives two different observations of one state (noise, running statistics?); take off what "
-                "changes them"
+                f"{name} gives two different observations of one state (noise, running statistics?); take that off"
             )
         tolerance = np.sqrt(precision) / 10 if precision < 1e-10 else 100 * precision
         probes = [(_look(observe, name)[0], read_quantities(quantities, data)) for _ in _random_contents(model, data)]

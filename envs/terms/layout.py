@@ -223,8 +223,7 @@ class Layout:
             A, a = acts[quantity.key]
             if np.isnan(A[row]).any():
                 raise ValueError(
-                    f"{self.name}: what {symmetry.name} makes of {self._name(n)!r} is no linear function of the "
-                    f"observation; {quantity.why}"
+                    f"{self.name}: what {symmetry.name} makes of {self._name(n)!r} is no linear function; {quantity.why}"
                 )
             total = a[row] - (0.0 if symmetry.is_continuous else offset[n])
             for column in map(int, np.flatnonzero(A[row])):

@@ -688,10 +688,7 @@ def grid_points(size: Sequence[float], resolution: float, ordering: str, centre:
     """Points (n, 2) of a grid; in the order "xy" x varies fastest, in "yx" y does."""
     counts = [round(length / resolution) + 1 for length in size]
     if math.prod(counts) > MAX_GRID_POINTS:
-        raise ValueError(
-            f"a grid of {' times '.join(map(str, counts))} points is too fine, at most {MAX_GRID_POINTS}; give another "
-            "resolution"
-        )
+        raise ValueError(f"a grid of {' times '.join(map(str, counts))} points is too fine, at most {MAX_GRID_POINTS}")
     x, y = (np.linspace(-length / 2, length / 2, n) + c for length, n, c in zip(size, counts, centre, strict=True))
     X, Y = np.meshgrid(x, y, indexing="xy" if ordering == "xy" else "ij")
     return np.stack([X.ravel(), Y.ravel()], 1)
