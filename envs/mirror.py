@@ -357,7 +357,7 @@ def without(spec: SymmetrySpec, *names: str, model: mujoco.MjModel | None = None
     if unknown := [name for name in names if name not in matched]:
         known = ", ".join(dict.fromkeys(e.joint for e in (spec.qpos or spec.obs).entries if e.joint))
         raise ValueError(
-            f"{spec.env_id} has no joint or entry {unknown[0]!r} to leave free; its joints are {known} (or give model=)"
+            f"{spec.env_id} has no joint or entry {unknown[0]!r} to leave free; its joints are {known} (a body needs model=)"
         )
     if all(_is_trivial(space) for space in spaces.values()):
         raise ValueError(f"{spec.env_id}: with {', '.join(names)} left free it acts on nothing; leave out fewer")
