@@ -602,7 +602,7 @@ class SymmetrySpec:
             ValueError: another format version, a missing key, or one that holds something else.
         """
         if not isinstance(data, dict):
-            raise ValueError(f"a {type(data).__name__} is no symmetry spec; give what SymmetrySpec.to_dict returns")
+            raise ValueError(f"a {type(data).__name__} describes no symmetry spec; give what to_dict returns")
         if data.get("format") != FORMAT:
             raise ValueError(f"symmetry spec has format {data.get('format')!r}, not {FORMAT}; rebuild it")
         try:

@@ -122,7 +122,9 @@ def describe_term(term: Term) -> dict[str, Any]:
         TypeError: an option, of a term of one's own, is no plain data.
     """
     known = fields_of(type(term)).items()
-    options = {key: getattr(term, key) for key, item in known if item.is_required() or getattr(term, key) != item.default}
+    options = {
+        key: getattr(term, key) for key, item in known if item.is_required() or getattr(term, key) != item.default
+    }
     return {"term": term.kind} | {key: plain(value) for key, value in options.items()}
 
 
