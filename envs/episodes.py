@@ -400,7 +400,7 @@ def hold_out(
         )
     count = max(1, round(share * len(long)))
     if 2 * count >= len(episodes):
-        raise ValueError(f"{dataset.name}: task.held_out={share:g} twice leaves none to train on; make it smaller")
+        raise ValueError(f"{dataset.name}: task.held_out={share:g} twice leaves no episode to train on")
     chosen = np.random.default_rng(SPLIT_SEED).permutation(long)[: 2 * count].tolist()
     taken = set(chosen)
     pick = lambda indices: tuple(episodes[i] for i in sorted(indices))  # noqa: E731
