@@ -604,7 +604,7 @@ class SymmetrySpec:
         if not isinstance(data, dict):
             raise ValueError(f"a {type(data).__name__} describes no symmetry spec; give what to_dict returns")
         if data.get("format") != FORMAT:
-            raise ValueError(f"symmetry spec has format {data.get('format')!r}, not {FORMAT}; rebuild it")
+            raise ValueError(f"symmetry spec has format {data.get('format')!r}, this version reads {FORMAT}")
         try:
             group = data["group"]
             parts = {key: group[key] or None for key in ("discrete_generators", "lie_algebra")}
