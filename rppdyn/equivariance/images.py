@@ -56,17 +56,6 @@ from torch import Tensor
 
 from rppdyn.equivariance.lie import Action, Flow, act, inverse, standard_error
 
-__all__ = [
-    "AFFINE",
-    "Interpolation",
-    "affine_generator",
-    "bilinear",
-    "coordinates",
-    "derivative",
-    "exponential",
-    "shift",
-]
-
 Interpolation = Literal["shannon_whittaker", "bilinear", "flow"]
 Affine = tuple[tuple[int, int, int], tuple[int, int, int]]
 

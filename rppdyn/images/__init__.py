@@ -56,32 +56,14 @@ __all__ = [
     "sampled", "set_omega", "small", "ten_layers", "three_layers",
 ]  # fmt: skip
 
-_MODULES = {
-    "continuous": ("AnchoredConv2d", "anchored", "sampled"),
-    "group_convolution": (
-        "GroupConvolution", "SeparableGroupConvolution", "SparseConvolution", "SparseFullyConnected",
-    ),
-    "lie_convolution": (
-        "LieConvolution", "RelaxedLieConvolution", "draw_elements", "implied_omega", "implied_omegas", "learn_omega",
-        "omega_penalty", "set_omega",
-    ),
-    "models": (
-        "ARCHITECTURES", "ImageModel", "LayerSpec", "LieResNet18", "MaxSubsampling", "PolyphaseSubsampling", "nine_layers",
-        "small", "ten_layers", "three_layers",
-    ),
-    "operators": ("OperatorPathway",),
-    "pathways": (
-        "Convolution", "FactoredFullyConnected", "FullyConnected", "ImagePathway", "PixelBias", "RelaxedImageLayer",
-        "SharedBias",
-    ),
-}  # fmt: skip
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_MODULES = ("pathways", "group_convolution", "lie_convolution", "continuous", "operators", "models")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    for module in _MODULES if name in __all__ else ():
+        if hasattr(loaded := import_module(f"{__name__}.{module}"), name):
+            return getattr(loaded, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

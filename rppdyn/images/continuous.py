@@ -30,20 +30,6 @@ from torch.nn import functional as F
 
 from rppdyn.nn.coefficients import ExactBuffers
 
-__all__ = [
-    "FREE_NOISE",
-    "NUGGET",
-    "AnchorBasis",
-    "Kind",
-    "frequency",
-    "refit",
-    "spread",
-    "FilterBasis",
-    "ExponentialBasis",
-    "chessboard",
-    "pixel_grid",
-]
-
 
 class FilterBasis(ExactBuffers):
     r"""M basis functions :math:`\phi_j` at P points, learnable: a filter or factor is :math:`s(p) = \sum_j u_j\, \phi_j(p)`.

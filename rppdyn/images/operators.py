@@ -28,20 +28,6 @@ from rppdyn.images.registry import OperatorSettings, Place
 from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.nn.pathways import Kronecker, of_linear
 
-__all__ = [
-    "DenseOperators",
-    "FixedOperators",
-    "LowRankOperators",
-    "OperatorPathway",
-    "Operators",
-    "PowerOperators",
-    "affine_base",
-    "kernel_shifts",
-    "one_hot",
-    "operators_of",
-    "penalty",
-]
-
 
 class Operators(ExactBuffers):
     """n matrices of P' x P on flattened maps.

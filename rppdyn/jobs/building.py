@@ -214,12 +214,7 @@ def capture_into(agent: Agent, checkpoint: Path) -> None:
 
 
 def restore_from(agent: Agent, checkpoint: Path) -> None:
-    """Put an agent where a checkpoint left it.
-
-    Raises:
-        CheckpointError: the file is damaged.
-        ValueError: the checkpoint is of another agent.
-    """
+    """Put an agent where a checkpoint left it."""
     agent.restore(load_tensors(checkpoint / AGENT))
 
 

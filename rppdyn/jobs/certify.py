@@ -36,13 +36,7 @@ MAX_LOG_TRANSITIONS = 400  # transitions at most, of a log
 
 
 def run(config: CertifyConfig, progress: bool = False) -> Certificate:
-    """The certificate of a symmetry spec; kept in the user's cache, and written to the files that the configuration names.
-
-    Raises:
-        ValueError: the environment or file is unknown or unreadable, has no such symmetry, or its observation can't be
-            explained.
-        UnwrittenError: a file can't be written; it has the certificate.
-    """
+    """The certificate of a symmetry spec; kept in the user's cache, and written to the files that the configuration names."""
     if config.figure is not None:
         from rppdyn.envs.certification.figure import picture_format  # with matplotlib, which takes a second
 
@@ -73,21 +67,12 @@ def run(config: CertifyConfig, progress: bool = False) -> Certificate:
 
 
 def rank(config: CertifyConfig) -> Diagnosis:
-    """Rank what breaks the symmetry by its effect on motion.
-
-    Raises:
-        ValueError: no discrete symmetry of the model deviates.
-    """
+    """Rank what breaks the symmetry by its effect on motion."""
     return diagnose(config.what, config.symmetry, n_states=min(config.states, MAX_RANKING_STATES), seed=config.seed)
 
 
 def find(config: CertifyConfig) -> FaultReport:
-    """The part that is at fault in logged transitions; written to the file that the configuration names.
-
-    Raises:
-        ValueError: no such dataset, or one that can't be compared with the model.
-        UnwrittenError: a file can't be written; it has the report.
-    """
+    """The part that is at fault in logged transitions; written to the file that the configuration names."""
     assert config.log is not None
     env_id = None if config.is_model_file else config.what
     episodes = read_episodes(config.log, env_id=env_id, trust=config.trust).episodes

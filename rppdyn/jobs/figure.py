@@ -114,12 +114,7 @@ def _numbers(folder: str) -> dict[str, Any]:
 
 
 def read_runs(folders: Sequence[str | Path]) -> list[Run]:
-    """The agents and the members of fits in these folders.
-
-    Raises:
-        RunFolderError: a folder is no run, has no metrics yet, or holds a damaged file.
-        ConfigError: a stored configuration can't be read.
-    """
+    """The agents and the members of fits in these folders."""
     runs = [run for folder in folders for run in _read(RunFolder.open(folder))]
     return split_subjects(runs, TRUTH_KEYS)
 

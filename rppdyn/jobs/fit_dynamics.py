@@ -300,11 +300,7 @@ class Dynamics(DynamicsFit):
         return self.device.type == "cpu" and not is_plain_ode and steps >= COMPILING_STEPS and can_compile(self.device)
 
     def compile(self) -> None:
-        """Train by ``torch.compile``; batches of another size, as the last of an epoch, are compiled by themselves.
-
-        Raises:
-            ValueError: it would need a C++ compiler, and there is none.
-        """
+        """Train by ``torch.compile``; batches of another size, as the last of an epoch, are compiled by themselves."""
         check_compiler(self.device)
         self.trained.compile(dynamic=False)
         self.compiled = True

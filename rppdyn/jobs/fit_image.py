@@ -323,8 +323,6 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
     Args:
         data: a file, a folder, or arrays by name; see :func:`rppdyn.tasks.read_images`.
         options: keys of ``rppdyn fit-image data=...`` without their section, and with ``__`` for a dot.
-    Raises:
-        ConfigError, ValueError: as on the command line.
     """
     with as_file(data) as file:
         subject = ImageFit(compose.composed("fit_image", overrides("fit_image", data=file, **options)))
@@ -340,10 +338,6 @@ def _fits(architecture: str, size: tuple[int, int]) -> bool:
 
 
 def load_image_models(config: FitImageConfig, folder: RunFolder) -> tuple[ImageFit, list[nn.Module]]:
-    """A finished run's images and its members, one per seed.
-
-    Raises:
-        RunFolderError: the run is unfinished, or its file is damaged.
-    """
+    """A finished run's images and its members, one per seed."""
     images = ImageFit.load(config, folder)
     return images, [images.stack.member(index) for index in range(images.stack.members)]

@@ -278,8 +278,6 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
         data: a file, a folder, or arrays by name; see :func:`rppdyn.tasks.read_rows`.
         options: keys of ``rppdyn fit-regression data=...`` without their section, and with ``__`` for a dot,
             ``optimiser__epochs=100``.
-    Raises:
-        ConfigError, ValueError: as on the command line.
     """
     with as_file(data) as file:
         subject = Regression(compose.composed("fit_regression", overrides("fit_regression", data=file, **options)))

@@ -309,8 +309,6 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
         data: a file, a folder, a Minari dataset, or arrays by name; see :func:`rppdyn.tasks.read_recordings`.
         options: keys of ``rppdyn fit-dynamics data=...`` without their section, as ``state=``, ``group=``, ``seeds=``, and with
             ``__`` for a dot, ``optimiser__epochs=100``.
-    Raises:
-        ConfigError, ValueError: as on the command line.
     """
     with as_file(data) as file:
         subject = RecordingsFit(compose.composed("fit_trajectories", overrides("fit_dynamics", data=file, **options)))
@@ -318,11 +316,7 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
 
 
 def load_dynamics(run: str | os.PathLike[str]) -> FittedDynamics:
-    """A finished run's models; its data must still be where they were.
-
-    Raises:
-        RunFolderError: the folder is no such run, the run is unfinished, or its files are damaged.
-    """
+    """A finished run's models; its data must still be where they were."""
     folder = RunFolder.open(run)
     return RecordingsFit.load(compose.from_run("fit_trajectories", folder), folder).fitted()
 

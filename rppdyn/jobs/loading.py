@@ -85,9 +85,6 @@ def load(config: Any, episodes: int) -> Iterator[Loaded]:
     Args:
         config: has ``env``, ``seed``, ``trust`` and ``vecnormalize``, too, where its verb takes them.
         episodes: how many the evaluator plays.
-    Raises:
-        RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
-        ConfigError: there is no such file or function, or it can't be loaded.
     """
     what, env_id = config.what, getattr(config, "env", None)
     if config.kind == "run":
@@ -181,11 +178,7 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
 
 
 def load_pretrained(what: str) -> tuple[RPPPolicy, Callable[..., gymnasium.Env]]:
-    """The policy of `pretrained:NAME`, and what makes its environment.
-
-    Raises:
-        ValueError: an unknown name, or a damaged file.
-    """
+    """The policy of `pretrained:NAME`, and what makes its environment."""
     name = pretrained_name(what) or what
     return pretrained_policy(name), partial(pretrained_env, pretrained_card(name))
 

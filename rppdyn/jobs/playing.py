@@ -57,10 +57,6 @@ def evaluate(config: EvaluateAgentConfig, *, progress: bool = False) -> Evaluate
 
     Args:
         progress: show a bar on standard error while the film is drawn.
-    Raises:
-        RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
-        ConfigError: the film has no known format, or nothing can draw on this machine; a file without an environment.
-        UnwrittenError: a file can't be written; it has the result.
     """
     if config.video is not None:
         require_format(config.video)
@@ -189,10 +185,6 @@ def collect(config: CollectConfig, *, progress: bool = False) -> CollectResult:
 
     Args:
         progress: show a bar on standard error.
-    Raises:
-        RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
-        ConfigError, ValueError: Minari is not installed, or the dataset exists; the environment can't be made or described,
-            or is not the agent's; the replay buffer holds fewer steps than asked for.
     """
     lengths: list[int] = []
     returns: list[float] = []
@@ -334,8 +326,6 @@ def film(make: Callable[[], gymnasium.Env], policy: Policy, seed: int, path: Pat
         make: makes the environment, with `render_mode="rgb_array"`.
         policy: observations (n, ...) to actions (n, ...).
         progress: show a bar on standard error; without a graphics card a frame takes a tenth of a second.
-    Raises:
-        ConfigError: nothing can draw on this machine.
     """
     with drawing(make) as env:
         rate = float(env.metadata.get("render_fps") or MAX_RATE)

@@ -96,9 +96,6 @@ def load(run: str | os.PathLike[str], *, trust: bool = False) -> Any:
     Returns:
         of fit-dynamics a `FittedDynamics`, of fit-transition `FittedTransitions`, of fit-regression and fit-image a
         `FittedFunction`, of train-agent the agent itself, whose `predict` is stable-baselines3's.
-    Raises:
-        RunFolderError, CheckpointError: no such run; it is unfinished, or its files are damaged.
-        ConfigError: a run of another kind.
     """
     folder = RunFolder.open(run)
     name = compose.name_of_run(folder)

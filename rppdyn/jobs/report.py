@@ -58,11 +58,7 @@ PANEL_WIDTHS = {1: 8.4, 2: 5.6, 3: 4.3}  # inches, by the number of columns
 
 
 def run(config: ReportConfig) -> Path:
-    """Write the page; its path.
-
-    Raises:
-        RunFolderError, ConfigError: a folder is no run, or holds a damaged file; no run has metrics yet.
-    """
+    """Write the page; its path."""
     runs = [run for run in config.runs if not is_agent_file(run)]
     groups = read_groups(with_metrics(runs)) if runs else []
     played = [measure_file(run, config.env) for run in config.runs if is_agent_file(run)]

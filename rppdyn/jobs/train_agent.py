@@ -451,13 +451,6 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
     Args:
         resume: go on from the folder's last checkpoint; start where there is no folder yet.
         progress: show a bar on standard error.
-    Raises:
-        RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
-        ConfigError, ValueError: the environment, its symmetry or the networks can't be made as configured; no folder
-            has been made then.
-        CheckpointError: the folder's checkpoints are all damaged.
-        ValueError: an observation, a reward or an action that is not finite; the last checkpoint is one from before.
-        DivergedError: weights, losses or an optimiser's state are no longer finite; the last checkpoint is one from before.
     """
     finished = preflight(config, resume)
     if finished is not None:

@@ -18,22 +18,7 @@ from rppdyn.runs.statistics import bootstrap_interval, iqm, paired_ratio
 from rppdyn.runs.workers import StopRequest, stop_on_signals
 
 __all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "Checkpoints",
-    "MetricsLog",
-    "Progress",
-    "RunFolder",
-    "RunFolderError",
-    "RunResult",
-    "Session",
-    "StopRequest",
-    "bootstrap_interval",
-    "differences",
-    "iqm",
-    "paired_ratio",
-    "provenance",
-    "read_metrics",
-    "series",
-    "stop_on_signals",
-]
+    "Checkpoint", "CheckpointError", "Checkpoints", "MetricsLog", "Progress", "RunFolder", "RunFolderError",
+    "RunResult", "Session", "StopRequest", "bootstrap_interval", "differences", "iqm", "paired_ratio", "provenance",
+    "read_metrics", "series", "stop_on_signals",
+]  # fmt: skip

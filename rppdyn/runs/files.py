@@ -514,11 +514,7 @@ class ArrayCache:
         return CacheSummary(self.location, count, size)
 
     def clear(self) -> int:
-        """Delete all entries, and what interrupted writes left behind; returns the number of entries deleted.
-
-        Raises:
-            OSError: an entry could not be deleted.
-        """
+        """Delete all entries, and what interrupted writes left behind; returns the number of entries deleted."""
         entries = self._files(SUFFIX)
         for path in [*self._files(".tmp"), *entries]:
             path.unlink(missing_ok=True)

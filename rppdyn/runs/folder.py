@@ -462,10 +462,6 @@ def with_metrics(runs: Sequence[str]) -> list[str]:
     """The runs that have metrics, of those that are to be compared; what has none yet is warned of, and left out.
 
     Where none has any it is all of them, for the comparison to refuse.
-
-    Raises:
-        RunFolderError: a folder is no run.
-        ValueError: metrics that can't be read.
     """
     there = {run: bool(RunFolder.open(run).metrics.last()) for run in runs}
     if not any(there.values()):

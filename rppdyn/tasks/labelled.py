@@ -242,11 +242,7 @@ def _of_folder(path: Path) -> LabelledImages:
 
 
 def read_picture(file: Path, mode: Callable[[str], str]) -> NDArray:
-    """The pixels of a picture, in the mode that a function of its own names; its size is looked at first.
-
-    Raises:
-        UserError: it can't be read, or is too large.
-    """
+    """The pixels of a picture, in the mode that a function of its own names; its size is looked at first."""
     from PIL import Image
 
     with reading(file, "leave it out, or write it anew", "as a picture"), Image.open(file) as image:

@@ -144,9 +144,6 @@ class Pendulum:
         """Representation of a group on states ``(x_1, x_2, p_1, p_2)``: ``4 * V``, of O2eR3 unless another one is given.
 
         Momenta are covectors: of a group that is not orthogonal it is ``2 * V + 2 * V.T``.
-
-        Raises:
-            ValueError: the group does not act on vectors of R^3.
         """
         group = O2eR3() if group is None else group
         check_acts_on(group, 3, "the pendulum", O2eR3())
@@ -382,8 +379,6 @@ def load_trajectories(
         chunk: time steps in a chunk.
         file: a file that :meth:`TrajectoryData.save` wrote, to be read instead; it must hold the same parameters.
         cache: whether to read and write the user's cache.
-    Raises:
-        ValueError: a parameter that is impossible, or a file that is absent, damaged or made with other parameters.
     Source: Finzi 2023, A.1.10: 500 each, five intervals of 0.2 s out of 30 s. The published code keeps four intervals,
         draws their start among the multiples of 1 s, integrates with a tolerance of 1e-4, and has no validation set.
     """

@@ -121,11 +121,7 @@ def _npz(path: Path) -> Iterator[Table]:
 
 
 def read_arrays(path: str | Path) -> dict[str, NDArray]:
-    """The arrays of an NPZ file by name, that of an NPY file by an empty one; sizes are looked at before anything is read.
-
-    Raises:
-        UserError: the file is damaged, holds Python objects, or declares more than fits in memory.
-    """
+    """The arrays of an NPZ file by name, that of an NPY file by an empty one; sizes are looked at before anything is read."""
     kind = "an NPY" if str(path).endswith(".npy") else "an NPZ"
     with (
         reading(path, "save it with numpy.savez, or numpy.save", f"as {kind} file of numbers"),

@@ -20,17 +20,6 @@ from rppdyn.nn.hidden import regular_hidden
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Rep, Scalar
 
-__all__ = [
-    "Assembled",
-    "PooledNormalization",
-    "RelaxedGRU",
-    "RelaxedMLPModel",
-    "RelaxedRNNModel",
-    "Tied",
-    "add_prior",
-    "orbits",
-]
-
 
 def orbits(matrices: Tensor) -> Tensor:
     """The number of the set that each entry belongs to, (n,): entries that the matrices (k, n, n) mix are in one set."""

@@ -157,11 +157,7 @@ def composed(name: str, overrides: Sequence[str]) -> Any:
 
 
 def show(name: str, overrides: Sequence[str], kind: str) -> None:
-    """Print the composed configuration as YAML: that of the "job", Hydra's own ("hydra") or "all".
-
-    Raises:
-        ConfigError: it can't be used.
-    """
+    """Print the composed configuration as YAML: that of the "job", Hydra's own ("hydra") or "all"."""
     config = composed(name, overrides)
     if kind == "job":
         print(OmegaConf.to_yaml(OmegaConf.create(plain(asdict(config)))))
@@ -320,11 +316,7 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
 
 
 def name_of_run(folder: RunFolder) -> str:
-    """The name of the configuration that a run was made with: the one that knows most of its keys.
-
-    Raises:
-        RunFolderError: the file can't be read.
-    """
+    """The name of the configuration that a run was made with: the one that knows most of its keys."""
     return _name_of(folder.config())
 
 

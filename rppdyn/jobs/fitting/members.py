@@ -331,9 +331,6 @@ class StackFit(ABC):
 
         Args:
             trust: whether a module that a dataset names may be imported to make its environment.
-        Raises:
-            RunFolderError: the run is unfinished, or its file is damaged.
-            ConfigError: the data have changed since.
         """
         subject = cls(replace(config, device="cpu"))  # type: ignore[call-arg]  # a subclass is made of its configuration
         load_members(subject.module, folder)
@@ -487,7 +484,6 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
     Raises:
         RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
         ConfigError, ValueError: what is configured can't be built; no folder has been made then.
-        CheckpointError: the folder's checkpoints are all damaged.
     """
     finished = preflight(config, resume)
     if finished is not None:

@@ -92,8 +92,6 @@ def plain_function(
 
     Args:
         sample: a few inputs, on which the callable is tried.
-    Raises:
-        ConfigError: it fails on them, or its output has another size.
     """
     f = tried(call, sample, spec.action.dim if spec else rep_out.dim)
     networks = {}
