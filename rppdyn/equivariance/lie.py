@@ -1,6 +1,6 @@
 r"""The Lie derivative of a function: its failure to be equivariant to first order, along each generator.
 
-The algebra that a set of matrices generates, and what commutes with it.
+The algebra that a set of matrices generates, what commutes with it, and the symmetries of a linear regression.
 
 A sum of operators :math:`y = \sum_i M_i x W^i` commutes with a matrix B on pixels, whatever its weights W are, exactly if B
 commutes with every :math:`M_i`. So it is equivariant to their :func:`centraliser`, and not to the group that they generate,
@@ -462,3 +462,46 @@ def algebra_penalties(matrices: Float[Tensor, "k n n"]) -> tuple[Float[Tensor, "
     K = torch.einsum("ikl,jlk->ij", f, f).square()  # the Killing form's, tr(ad_i ad_j)
     total = K.sum()
     return left, (total - K.diagonal().sum()) / total.clamp_min(torch.finfo(K.dtype).tiny)
+
+
+def regression_symmetries(
+    x: Float[Tensor, "N d"], y: Float[Tensor, "N c"] | None = None, *, rtol: float = 1e-8
+) -> Float[Tensor, "k d d"] | tuple[Float[Tensor, "k d d"], Float[Tensor, "k c c"]]:
+    r"""Generators of the symmetries of a linear regression: :math:`L = H^{1/2} L' H^{-1/2}`, L' antisymmetric.
+
+    They keep the second moments :math:`H = x^T x / N`: :math:`L H + H L^T = 0`, an algebra isomorphic to so(d) (the group that
+    keeps H is O(d), with reflections). With targets, those that keep :math:`C = y^T x` too, with a generator of their own on
+    targets: :math:`L_c C + C L^T = 0`; the regression :math:`A = C (x^T x)^{-1}` is then equivariant, :math:`L_c A = A L`.
+
+    Returns:
+        all ``d (d - 1) / 2`` of them; with targets, a basis of the pairs (L, L_c) in which L is not zero.
+    Raises:
+        ValueError: second moments that are singular, of which there is no inverse root.
+    Source: Dehmamy et al., Theorem 1 and Corollary 1.
+    """
+    count, d = x.shape
+    inputs = x.double()
+    values, vectors = torch.linalg.eigh(inputs.mT @ inputs / count)
+    if values[0] <= values[-1] * d * torch.finfo(torch.float64).eps:
+        raise ValueError(
+            f"second moments of {count} inputs of {d} numbers are singular: give more inputs, or leave out dependent numbers"
+        )
+    root, inverse = (vectors * values ** (sign / 2) @ vectors.mT for sign in (1, -1))
+    i, j = torch.triu_indices(d, d, 1)
+    turns = torch.zeros(len(i), d, d, dtype=torch.float64)
+    turns[torch.arange(len(i)), i, j], turns[torch.arange(len(i)), j, i] = -1.0, 1.0
+    L = root @ turns @ inverse
+    if y is None:
+        return L
+    C, c = y.double().mT @ inputs / count, y.shape[1]
+    one = torch.eye(c, dtype=torch.float64)
+    by_L = (C @ L.mT).flatten(1).mT  # columns are generators
+    by_c = torch.einsum("ap,qd->adpq", one, C).flatten(2).flatten(0, 1)  # of L_c's entries (p, q)
+    scale = C.norm().clamp_min(1e-300)
+    _, singular, right = torch.linalg.svd(torch.cat([by_L, by_c], 1) / scale)
+    null = right[int((singular > rtol * singular[0]).sum()) :]
+    # pairs whose L is zero move targets alone, where they span less than all of R^c; leave those out
+    a, b = null[:, : len(L)], null[:, len(L) :]
+    u, size, _ = torch.linalg.svd(a, full_matrices=False)
+    mix = u[:, size > rtol].mT
+    return torch.einsum("ka,aij->kij", mix @ a, L), (mix @ b).unflatten(1, (c, c))

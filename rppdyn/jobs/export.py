@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from rppdyn.agents.export import (
     torch_policy,
     writable_contract,
 )
-from rppdyn.envs import Entry, SymmetrySpec, certificate_for, make_env
+from rppdyn.envs import Entry, SymmetrySpec, certificate_for
 from rppdyn.jobs.building import Evaluator
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
@@ -65,15 +64,13 @@ def run(config: ExportConfig) -> ExportResult:
     if config.kind == "run":
         compose.from_run("train_agent", RunFolder.open(config.what), trust=config.trust)  # refuses other runs
     with load(config, CHECKED_EPISODES) as loaded, ExitStack() as made:
-        policy, make = loaded.policy, loaded.evaluator
+        policy = loaded.policy
         source = loaded.source if config.kind == "run" else "its weights"
-        if make is None and loaded.spec is not None:
-            make = partial(Evaluator, partial(make_env, loaded.spec.env_id), CHECKED_EPISODES, config.seed)
-        if make is None:
+        if loaded.evaluator is None:
             raise ConfigError(f"{config.what}: give --env, in which the exported policy is checked")
         spec: SymmetrySpec | None = getattr(policy, "spec", None)
         contract = None if spec is None or spec.is_trivial else writable_contract(config.card, spec)
-        evaluator = made.enter_context(closing(make()))
+        evaluator = made.enter_context(closing(loaded.evaluator()))
         observations = _states(evaluator, policy, config.states)
         wanted = {"onnx": config.onnx, "torch": config.torch}
         files = {kind: path for kind, path in wanted.items() if path is not None}

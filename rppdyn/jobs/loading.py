@@ -8,7 +8,7 @@ import json
 import pickle
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor, nn
 
-from rppdyn.agents.export import pretrained_card, pretrained_env, pretrained_policy
+from rppdyn.agents.export import onnx_policy, pretrained_card, pretrained_env, pretrained_policy, torch_policy
 from rppdyn.agents.measures import function_equivariance_error
 from rppdyn.agents.policy import RPPPolicy
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
@@ -33,9 +33,8 @@ from rppdyn.envs.wrappers import dictionary_of, unflattening
 from rppdyn.errors import modules_of, place_in_users_code, reason, search_modules
 from rppdyn.jobs.building import Evaluator, Policy, agent_of, policy_of
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.agent import EVALUATION_SEED
 from rppdyn.jobs.config.base import refuse
-from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, pretrained_name
+from rppdyn.jobs.config.command import POLICIES, PRETRAINED, SUBJECTS, EvaluateAgentConfig, pretrained_name
 from rppdyn.jobs.results import FileAgent
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.settings import ConfigError, did_you_mean
@@ -65,6 +64,7 @@ class Loaded:
         source: which weights or code it is.
         policy: policy of stable-baselines3.
         call: function of tensors.
+        act: deterministic policy of arrays, where it is none of stable-baselines3.
         fit: fit of a finished run.
         evaluator: makes what plays its episodes; None without an environment.
         spec: the symmetry that it brings.
@@ -73,20 +73,31 @@ class Loaded:
     source: str
     policy: Any = None
     call: Callable[[Tensor], Tensor] | None = None
+    act: Policy | None = None
     fit: StackFit | None = None
     evaluator: Callable[[], Evaluator] | None = None
     spec: SymmetrySpec | None = None
 
+    def acting_in(self, env: gymnasium.Env) -> Policy:
+        """The deterministic policy; one of dictionaries is given the vectors that an environment flattens its own to."""
+        if self.act is not None:
+            return self.act
+        act, keys = policy_of(self.policy), dictionary_of(env)
+        if keys is None or isinstance(self.policy.observation_space, spaces.Box):
+            return act
+        as_keys = unflattening(keys)
+        return lambda observations: act(as_keys(observations))
+
 
 @contextmanager
 def load(config: Any, episodes: int) -> Iterator[Loaded]:
-    """Load what a verb's ``config.what`` names, of the kind ``config.kind``.
+    """Load what a command's ``config.what`` or ``config.run`` names, of the kind ``config.kind``.
 
     Args:
         config: has ``env``, ``seed``, ``trust`` and ``vecnormalize``, too, where its verb takes them.
         episodes: how many the evaluator plays.
     """
-    what, env_id = config.what, getattr(config, "env", None)
+    what, env_id = getattr(config, "what", None) or config.run, getattr(config, "env", None)
     if config.kind == "run":
         refuse({"--env": env_id}, "a run brings its environment; leave it out")
         folder = RunFolder.open(what)
@@ -97,21 +108,49 @@ def load(config: Any, episodes: int) -> Iterator[Loaded]:
         with agent_of(what, episodes, config.seed, trust=config.trust) as (agent, source, its_evaluator):
             yield Loaded(source, agent.policy, evaluator=lambda: its_evaluator, spec=agent.spec)
         return
-    make: Any = None if env_id is None else partial(make_env, env_id)
-    source, call = config.kind, None
+    make: Any = None
+    source, call, act = config.kind, None, None
     policy: Any = None
     if config.kind == PRETRAINED:
-        policy, own = load_pretrained(what)
-        make = make or own
+        policy, make = load_pretrained(what)
     elif config.kind == SUBJECTS[".zip"]:
         policy = load_policy(what, config.vecnormalize)
         source = f"{type(policy).__module__.split('.')[0]}'s {type(policy).__name__}"
     elif config.kind == "function":
         call, source = load_function(what), "a function"
+    elif config.kind == POLICIES[".onnx"]:
+        act = onnx_policy(what)
     else:
-        call, source = load_program(what).module(), "an exported program"
+        program = load_program(what)
+        call, act, source = program.module(), torch_policy(program), "an exported program"
+    spec = getattr(policy, "spec", None)
+    if env_id is not None or (make is None and spec is not None):
+        make = partial(make_env, env_id or spec.env_id)
     evaluator = None if make is None else lambda: Evaluator(make, episodes, config.seed)
-    yield Loaded(source, policy, call, evaluator=evaluator, spec=getattr(policy, "spec", None))
+    yield Loaded(source, policy, call, act, evaluator=evaluator, spec=spec)
+
+
+@contextmanager
+def load_player(config: EvaluateAgentConfig) -> Iterator[tuple[Loaded, Policy, Evaluator]]:
+    """Load an agent, its deterministic policy, and what plays its episodes.
+
+    Raises:
+        ConfigError: there is no environment to play in, or another than it was made for.
+    """
+    with load(config, config.episodes) as loaded:
+        if loaded.evaluator is None:
+            raise ConfigError(f"{config.run}: give --env, the environment that it plays in")
+        with closing(loaded.evaluator()) as evaluator:
+            env, space = evaluator.envs[0], evaluator.envs[0].observation_space
+            act = loaded.acting_in(env)
+            try:
+                act(np.zeros((config.episodes, *(space.shape or ())), dtype=space.dtype))
+            except Exception as error:  # whatever its runtime raises
+                name = config.env or (env.spec.id if env.spec else type(env.unwrapped).__name__)
+                raise ConfigError(
+                    f"{config.run} takes no observations of {name}, {space.shape}: give the environment that it was made for"
+                ) from error
+            yield loaded, act, evaluator
 
 
 def load_fit(folder: RunFolder, *, trust: bool = False, checked: bool = True) -> Any:
@@ -181,15 +220,6 @@ def load_pretrained(what: str) -> tuple[RPPPolicy, Callable[..., gymnasium.Env]]
     """The policy of `pretrained:NAME`, and what makes its environment."""
     name = pretrained_name(what) or what
     return pretrained_policy(name), partial(pretrained_env, pretrained_card(name))
-
-
-def takes_keys(policy: BasePolicy, env: gymnasium.Env) -> Policy | None:
-    """A policy of dictionaries, of the vectors that an environment flattens its own to; None of any other."""
-    keys = dictionary_of(env)
-    if keys is None or isinstance(policy.observation_space, spaces.Box):
-        return None
-    of_keys, as_keys = policy_of(policy), unflattening(keys)
-    return lambda observations: of_keys(as_keys(observations))
 
 
 class _Normalised(nn.Module):
@@ -281,7 +311,6 @@ def load_function(name: str) -> Callable[[Tensor], Tensor]:
 
 # -- what agents from files do -----------------------------------------------------------------------------------------
 
-EPISODES = 10
 STATES = 512
 
 
@@ -290,36 +319,18 @@ def measure_file(file: str, env_id: str | None) -> FileAgent:
 
     Args:
         env_id: the environment; None for that of the policy's own symmetry, which an RPPPolicy has.
-    Raises:
-        ConfigError: a file is damaged, or its environment is not known, or another than it was made for.
     """
-    loaded = load_policy(file)
-    env_id = env_id or getattr(getattr(loaded, "spec", None), "env_id", None)
-    if env_id is None:
-        raise ConfigError(f"{file}: give --env, the environment that it plays in")
-    act, evaluator = policy_of(loaded), Evaluator(partial(make_env, env_id), EPISODES, EVALUATION_SEED)
-    try:
-        env = evaluator.envs[0]
-        if (keys := takes_keys(loaded, env)) is not None:
-            act = keys
-        elif loaded.observation_space.shape != env.observation_space.shape:
-            raise ConfigError(
-                f"{file} takes observations of shape {loaded.observation_space.shape}, and {env_id} has "
-                f"{env.observation_space.shape}: give the environment that it was made for"
-            )
-        episodes = evaluator.run(act)
+    config = EvaluateAgentConfig(run=file, env=env_id, trust=True)
+    with load_player(config) as (loaded, act, evaluator):
+        env, episodes, note = evaluator.envs[0], evaluator.run(act), ""
         errors: dict[str, float] = {}
-        note = ""
         try:
-            spec = getattr(loaded, "spec", None) or symmetry_spec(env)
+            spec = loaded.spec or symmetry_spec(env)
         except ValueError as error:
             note = str(error)
         else:
             states, _ = episodes.spread(STATES)
             result = function_equivariance_error(act, spec, states, getattr(env.action_space, "high", 1.0))
             errors = result.per_generator
-    finally:
-        evaluator.close()
-    return FileAgent(
-        file, env_id, type(loaded).__name__, episodes.returns.tolist(), episodes.lengths.tolist(), errors, note
-    )
+        name, policy = env_id or env.spec.id, type(loaded.policy).__name__
+    return FileAgent(file, name, policy, episodes.returns.tolist(), episodes.lengths.tolist(), errors, note)

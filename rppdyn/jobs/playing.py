@@ -21,15 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rppdyn.agents import RPPSAC, played_episodes, random_policy, replay_episodes, spread_episodes
-from rppdyn.agents.export import onnx_policy, torch_policy
 from rppdyn.envs import Episode, make_env, write_episodes
 from rppdyn.jobs import building
-from rppdyn.jobs.building import Evaluator, Policy, agent_of, begin, exploring, policy_of
+from rppdyn.jobs.building import Policy, agent_of, begin, exploring, policy_of
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError
-from rppdyn.jobs.config.command import POLICIES, PRETRAINED, CollectConfig, EvaluateAgentConfig, pretrained_name
-from rppdyn.jobs.loading import load_policy, load_pretrained, load_program, takes_keys
+from rppdyn.jobs.config.command import CollectConfig, EvaluateAgentConfig, pretrained_name
+from rppdyn.jobs.loading import load_player, load_policy
 from rppdyn.jobs.measuring.targets import check_environment
 from rppdyn.runs import Progress, RunFolder
 from rppdyn.runs.files import replacing, write_json, write_measured
@@ -60,11 +59,11 @@ def evaluate(config: EvaluateAgentConfig, *, progress: bool = False) -> Evaluate
     """
     if config.video is not None:
         require_format(config.video)
-    with torch_threads(None), _policy(config) as (policy, source, evaluator):
+    with torch_threads(None), load_player(config) as (loaded, policy, evaluator):
         episodes = evaluator.run(policy)
         result = EvaluateAgentResult(
             run=config.run,
-            source=source,
+            source=loaded.source,
             seed=config.seed,
             returns=episodes.returns.tolist(),
             lengths=episodes.lengths.tolist(),
@@ -87,44 +86,6 @@ def _evaluation(config: EvaluateAgentConfig) -> str:
     if name := pretrained_name(config.run):
         return f"{Path(name).name}.evaluation.json"  # in the working folder
     return str(Path(config.run).with_suffix(".evaluation.json"))
-
-
-@contextmanager
-def _policy(config: EvaluateAgentConfig) -> Iterator[tuple[Policy, str, Evaluator]]:
-    """The deterministic policy of a run or a file, where its weights come from, and what plays its episodes."""
-    if config.kind == "run":
-        with agent_of(config.run, config.episodes, config.seed, trust=config.trust) as (agent, source, evaluator):
-            yield policy_of(agent), source, evaluator
-        return
-    env = config.env
-    make = None
-    if config.kind == PRETRAINED:
-        pretrained, make = load_pretrained(config.run)
-        policy, env = policy_of(pretrained), pretrained.spec.env_id
-    if config.kind == POLICIES[".zip"]:
-        loaded = load_policy(config.run, config.vecnormalize)
-        env = env or getattr(getattr(loaded, "spec", None), "env_id", None)
-        policy = policy_of(loaded)
-    if env is None:
-        raise ConfigError(f"{config.run}: give --env, the environment that it plays in")
-    evaluator = Evaluator(make or partial(make_env, env), config.episodes, config.seed)
-    try:
-        size = evaluator.envs[0].observation_space.shape
-        if config.kind == POLICIES[".onnx"]:
-            policy = onnx_policy(config.run)
-        elif config.kind == POLICIES[".pt2"]:
-            policy = torch_policy(load_program(config.run))
-        elif config.kind == POLICIES[".zip"]:
-            policy = takes_keys(loaded, evaluator.envs[0]) or policy
-        try:
-            policy(np.zeros((config.episodes, *(size or ())), dtype=evaluator.envs[0].observation_space.dtype))
-        except Exception as error:  # whatever its runtime raises
-            raise ConfigError(
-                f"{config.run} takes no observations of {env}, {size}: give the environment that it was made for"
-            ) from error
-        yield policy, config.kind, evaluator
-    finally:
-        evaluator.close()
 
 
 def table(result: EvaluateAgentResult, written: bool = True) -> str:

@@ -1,4 +1,4 @@
-"""What matrices generate and what commutes with them."""
+"""What matrices generate and what commutes with them; the symmetries of a linear regression."""
 
 from __future__ import annotations
 
@@ -59,3 +59,30 @@ def test_dependent_generators_are_refused_in_a_line():
     A = SO(3).lie_algebra.double()
     with pytest.raises(ValueError, match=r"^4 generators of rank 3 are dependent: leave out 1 of them$"):
         algebra.check_independent(torch.cat([A, A[:1] + 2 * A[1:2]]))
+
+
+def test_symmetries_of_a_linear_regression():
+    x = randn(60, 4) @ randn(4, 4, seed=1)
+    H = x.mT @ x / len(x)
+    L = algebra.regression_symmetries(x)
+    assert L.shape == (6, 4, 4)
+    assert (L @ H + H @ L.mT).abs().max() < 1e-10
+    assert algebra.algebra_penalties(L)[0] < 1e-20  # they are an algebra
+    u = torch.linalg.matrix_exp(0.7 * L[2])
+    torch.testing.assert_close(u @ H @ u.mT, H)
+    plain = SO(4).lie_algebra.double()  # what keeps lengths does not keep H
+    assert (plain @ H + H @ plain.mT).norm(dim=(1, 2)).min() > 0.01 * H.norm()
+    with pytest.raises(ValueError, match="second moments of 3 inputs of 4 numbers are singular"):
+        algebra.regression_symmetries(x[:3])
+
+
+def test_symmetries_with_targets_leave_the_regression_equivariant():
+    """One target of four inputs: so(3), which fixes it. Two: so(2) of the rest and a turn of the two together."""
+    x = randn(60, 4) @ randn(4, 4, seed=1)
+    for count, dimension in ((1, 3), (2, 2)):
+        y = x @ randn(4, count, seed=2) + randn(60, count, seed=3)
+        L, L_c = algebra.regression_symmetries(x, y)
+        assert len(L) == dimension == len(L_c)
+        A = y.mT @ x @ torch.linalg.inv(x.mT @ x)
+        assert (L_c @ A - A @ L).abs().max() < 1e-9
+        assert L.norm(dim=(1, 2)).min() > 1e-3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -126,8 +127,8 @@ class EvaluateAgentConfig:
 
     @property
     def kind(self) -> str:
-        """Kind of thing that `run` names: "run", PRETRAINED, or one of the values of POLICIES."""
-        return kind_of_policy(self.run)
+        """As `kind_of` has it."""
+        return kind_of(self.run)
 
 
 @settings
@@ -153,8 +154,8 @@ class ExportConfig:
 
     @property
     def kind(self) -> str:
-        """Kind of thing that `what` names: "run", PRETRAINED, or one of the values of POLICIES."""
-        return kind_of_policy(self.what)
+        """As `kind_of` has it."""
+        return kind_of(self.what)
 
     @property
     def card(self) -> str:
@@ -171,12 +172,18 @@ def pretrained_name(what: str) -> str | None:
     return name if word == "pretrained" and name else None
 
 
-def kind_of_policy(what: str) -> str:
-    """ "run", PRETRAINED, or one of the values of POLICIES."""
-    return PRETRAINED if pretrained_name(what) else POLICIES.get(Path(what).suffix, "run")
-
-
 POLICIES = {".zip": "stable-baselines3 file", ".pt2": "torch.export program", ".onnx": "ONNX model"}
+SUBJECTS = {suffix: kind for suffix, kind in POLICIES.items() if suffix != ".onnx"}
+
+
+def kind_of(what: str, files: Mapping[str, str] = POLICIES, functions: bool = False) -> str:
+    """Return what a word names: "run", PRETRAINED, "function" for module:function, or the kind of one of these files."""
+    module, colon, name = what.partition(":")
+    if Path(what).is_dir():
+        return "run"
+    if pretrained_name(what):
+        return PRETRAINED
+    return "function" if functions and colon and module and name.isidentifier() else files.get(Path(what).suffix, "run")
 
 
 def policy_file(config: EvaluateAgentConfig | ExportConfig, path: str) -> None:
@@ -196,9 +203,6 @@ def policy_file(config: EvaluateAgentConfig | ExportConfig, path: str) -> None:
         trusted(path, config.kind, config.trust)
     if config.kind != POLICIES[".zip"]:
         refuse({"--vecnormalize": config.vecnormalize}, f"{path} is no stable-baselines3 file; leave it out")
-
-
-SUBJECTS = {".zip": "stable-baselines3 file", ".pt2": "torch.export program"}
 
 
 @settings
@@ -266,16 +270,8 @@ class EquivarianceConfig:
 
     @property
     def kind(self) -> str:
-        """Kind of thing that `what` names: "run", "function", PRETRAINED, or one of the values of SUBJECTS."""
-        path = Path(self.what)
-        if path.is_dir():
-            return "run"
-        if pretrained_name(self.what):
-            return PRETRAINED
-        if path.suffix in SUBJECTS:
-            return SUBJECTS[path.suffix]
-        module, colon, name = self.what.partition(":")
-        return "function" if colon and module and name.isidentifier() else "run"
+        """As `kind_of` has it."""
+        return kind_of(self.what, SUBJECTS, functions=True)
 
     @property
     def representations(self) -> tuple[str, str, str] | None:
@@ -350,8 +346,7 @@ class DiscoverConfig:
     @property
     def kind(self) -> str:
         """Kind of thing that `what` names: "run" or "function"."""
-        module, colon, name = self.what.partition(":")
-        return "function" if colon and module and name.isidentifier() and not Path(self.what).is_dir() else "run"
+        return "function" if kind_of(self.what, functions=True) == "function" else "run"
 
     @property
     def representations(self) -> tuple[str, tuple[str, str]]:
@@ -406,12 +401,12 @@ class CollectConfig:
         """Where episodes are from: "random", "run" or "file"."""
         if self.source is None:
             return "random"
-        return "file" if Path(self.source).suffix == ".zip" and not Path(self.source).is_dir() else "run"
+        return "file" if is_agent_file(self.source) else "run"
 
 
 def is_agent_file(path: str) -> bool:
     """Return whether this is a stable-baselines3 file and no folder of a run."""
-    return Path(path).suffix == ".zip" and not Path(path).is_dir()
+    return kind_of(path) == POLICIES[".zip"]
 
 
 def agent_files(config: ReportConfig | FigureConfig) -> None:
