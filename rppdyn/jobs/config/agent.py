@@ -10,15 +10,11 @@ from pydantic import Field
 
 from rppdyn.jobs.config.base import (
     LEARNED,
-    Activation,
     Betas,
-    Bilinear,
-    Chain,
+    NetworkSettings,
     Precision,
     RunConfig,
     Widths,
-    check_model,
-    free_variance_number,
 )
 from rppdyn.settings import (
     ConfigError,
@@ -30,11 +26,9 @@ from rppdyn.settings import (
     Variance,
     setting,
     settings,
-    settle,
     written,
 )
 
-Architecture = Literal["auto", "regular", "tensor"]
 Variant = Literal["derived", "published"]
 SYMMETRY_HELP = 'a choice of the task ("D4"), or derived symmetries joined by "+"; null: its default'
 VARIANT_HELP = "derived, or published, the representation of the residual-pathway papers, right or wrong"
@@ -75,7 +69,7 @@ class EnvConfig:
 
 
 @settings
-class ModelConfig:
+class ModelConfig(NetworkSettings):
     """The networks of actor and critics: which pathways, how wide, how much each is believed."""
 
     kind: Literal["rpp", "emlp", "mlp", "rpp_policy_only"] = setting(
@@ -83,11 +77,6 @@ class ModelConfig:
     )
     hidden: Widths = setting(256, "channels of each hidden layer; or a list, one for each: [64,32]")
     critic_hidden: Widths | None = setting(None, "the critics' own; null: as the actor's")
-    num_layers: Count = setting(2, "as many as hidden lists, where it is a list")
-    activation: Activation | None = setting(
-        None, "swish, relu, tanh, ..., as rppdyn.nn.ACTIVATIONS has them; null: swish"
-    )
-    equivariant_variance: Variance = setting(1e5, "prior variance of the equivariant pathway; 0 removes it")
     free_variance: Literal["certified", "learned"] | Variance = setting(
         1e-7,
         "prior variance of the free pathway; or certified, by how far the symmetry is off in the simulator; or learned by the "
@@ -103,37 +92,16 @@ class ModelConfig:
     widen: Count | None = setting(
         None, "steps in which free variances widen from 1e-7 to what they are; null: they don't"
     )
-    architecture: Architecture = setting(
-        "auto", "hidden representation: of the group's regular one, of tensors, or what fits the group"
-    )
-    bilinear: Bilinear = setting(
-        "auto", "channelwise for infinite groups; published (true), channelwise, false; null: published"
-    )
     certified_variance: Variance | None = setting(None, "what free_variance=certified came to; written by the run")
     learn_every: Count = setting(2000, "steps of the environment between updates of learned variances")
-    groups: Chain = setting(
-        None, 'a chain in the place of the symmetry\'s group, which it begins with: ["D(4)","left-right"]'
-    )
-    variances: list[Variance] | None = setting(
-        None, "with groups, in the place of all other variances: one for each group, and the free pathway's last"
-    )
-
-    refused_with_groups: ClassVar[tuple[str, ...]] = ()  # words for free_variance
 
     def __post_init__(self) -> None:
-        if isinstance(self.hidden, list):
-            settle(self, num_layers=len(self.hidden))
-        check_model(self)
+        super().__post_init__()
         if self.widen is not None and (self.free_variance == LEARNED or self.groups is not None):
             other = "model.groups" if self.groups is not None else "model.free_variance=learned"
             raise ConfigError(
                 f"model.widen={self.widen} with {other}: either moves variances; leave one of the two out"
             )
-
-    @property
-    def free(self) -> float:
-        """The prior variance of the free pathway that networks are built with."""
-        return free_variance_number(self.free_variance, self.certified_variance)
 
 
 @settings

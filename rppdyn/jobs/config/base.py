@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from rppdyn.settings import ConfigError, Count, Integer, Number, setting, settings, written
+from rppdyn.settings import ConfigError, Count, Integer, Number, Variance, setting, settings, settle, written
 
 if TYPE_CHECKING:
     import torch
 
 Bilinear = Literal["auto", "channelwise", "published"] | bool | None
+Architecture = Literal["auto", "regular", "tensor"]
 Precision = Literal["highest", "high", "medium"]
 Activation = Literal["swish", "relu", "tanh", "gelu", "elu", "leaky_relu", "mish", "softplus", "sigmoid", "silu"]
 """As `rppdyn.nn.hidden` has them, which imports torch."""
@@ -76,6 +77,46 @@ def check_model(model: Any) -> None:
             f"model.free_variance={model.free_variance} with model.groups: model.variances has the free pathway's, too: leave "
             "out one of the two"
         )
+
+
+@settings
+class NetworkSettings:
+    """Keys of the networks of agents and of fits."""
+
+    kind: Any = setting(..., "written by model=")
+    hidden: Any = setting(..., "channels")
+    num_layers: Count = setting(2, "as many as hidden lists, where it is a list")
+    activation: Activation | None = setting(
+        None, "swish, relu, tanh, ..., as rppdyn.nn.ACTIVATIONS has them; null: swish"
+    )
+    equivariant_variance: Variance = setting(1e5, "prior variance of the equivariant pathway; 0 removes it")
+    free_variance: Any = setting(..., "prior variance")
+    architecture: Architecture = setting(
+        "auto", "hidden representation: of the group's regular one, of tensors, or what fits the group"
+    )
+    bilinear: Bilinear = setting(
+        "auto", "channelwise for infinite groups; published (true), channelwise, false; null: published"
+    )
+    certified_variance: ClassVar[float | None] = None
+    groups: Chain = setting(
+        None,
+        'of model rpp, a chain in place of the task\'s or the symmetry\'s group, which it begins with: ["O(3)","O2eR3()"]',
+    )
+    variances: list[Variance] | None = setting(
+        None, "with groups, in place of all other variances: one for each group, and the free pathway's last"
+    )
+
+    refused_with_groups: ClassVar[tuple[str, ...]] = ()  # words for free_variance
+
+    def __post_init__(self) -> None:
+        if isinstance(self.hidden, list):
+            settle(self, num_layers=len(self.hidden))
+        check_model(self)
+
+    @property
+    def free(self) -> float:
+        """The prior variance of the free pathway that networks are built with."""
+        return free_variance_number(self.free_variance, self.certified_variance)
 
 
 def _columns(value: Any) -> Any:

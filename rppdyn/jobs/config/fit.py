@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rppdyn.jobs.config.agent import SYMMETRY_HELP, VARIANT_HELP, Architecture, Variant
+from rppdyn.jobs.config.agent import SYMMETRY_HELP, VARIANT_HELP, Variant
 from rppdyn.jobs.config.base import (
     AUTO,
     LEARNED,
     LEARNED_FROM,
-    Activation,
-    Bilinear,
-    Chain,
     Columns,
+    NetworkSettings,
     RunConfig,
     Shares,
     at_least,
-    check_model,
     file_stem,
-    free_variance_number,
     without,
 )
 from rppdyn.settings import (
@@ -40,6 +36,7 @@ from rppdyn.settings import (
 )
 
 Layer = Count | Text
+Hidden = Layer | Annotated[list[Layer], Field(min_length=1)]
 OWN = "own"
 """The task of the user's own data."""
 MOST_SEEDS = 1000
@@ -51,53 +48,31 @@ MOST_TEST_STEPS = 100_000
 """Limit of rk4's steps to the horizon, each of whose states is held in memory."""
 
 
+def hidden(channels: int) -> Any:
+    """Return the field of the hidden layers, with the channels of each by default."""
+    return setting(
+        channels, 'channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer'
+    )
+
+
 @settings
-class NetworkConfig:
+class NetworkConfig(NetworkSettings):
     """The network: which pathways, how wide, how much each is believed."""
 
     kind: Literal["rpp", "emlp", "mlp"] = setting(
         ..., "rpp (both pathways), emlp (strict), mlp (no symmetry); written by model="
     )
-    hidden: Layer | Annotated[list[Layer], Field(min_length=1)] = setting(
-        384, 'channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer'
-    )
+    hidden: Hidden = hidden(384)
     num_layers: Count = setting(3, "as many as hidden lists, where it is a list")
-    equivariant_variance: Variance = setting(1e5, "prior variance of the equivariant pathway; 0 removes it")
     free_variance: Literal["learned"] | Variance = setting(
         1.0,
         "prior variance of the free pathway; or learned: objective=marginal_likelihood, from narrow variances",
     )
-    architecture: Architecture = setting(
-        "auto", "hidden representation: of the group's regular one, of tensors, or what fits the group"
-    )
-    activation: Activation | None = setting(
-        None, "swish, relu, tanh, ..., as rppdyn.nn.ACTIVATIONS has them; null: swish"
-    )
-    bilinear: Bilinear = setting(
-        "auto", "channelwise for infinite groups; published (true), channelwise, false; null: published"
-    )
     bilinear_maps: Count | None = setting(
         None, "copies of a tensor that multiply others; null: as many as it has dimensions"
     )
-    groups: Chain = setting(
-        None,
-        'of model rpp, a chain in the place of the task\'s group, which it begins with: ["O(3)","O2eR3()"]',
-    )
-    variances: list[Variance] | None = setting(
-        None, "with groups, in the place of both variances: one for each group, and the free pathway's last"
-    )
 
-    refused_with_groups: ClassVar[tuple[str, ...]] = (LEARNED,)  # words for free_variance
-
-    def __post_init__(self) -> None:
-        check_model(self)
-        if isinstance(self.hidden, list):
-            settle(self, num_layers=len(self.hidden))
-
-    @property
-    def free(self) -> float:
-        """The prior variance of the free pathway that networks are built with."""
-        return free_variance_number(self.free_variance, None)
+    refused_with_groups = (LEARNED,)
 
     def learn(self) -> None:
         """Put the variances where learning begins in the place of the word."""
@@ -112,9 +87,7 @@ class NetworkConfig:
 class DynamicsModelConfig(NetworkConfig):
     """A vector field: the gradient of a network's Hamiltonian, or a network itself."""
 
-    hidden: Layer | Annotated[list[Layer], Field(min_length=1)] = setting(
-        128, 'channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer'
-    )
+    hidden: Hidden = hidden(128)
     system: Literal["hamiltonian", "ode"] = setting(
         ..., "hamiltonian, whose field is a gradient, or ode; written by model="
     )
@@ -448,9 +421,7 @@ class RecordingsModelConfig(DynamicsModelConfig):
     kind: Literal["rpp", "emlp", "mlp", "auto"] = setting(  # type: ignore[assignment]
         ..., "rpp, emlp, mlp; or auto: rpp with a group, mlp without; written by model="
     )
-    hidden: Layer | list[Layer] = setting(
-        64, 'channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer'
-    )
+    hidden: Hidden = hidden(64)
     num_layers: Count = setting(2, "as many as hidden lists, where it is a list")
     system: Literal["hamiltonian", "separable", "mechanical", "ode", "auto"] = setting(  # type: ignore[assignment]
         AUTO, "hamiltonian with momenta, mechanical with velocities, else ode; or separable"
@@ -562,9 +533,7 @@ class TransitionTaskConfig:
 class TransitionModelConfig(NetworkConfig):
     """The change of the state as a network of state and action."""
 
-    hidden: Layer | Annotated[list[Layer], Field(min_length=1)] = setting(
-        256, 'channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer'
-    )
+    hidden: Hidden = hidden(256)
     num_layers: Count = setting(2, "as many as hidden lists, where it is a list")
     equivariant_variance: Variance = setting(1e6, "prior variance of the equivariant pathway; 0 removes it")
     free_variance: Literal["certified", "learned"] | Variance = setting(  # type: ignore[assignment]
@@ -578,10 +547,6 @@ class TransitionModelConfig(NetworkConfig):
         False,
         "fitted with a standard deviation per entry, to one step; otherwise to rollouts, in l1 norm",
     )
-
-    @property
-    def free(self) -> float:
-        return free_variance_number(self.free_variance, self.certified_variance)
 
 
 @settings
