@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Shaped
@@ -29,6 +29,7 @@ from rppdyn.images.pathways import (
     Convolution,
     ImagePathway,
     Size,
+    check_fields,
     check_kernel,
     check_maps,
     circular_pad,
@@ -62,6 +63,8 @@ class P4Convolution(ImagePathway):
 
     def __init__(self, variance: int | float, orientations: Orientations, kernel_size: int, pooled: bool):
         super().__init__(variance)
+        if orientations not in ORIENTATIONS:
+            raise ValueError(f"orientations={orientations} of input and output: give (1, 4), (4, 4) or (4, 1)")
         self.orientations, self.kernel_size, self.pooled = orientations, check_kernel(kernel_size, pooled), pooled
 
     @abstractmethod
@@ -115,13 +118,6 @@ class GroupConvolution(P4Convolution):
         shape = (fields_out, fields_in, ROTATIONS if regular and not pointwise else 1, kernel_size, kernel_size)
         self.weight = self.draw(*shape, std=gain / math.sqrt(inputs), generator=generator)
 
-    @classmethod
-    def at(cls, place: Place, variance: int | float, *, pointwise: bool = False) -> GroupConvolution:
-        return cls(
-            *place[:2], variance, orientations=place.orientations, pointwise=pointwise, kernel_size=place.kernel_size,
-            pooled=place.pooled, gain=place.gain, generator=place.generator,
-        )  # fmt: skip
-
     def coefficients(self) -> tuple[Tensor, ...]:
         return (self.weight,)
 
@@ -155,11 +151,11 @@ class SeparableGroupConvolution(P4Convolution):
         self.offset = nn.Parameter(torch.zeros(fields_in))
 
     @classmethod
-    def at(cls, place: Place, variance: int | float) -> ImagePathway:
+    def at(cls, place: Place, variance: int | float, **arguments: Any) -> ImagePathway:
         """At a place; where images are lifted or projected, and of 1 x 1 filters, there is no separable form."""
         if place.kernel_size == 1 or place.orientations != (ROTATIONS, ROTATIONS):
             return GroupConvolution.at(place, variance)
-        return cls(*place[:2], variance, kernel_size=place.kernel_size, gain=place.gain, generator=place.generator)
+        return super().at(place, variance)
 
     def coefficients(self) -> tuple[Tensor, ...]:
         return self.a, self.b, self.offset
@@ -207,16 +203,6 @@ def expanded(w: Shaped[Tensor, "D B M k k"], orientations: Orientations) -> Shap
         w = torch.cat([w, w.new_zeros(*w.shape[:2], ROTATIONS - 1, *w.shape[3:])], 2)
     turned = [torch.rot90(torch.roll(w, r, 2), r, (-2, -1)) for r in range(ROTATIONS)]
     return torch.stack(turned, 1).flatten(2, 3)
-
-
-def check_fields(channels: tuple[int, int], orientations: Orientations) -> tuple[int, int]:
-    """Numbers of fields: channels over orientations."""
-    if orientations not in ORIENTATIONS:
-        raise ValueError(f"orientations={orientations} of input and output: give (1, 4), (4, 4) or (4, 1)")
-    for count, o in zip(channels, orientations, strict=True):
-        if count % o:
-            raise ValueError(f"{count} channels don't make fields of {o} orientations: give a multiple of {o}")
-    return channels[0] // orientations[0], channels[1] // orientations[1]
 
 
 # -- sparse pathways ---------------------------------------------------------------------------------------------------
@@ -284,13 +270,9 @@ class SparseConvolution(SparsePathway):
         return (self.u,)
 
     @classmethod
-    def at(cls, place: Place, variance: int | float, *, prior: SparsePrior = "anchors") -> ImagePathway:
+    def at(cls, place: Place, variance: int | float, **arguments: Any) -> ImagePathway:
         """At a place; of 1 x 1 filters there is no sparse form but a convolution."""
-        if place.kernel_size == 1:
-            return Convolution.at(place, variance)
-        return cls(
-            *place[:2], variance, prior=prior, kernel_size=place.kernel_size, gain=place.gain, generator=place.generator
-        )
+        return Convolution.at(place, variance) if place.kernel_size == 1 else super().at(place, variance, **arguments)
 
     def filters(self, basis: Float[Tensor, "M kk"]) -> Float[Tensor, "C_out C k k"]:
         return (self.u @ basis).unflatten(2, (self.kernel_size, self.kernel_size))
@@ -342,12 +324,6 @@ class SparseFullyConnected(SparsePathway):
     @property
     def values(self) -> tuple[Tensor, ...]:
         return self.u, self.v
-
-    @classmethod
-    def at(cls, place: Place, variance: int | float, *, prior: SparsePrior = "anchors") -> SparseFullyConnected:
-        return cls(
-            *place[:3], variance, prior=prior, out_size=place.out_size, gain=place.gain, generator=place.generator
-        )
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         # weights go through the bases rather than maps: there are fewer channels than images in a batch

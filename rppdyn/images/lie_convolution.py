@@ -38,7 +38,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.images.continuous import FREE_NOISE, NUGGET, AnchorBasis, Kind, frequency, pixel_grid, spread
-from rppdyn.images.pathways import ImagePathway, check_kernel, circular_pad, patch_moments, place_moments, pool
+from rppdyn.images.pathways import (
+    ImagePathway,
+    check_fields,
+    check_kernel,
+    circular_pad,
+    patch_moments,
+    place_moments,
+    pool,
+)
 from rppdyn.images.registry import FilterSettings, Place
 from rppdyn.nn.pathways import Kronecker, named_pathways
 
@@ -150,7 +158,7 @@ class LieConvolution(ImagePathway):
     ):
         super().__init__(variance)
         self.group = check_group(group, orientations)
-        fields_in, fields_out = check_channels(in_channels, out_channels, orientations)
+        fields_in, fields_out = check_fields((in_channels, out_channels), orientations)
         self.orientations, self.kernel_size, self.pooled = orientations, check_kernel(kernel_size, pooled), pooled
         regular = min(orientations) > 1
         kinds: list[Kind] = ["rbf", "rbf", *([self.group.kind] if regular and self.group.kind else [])]
@@ -174,7 +182,7 @@ class LieConvolution(ImagePathway):
         self.u = self.draw(*shape, std=gain / math.sqrt(fields_in * power), generator=generator)
 
     @classmethod
-    def at(cls, place: Place, variance: int | float, *, group: str) -> LieConvolution:
+    def at(cls, place: Place, variance: int | float, *, group: str = "se2", **arguments: Any) -> LieConvolution:
         chosen = place.settings or FilterSettings()
         orientations = (1, 1) if GROUPS[group].kind is None else place.orientations
         return cls(
@@ -297,14 +305,6 @@ def check_group(name: str, orientations: tuple[int, int]) -> PlaneGroup:
         raise ValueError(f"orientations={orientations} of {group.name}: give {allowed}")
     group.check_elements(count)
     return group
-
-
-def check_channels(in_channels: int, out_channels: int, orientations: tuple[int, int]) -> tuple[int, int]:
-    """Numbers of fields: channels over elements."""
-    for count, o in zip((in_channels, out_channels), orientations, strict=True):
-        if count % o or count < 1:
-            raise ValueError(f"{count} channels don't make fields of {o} elements: give a multiple of {o}")
-    return in_channels // orientations[0], out_channels // orientations[1]
 
 
 def set_elements(net: nn.Module, offset: int | float | None = None) -> None:

@@ -16,6 +16,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -197,8 +198,10 @@ class PowerOperators(Operators):
             self.register_exact("fixed", matrices)
 
     def _products(self, bases: Float[Tensor, "b P P"]) -> Float[Tensor, "n P P"]:
-        powers = [_powers(base, self.powers) for base in bases]
-        products = []
+        powers, products = [], []
+        for base in bases:
+            inverse = torch.linalg.inv(base) if self.powers[0] < 0 else base
+            powers.append([torch.linalg.matrix_power(base if p >= 0 else inverse, abs(p)) for p in self.powers])
         for chosen in itertools.product(range(len(self.powers)), repeat=len(bases)):
             product = powers[0][chosen[0]]
             for power, index in zip(powers[1:], chosen[1:], strict=True):
@@ -212,12 +215,6 @@ class PowerOperators(Operators):
     @property
     def generators(self) -> Float[Tensor, "b P P"]:
         return self.bases
-
-
-def _powers(base: Float[Tensor, "P P"], powers: Sequence[int]) -> list[Tensor]:
-    """Powers in ascending order of a common step, those below 0 of the inverse."""
-    inverse = torch.linalg.inv(base) if powers[0] < 0 else base
-    return [torch.linalg.matrix_power(base if power >= 0 else inverse, abs(power)) for power in powers]
 
 
 def affine_base(
@@ -297,7 +294,7 @@ class OperatorPathway(ImagePathway):
         self.weight = self.draw(out_channels, count, std=gain / math.sqrt(count), generator=generator)
 
     @classmethod
-    def at(cls, place: Place, variance: int | float) -> OperatorPathway:
+    def at(cls, place: Place, variance: int | float, **arguments: Any) -> OperatorPathway:
         settings = place.settings or OperatorSettings()
         if place.pooled:
             pixels = check_size(place.size)

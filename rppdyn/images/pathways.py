@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -26,6 +27,12 @@ Size = tuple[int, int]
 
 class ImagePathway(Pathway):
     """A pathway between feature maps, which knows the Kronecker-factored curvature of its coefficients."""
+
+    @classmethod
+    def at(cls, place: Place, variance: int | float, **arguments: Any) -> ImagePathway:
+        """Build one at its place in a layer: the constructor is given what it takes of the place."""
+        taken = place._asdict().keys() & signature(cls).parameters.keys()
+        return cls(variance=variance, **{name: getattr(place, name) for name in taken}, **arguments)
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
@@ -102,10 +109,6 @@ class FullyConnected(ImagePathway):
         std = gain / math.sqrt(inputs)
         self.weight = self.draw(out_channels * check_size(out_size), inputs, std=std, generator=generator)
 
-    @classmethod
-    def at(cls, place: Place, variance: int | float) -> FullyConnected:
-        return cls(*place[:3], variance, out_size=place.out_size, gain=place.gain, generator=place.generator)
-
     def coefficients(self) -> tuple[Tensor, ...]:
         return (self.weight,)
 
@@ -135,13 +138,6 @@ class Convolution(ImagePathway):
         std = gain / math.sqrt(in_channels * kernel_size**2)
         shape = (out_channels, in_channels, kernel_size, kernel_size)
         self.weight = self.draw(*shape, std=std, generator=generator)
-
-    @classmethod
-    def at(cls, place: Place, variance: int | float) -> Convolution:
-        return cls(
-            *place[:2], variance, kernel_size=place.kernel_size, pooled=place.pooled, gain=place.gain,
-            generator=place.generator,
-        )  # fmt: skip
 
     def coefficients(self) -> tuple[Tensor, ...]:
         return (self.weight,)
@@ -183,7 +179,7 @@ class PixelBias(ImagePathway):
         self.bias = nn.Parameter(torch.zeros(channels, *size))
 
     @classmethod
-    def at(cls, place: Place, variance: int | float) -> PixelBias:
+    def at(cls, place: Place, variance: int | float, **arguments: Any) -> PixelBias:
         return cls(place.out_channels, place.out_size, variance)
 
     def coefficients(self) -> tuple[Tensor, ...]:
@@ -200,6 +196,14 @@ class PixelBias(ImagePathway):
 def pool(x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C 1 1"]:
     """The mean over pixels."""
     return x.mean((-2, -1), keepdim=True)
+
+
+def check_fields(channels: Sequence[int], orientations: Sequence[int]) -> list[int]:
+    """Numbers of fields of input and output: channels over orientations, or elements of a group."""
+    for count, o in zip(channels, orientations, strict=True):
+        if count % o or count < 1:
+            raise ValueError(f"{count} channels don't make fields of {o} orientations: give a multiple of {o}")
+    return [count // o for count, o in zip(channels, orientations, strict=True)]
 
 
 def check_size(size: Sequence[int]) -> int:
@@ -257,10 +261,6 @@ class FactoredFullyConnected(ImagePathway):
         pairs, inputs, outputs = (out_channels, in_channels), check_size(size), check_size(self.out_size)
         self.U = self.draw(*pairs, inputs, std=math.sqrt(gain / inputs), generator=generator)
         self.V = self.draw(*pairs, outputs, std=math.sqrt(gain / in_channels), generator=generator)
-
-    @classmethod
-    def at(cls, place: Place, variance: int | float) -> FactoredFullyConnected:
-        return cls(*place[:3], variance, out_size=place.out_size, gain=place.gain, generator=place.generator)
 
     def coefficients(self) -> tuple[Tensor, ...]:
         return self.U, self.V

@@ -131,8 +131,7 @@ class PathwayKind:
     def build(self, place: Place, variance: int | float) -> ImagePathway:
         """The pathway at its place."""
         module, _, name = self.constructor.partition(":")
-        pathway: ImagePathway = getattr(import_module(module), name).at(place, variance, **self.arguments)
-        return pathway
+        return getattr(import_module(module), name).at(place, variance, **self.arguments)
 
     def orientations(self, settings: Any = None) -> int:
         """Number of orientations of a field."""
