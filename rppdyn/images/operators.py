@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 import torch

@@ -27,26 +27,8 @@ logger = logging.getLogger(__name__)
 
 # -- one progress bar per run, on standard error -----------------------------------------------------------------------
 
-PARTS = (
-    "{desc}",
-    " {percentage:3.0f}%{postfix}",
-    " [{elapsed}<{remaining}]",
-    " {rate_fmt}",
-    " {n_fmt}/{total_fmt}",
-    " |{bar}|",
-)
-
-
-class _Meter(tqdm):
-    """A line without the last parts that don't fit it: tqdm itself cuts it at its end, in the middle of a number."""
-
-    @staticmethod
-    def format_meter(*args: Any, ncols: int | None = None, **values: Any) -> str:
-        for kept in range(len(PARTS), 1, -1):
-            values["bar_format"] = "".join(PARTS[:kept])
-            if ncols is None or len(tqdm.format_meter(*args, **values)) <= ncols:
-                break
-        return tqdm.format_meter(*args, ncols=ncols, **values)
+BAR_FORMAT = "{desc} {percentage:3.0f}%{postfix} [{elapsed}<{remaining}] {rate_fmt} {n_fmt}/{total_fmt} |{bar}|"
+"""The parts of a line, of which a narrow terminal shows the first."""
 
 
 class Progress:
@@ -67,7 +49,8 @@ class Progress:
         position: int = 0,
     ):
         terminal = sys.stderr.isatty()
-        self._bar = _Meter(
+        self._bar = tqdm(
+            bar_format=BAR_FORMAT,
             total=total,
             initial=initial,
             desc=description,
