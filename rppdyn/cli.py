@@ -117,12 +117,6 @@ class Verb:
     execute: Callable[[argparse.Namespace], int]
 
 
-def _printable(text: str) -> str:
-    """A text for one line of a terminal, which control characters of a user's words would change."""
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS // 2]} ... {text[-MAX_CHARACTERS // 2 :]}"
-
-
 def report_error(error: BaseException, of: str = "") -> int:
     """Say what a user did wrong, and in which of several runs, in one line; raise again what wasn't the user."""
     if not by_user(error):
@@ -136,7 +130,10 @@ def report_error(error: BaseException, of: str = "") -> int:
         said = f"not enough memory for sizes as they are configured: {said or type(error).__name__}; give smaller ones"
     if is_out_of_space(error):
         said = f"no room for a file ({said}): make room, or raise the limit, and type it again, a run under way with --resume"
-    print(f"rppdyn: error: {_printable(of + said)}", file=sys.stderr)
+    said = "".join(c if c.isprintable() else repr(c)[1:-1] for c in of + said)  # control characters change a terminal
+    if len(said) > MAX_CHARACTERS:
+        said = f"{said[: MAX_CHARACTERS // 2]} ... {said[-MAX_CHARACTERS // 2 :]}"
+    print(f"rppdyn: error: {said}", file=sys.stderr)
     return USER_ERROR
 
 
@@ -450,76 +447,44 @@ def _trained(job: Training, config: Any, resume: bool, trust: bool) -> tuple[int
 # -- verbs that take flags: a run, an environment or a file, and what is asked of it -----------------------------------
 
 
-def flag_verb(schema: str, summary: str, execute: Callable[[Any], int]) -> Verb:
+def flag_verb(schema: str, summary: str, job: str | Callable[[Any], int], **options: Any) -> Verb:
     """The verb whose words and flags are the fields of a dataclass in `rppdyn.jobs.config.command`."""
 
     def config() -> type:
         return getattr(import_module("rppdyn.jobs.config.command"), schema)
 
-    return Verb(summary, lambda parser: parser.add_fields(config()), lambda given: execute(config()(**vars(given))))
+    execute = partial(_run_job, job, **options) if isinstance(job, str) else job
+    return Verb(summary, lambda parser: parser.add_fields(config()), lambda words: execute(config()(**vars(words))))
 
 
-def _require_runs(*paths: str) -> None:
-    """Refuse what is no run's folder before anything heavy is imported."""
-    from rppdyn.runs import RunFolder
-
-    for path in paths:
-        RunFolder.open(path)
-
-
-def _print_measured(measure: Callable[[], Any], table: Callable[..., str]) -> int:
-    """Print the table of what is measured, also where no file can be written; that is said then, as any other error."""
+def _print_measured(measure: Callable[[], Any], table: Callable[..., str]) -> Any:
+    """Measure, and print the table of it, also where no file can be written; that is said then, as any other error."""
     from rppdyn.runs.files import UnwrittenError
 
     try:
-        print(table(measure()))
+        print(table(result := measure()))
     except UnwrittenError as error:
         print(table(error.result, written=False), flush=True)
         raise
-    return 0
+    return result
 
 
-def _measure(job: str, config: Any, of: str, **options: Any) -> int:
-    """Print the table of a job, `of` a run or of something else."""
-    if getattr(config, "kind", "run") == "run":
-        _require_runs(of)
-    module = import_module(f"rppdyn.jobs.{job}")
-    return _print_measured(lambda: module.run(config, **options), module.table)
+def _run_job(job: str, config: Any, **options: Any) -> int:
+    """Run `module:function` of the jobs and print its result; refuse what is no run's folder before anything heavy loads."""
+    from rppdyn.jobs.config.command import kind_of
+    from rppdyn.jobs.config.compose import require_environment
+    from rppdyn.runs import RunFolder
 
-
-def evaluate_agent(config: command.EvaluateAgentConfig) -> int:
-    if config.kind == "run":
-        _require_runs(config.run)
-    from rppdyn.jobs import playing
-
-    return _print_measured(lambda: playing.evaluate(config, progress=True), playing.table)
-
-
-def export(config: command.ExportConfig) -> int:
-    if config.kind == "run":
-        _require_runs(config.what)
-    from rppdyn.jobs import export
-
-    print(export.table(export.run(config)))
-    return 0
-
-
-def equivariance(config: command.EquivarianceConfig) -> int:
-    if config.kind == "run":
-        _require_runs(config.what)
-    if config.env is not None:
-        from rppdyn.jobs.config.compose import require_environment
-
+    for what in getattr(config, "runs", None) or [getattr(config, "what", None) or config.run]:
+        if kind_of(what, functions=True) == "run":
+            RunFolder.open(what)
+    if getattr(config, "env", None) is not None:
         require_environment(config.env)
-    return _measure("equivariance", config, config.what)
-
-
-def discover(config: command.DiscoverConfig) -> int:
-    return _measure("discover", config, config.what)
-
-
-def predict(config: command.PredictConfig) -> int:
-    return _measure("predict", config, config.run)
+    module_name, _, function = job.partition(":")
+    module = import_module(f"rppdyn.jobs.{module_name}")
+    table = getattr(module, "table", lambda result, **_: str(result))
+    _print_measured(lambda: getattr(module, function)(config, **options), table)
+    return 0
 
 
 def collect_arguments(parser: Parser) -> None:
@@ -543,22 +508,15 @@ def collect_arguments(parser: Parser) -> None:
 def collect(arguments: argparse.Namespace) -> int:
     from rppdyn.jobs.config import compose
     from rppdyn.jobs.config.command import CollectConfig
+    from rppdyn.runs import RunFolder
 
     options = {key: value for key, value in vars(arguments).items() if key not in ("overrides", "random")}
     config = CollectConfig(env=compose.environment(arguments.overrides), **options)
     if config.kind == "run":
-        _require_runs(str(config.source))
+        RunFolder.open(str(config.source))
     from rppdyn.jobs import playing
 
     print(playing.collect(config, progress=True))
-    return 0
-
-
-def _compare(job: str, config: command.ReportConfig | command.FigureConfig) -> int:
-    from rppdyn.jobs.config.command import is_agent_file
-
-    _require_runs(*(run for run in config.runs if not is_agent_file(run)))
-    print(import_module(f"rppdyn.jobs.{job}").run(config))
     return 0
 
 
@@ -569,25 +527,18 @@ def certify(config: command.CertifyConfig) -> int:
         require_environment(config.what)
     from rppdyn.jobs import certify
 
-    if config.log is not None:
-        return _print_measured(lambda: certify.find(config), lambda found, **_: found.table())
-    status = _print_measured(lambda: certify.run(config, progress=True), lambda found, **_: found.table())
+    find = partial(certify.run, config, progress=True) if config.log is None else partial(certify.find, config)
+    _print_measured(find, lambda result, **_: result.table())
     if config.rank:
         print("\n" + certify.rank(config).table())
-    return status
+    return 0
 
 
 def audit(config: command.AuditConfig) -> int:
     """Print the audit; exit with 1 where the map is wrong."""
     from rppdyn.jobs import certify
 
-    right: list[bool] = []
-
-    def table(found: Any, **_: Any) -> str:
-        right.append(found.is_right)
-        return found.table()
-
-    return _print_measured(lambda: certify.audit(config), table) or int(not right[0])
+    return int(not _print_measured(lambda: certify.audit(config), lambda result, **_: result.table()).is_right)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -671,20 +622,22 @@ VERBS: dict[str, Verb] = {
         result="rppdyn.jobs.results:TrainAgentResult",
         trusts=True,
     ),
-    "evaluate-agent": flag_verb("EvaluateAgentConfig", "play episodes with a trained agent", evaluate_agent),
-    "export": flag_verb("ExportConfig", "write a policy as an ONNX or torch file for a robot", export),
+    "evaluate-agent": flag_verb(
+        "EvaluateAgentConfig", "play episodes with a trained agent", "playing:evaluate", progress=True
+    ),
+    "export": flag_verb("ExportConfig", "write a policy as an ONNX or torch file for a robot", "export:run"),
     "certify": flag_verb("CertifyConfig", "check an environment's symmetries in the simulator", certify),
     "audit": flag_verb("AuditConfig", "judge a hand-written map of observations in the simulator", audit),
     "equivariance": flag_verb(
-        "EquivarianceConfig", "measure how equivariant an agent, a fit or any function is", equivariance
+        "EquivarianceConfig", "measure how equivariant an agent, a fit or any function is", "equivariance:run"
     ),
     "discover": flag_verb(
-        "DiscoverConfig", "find the continuous symmetry of a fit, an agent or any function", discover
+        "DiscoverConfig", "find the continuous symmetry of a fit, an agent or any function", "discover:run"
     ),
-    "predict": flag_verb("PredictConfig", "predict from arrays with the model of a finished run", predict),
+    "predict": flag_verb("PredictConfig", "predict from arrays with the model of a finished run", "predict:run"),
     "collect": Verb("write episodes of an agent, or of random actions, as a dataset", collect_arguments, collect),
-    "report": flag_verb("ReportConfig", "compare runs on one HTML page", partial(_compare, "report")),
-    "figure": flag_verb("FigureConfig", "draw runs in one picture", partial(_compare, "figure")),
+    "report": flag_verb("ReportConfig", "compare runs on one HTML page", "report:run"),
+    "figure": flag_verb("FigureConfig", "draw runs in one picture", "figure:run"),
     "fit-dynamics": training_verb(
         "fit_dynamics",
         "fit Hamiltonian and neural-ODE models to trajectories, your own too",
