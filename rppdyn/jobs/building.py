@@ -40,6 +40,7 @@ from rppdyn.priors import free_variance
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
 from rppdyn.runs.files import load_tensors, replacing, write_json, write_tensors
 from rppdyn.runs.folder import staying_own
+from rppdyn.runs.statistics import evenly
 from rppdyn.runs.workers import SHUTDOWN_SECONDS, Worker, WorkerError, kept_random_state, torch_threads
 
 logger = logging.getLogger(__name__)
@@ -422,8 +423,7 @@ class Episodes:
 
     def spread(self, count: int) -> tuple[NDArray, NDArray]:
         """`count` pairs of observation and action (or all, if there are fewer), evenly spaced over the episodes."""
-        total = len(self.observations)
-        chosen = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(int))
+        chosen = evenly(len(self.observations), count)
         return self.observations[chosen], self.actions[chosen]
 
 

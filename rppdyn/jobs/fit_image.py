@@ -25,7 +25,7 @@ from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.image import FitImageConfig
 from rppdyn.jobs.fitting.members import GAUSSIAN, FitLoss, StackFit, run_fit, stack_of
-from rppdyn.jobs.fitting.user_data import FittedFunction, as_file, fitted
+from rppdyn.jobs.fitting.user_data import FittedFunction, as_file, fitted, splits_of
 from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Ensemble
 from rppdyn.priors import Categorical
@@ -43,7 +43,7 @@ from rppdyn.tasks.images import (
     resized,
     translated,
 )
-from rppdyn.tasks.labelled import LabelledImages, named_parts, read_images, shared_out
+from rppdyn.tasks.labelled import read_images
 
 BATCH = 500  # images that are evaluated at a time
 
@@ -81,8 +81,8 @@ class ImageFit(StackFit):
                 raise ConfigError(f"{where}: pixels of the table {config.task.source} have a fixed place; leave it out")
             if ARRANGEMENTS[config.task.arrangement].quadrant_is_asked:
                 raise ConfigError(f"{where}: the quadrant is asked, and would be another one; leave it out")
-        self._own: list[tuple[LabelledImages, ImageData]] = []
-        self.data = [self._images(seed) for seed in config.all_seeds]
+        own = config.task.data is not None
+        self.data = self._own_images() if own else [self._images(seed) for seed in config.all_seeds]
         self.device = device_of(config.device)
         super().__init__(
             config,
@@ -138,8 +138,6 @@ class ImageFit(StackFit):
 
     def _images(self, seed: int) -> ImageData:
         task = self.config.task
-        if task.data is not None:
-            return self._own_images(seed)
         try:
             data = image_data(
                 task.source,
@@ -161,37 +159,21 @@ class ImageFit(StackFit):
         used = (t[: task.train].clone() for t in (data.train.x, data.train.y))  # the others leave the memory
         return replace(data, train=ImageSet(*used))
 
-    def _own_images(self, seed: int) -> ImageData:
-        """The user's images in parts; those of a split that all seeds have are read once."""
+    def _own_images(self) -> list[ImageData]:
+        """The user's images in parts, of each seed."""
         task = self.config.task
         assert task.data is not None
-        if task.split_seed is not None and self._own:
-            return self._own[0][1]
-        part, shares = (task.split, []) if isinstance(task.split, str) else (None, task.split)
+        part = task.split if isinstance(task.split, str) else None
         labels = task.labels if task.targets is None else task.targets
-        numbers = task.targets is not None
-        own = self._own[0][0] if self._own else read_images(task.data, task.images, labels, numbers=numbers, part=part)
-        if task.digest not in (None, own.digest):
-            raise ConfigError(
-                f"data={task.data}: the images are others than the run began with; begin another, run_dir="
-            )
-        task.digest = own.digest
-        split_seed = seed if task.split_seed is None else task.split_seed
-        try:
-            split = (
-                shared_out(len(own.x), shares, split_seed, None if own.classes is None else own.y)
-                if own.parts is None
-                else named_parts(own.parts, f"split={part}" if part else "its folders")
-            )
-        except ValueError as error:
-            raise ConfigError(f"data={task.data}: {error}") from error
+        own = read_images(task.data, task.images, labels, numbers=task.targets is not None, part=part)
+        splits = splits_of(task, own, self.config.all_seeds)
         x = own.x if task.resize is None else resized(own.x, task.resize)
         classes = None if own.classes is None else len(own.classes)
-        data = parted(x, own.y, classes, [torch.tensor(each) for each in split], names=own.classes)
-        self._own.append((own, data))
-        task.train, task.validation = len(split[0]), len(split[1])
+        task.train, task.validation = len(splits[0][0]), len(splits[0][1])
         self.config.check_batches()
-        return data
+        few = splits if task.split_seed is None else splits[:1]  # images that all seeds have are there once
+        data = [parted(x, own.y, classes, [*map(torch.tensor, split)], names=own.classes) for split in few]
+        return data * (len(splits) // len(few))
 
     def fitted(self) -> FittedFunction:
         """The models as functions of raw images."""

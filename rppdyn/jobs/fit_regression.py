@@ -30,6 +30,7 @@ from rppdyn.jobs.fitting.user_data import (
     generators_of,
     group_of,
     in_function,
+    splits_of,
     vectors,
     warn_of_sizes,
 )
@@ -38,7 +39,7 @@ from rppdyn.nn import Chained, Ensemble, InvariantNormaliser
 from rppdyn.reps import V
 from rppdyn.runs.workers import data_stream, stream
 from rppdyn.tasks import RegressionTask, regression_task
-from rppdyn.tasks.labelled import Rows, named_parts, read_rows, shared_out
+from rppdyn.tasks.labelled import Rows, read_rows
 
 Data = tuple[Tensor, Tensor]
 
@@ -185,33 +186,15 @@ class Regression(StackFit):
         """The user's rows, and each member's parts of them."""
         config, task = self.config, self.config.task
         assert task.data is not None
-        part, shares = (task.split, []) if isinstance(task.split, str) else (None, task.split)
+        part = task.split if isinstance(task.split, str) else None
         rows = read_rows(task.data, task.inputs or ["x"], task.outputs or ["y"], part)
-        if task.digest not in (None, rows.digest):
-            raise ConfigError(
-                f"data={task.data}: the numbers are others than the run began with; begin another, run_dir="
-            )
-        task.digest = rows.digest
+        splits = splits_of(task, rows, config.all_seeds)
         warn_of_sizes(torch.cat([rows.x, rows.y], 1), (*rows.names, *rows.output_names))
-        seeds = config.all_seeds if task.split_seed is None else [task.split_seed]
-        try:
-            splits = [
-                shared_out(len(rows.x), shares, seed)
-                if rows.parts is None
-                else named_parts(rows.parts, f"split={part}")
-                for seed in seeds
-            ]
-        except ValueError as error:
-            raise ConfigError(f"data={task.data}: {error}") from error
-        parts = [[(rows.x[own], rows.y[own]) for own in split] for split in splits * (config.seeds // len(seeds))]
+        parts = [[(rows.x[index], rows.y[index]) for index in split] for split in splits]
         train, validation, test = ([*each] for each in zip(*parts, strict=True))
         task.train, task.validation, task.test = (len(own[0][0]) for own in (train, validation, test))
-        return (
-            OwnRows(rows, task, group_of(task, partial(self._discovered, rows, train[0][0]))),
-            train,
-            validation,
-            test,
-        )
+        group = group_of(task, partial(self._discovered, rows, train[0][0]))
+        return OwnRows(rows, task, group), train, validation, test
 
     def _discovered(self, rows: Rows, x: Tensor) -> list[Any]:
         """Generators of the symmetry that a plain network of the training data has."""

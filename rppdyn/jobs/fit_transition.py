@@ -36,6 +36,7 @@ from rppdyn.jobs.fitting.members import (
     run_fit,
     widest,
 )
+from rppdyn.jobs.fitting.user_data import Arrays, like, mean_or_all
 from rppdyn.jobs.measuring.targets import changes
 from rppdyn.jobs.results import FitResult, by_member
 from rppdyn.nn import Chained, Ensemble
@@ -192,6 +193,9 @@ class Transition(StackFit):
         transition._check_data(present)
         return transition
 
+    def fitted(self) -> FittedTransitions:
+        return FittedTransitions(self.model.cpu(), self.spec)
+
     def functions(self, group: Group | None = None) -> list[Function]:
         """The change of the state that each member has learned, of a state and an action."""
         if group is not None:
@@ -285,6 +289,49 @@ class Transition(StackFit):
     def save(self, folder: RunFolder) -> None:
         building.save_spec(folder, self.spec)
         write_json(folder.path / "rollouts.json", self.curves)
+
+
+class FittedTransitions:
+    """A fitted transition model between raw observations and actions.
+
+    Attributes:
+        model: model of features; an ensemble with one member per seed.
+        spec: the environment's spec, which encodes observations as features.
+    """
+
+    def __init__(self, model: TransitionModel, spec: SymmetrySpec):
+        assert isinstance(model.net, Ensemble)
+        self.model, self.spec, self.members = model.double(), spec, model.net.members
+        self.sizes = spec.obs.dim, spec.action.dim
+
+    def predict(self, observation: Arrays, action: Arrays, *, members: str = "mean") -> Any:
+        """The next observation after each, ``(*batch, n)``; of all members along a new first axis with "all"."""
+        action = torch.as_tensor(action, dtype=torch.float64)
+        after = self.rollout(torch.as_tensor(observation, dtype=torch.float64), action.unsqueeze(-2), members=members)
+        return like(observation, after.squeeze(-2))
+
+    @torch.no_grad()
+    def rollout(self, observation: Arrays, actions: Arrays, *, members: str = "mean") -> Any:
+        """The observations after each action, ``(*batch, T, n)`` for actions ``(*batch, T, m)``; each member goes on alone.
+
+        Raises:
+            ValueError: sizes that are not the environment's.
+        """
+        x, u = (torch.as_tensor(values, dtype=torch.float64) for values in (observation, actions))
+        if (x.shape[-1], u.shape[-1]) != self.sizes:
+            raise ValueError(
+                f"observations of shape {tuple(x.shape)} and actions of {tuple(u.shape)}: {self.spec.env_id} has "
+                f"{self.sizes[0]} and {self.sizes[1]} entries"
+            )
+        features, count = self.spec.encode(x), self.members
+        rows = features.reshape(1, -1, features.shape[-1]).expand(count, -1, -1)
+        steps = u.reshape(1, -1, *u.shape[-2:]).expand(count, -1, -1, -1)
+        states = self.model.rollout(rows, steps).states.reshape(count, *u.shape[:-1], -1)
+        found = torch.as_tensor(self.spec.decode(mean_or_all(states, members)))
+        return like(observation, found)
+
+    def __repr__(self) -> str:
+        return f"FittedTransitions({self.spec.env_id}; {self.members} members under {self.spec.group})"
 
 
 @torch.no_grad()

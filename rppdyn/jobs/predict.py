@@ -4,87 +4,32 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from rppdyn.dynamics import FittedDynamics, TransitionModel
-from rppdyn.envs import SymmetrySpec
+from rppdyn.dynamics import FittedDynamics
 from rppdyn.jobs.building import agent_of
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import PredictConfig
-from rppdyn.jobs.fit_transition import load_transition_model
-from rppdyn.jobs.fitting.user_data import FittedFunction, like, mean_or_all
+from rppdyn.jobs.fit_transition import FittedTransitions, load_transition_model
 from rppdyn.jobs.loading import load_fit
-from rppdyn.nn import Ensemble
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import replacing, write_measured
 from rppdyn.tasks import read_recordings
 from rppdyn.tasks.continuity import Log
 from rppdyn.tasks.tables import columns_of, flat, read_arrays, read_tables, require_finite
 
-Arrays = NDArray | Tensor
 
-
-class FittedTransitions:
-    """A fitted transition model between raw observations and actions.
-
-    Attributes:
-        model: model of features; an ensemble with one member per seed.
-        spec: the environment's spec, which encodes observations as features.
-    """
-
-    def __init__(self, model: TransitionModel, spec: SymmetrySpec):
-        assert isinstance(model.net, Ensemble)
-        self.model, self.spec, self.members = model.double(), spec, model.net.members
-        self.sizes = spec.obs.dim, spec.action.dim
-
-    def predict(self, observation: Arrays, action: Arrays, *, members: str = "mean") -> Any:
-        """The next observation after each, ``(*batch, n)``; of all members along a new first axis with "all"."""
-        action = torch.as_tensor(action, dtype=torch.float64)
-        after = self.rollout(torch.as_tensor(observation, dtype=torch.float64), action.unsqueeze(-2), members=members)
-        return like(observation, after.squeeze(-2))
-
-    @torch.no_grad()
-    def rollout(self, observation: Arrays, actions: Arrays, *, members: str = "mean") -> Any:
-        """The observations after each action, ``(*batch, T, n)`` for actions ``(*batch, T, m)``; each member goes on alone.
-
-        Raises:
-            ValueError: sizes that are not the environment's.
-        """
-        x, u = (torch.as_tensor(values, dtype=torch.float64) for values in (observation, actions))
-        if (x.shape[-1], u.shape[-1]) != self.sizes:
-            raise ValueError(
-                f"observations of shape {tuple(x.shape)} and actions of {tuple(u.shape)}: {self.spec.env_id} has "
-                f"{self.sizes[0]} and {self.sizes[1]} entries"
-            )
-        features, count = self.spec.encode(x), self.members
-        rows = features.reshape(1, -1, features.shape[-1]).expand(count, -1, -1)
-        steps = u.reshape(1, -1, *u.shape[-2:]).expand(count, -1, -1, -1)
-        states = self.model.rollout(rows, steps).states.reshape(count, *u.shape[:-1], -1)
-        found = torch.as_tensor(self.spec.decode(mean_or_all(states, members)))
-        return like(observation, found)
-
-    def __repr__(self) -> str:
-        return f"FittedTransitions({self.spec.env_id}; {self.members} members under {self.spec.group})"
-
-
-class FittedPolicy:
-    """The agent of a run: `predict(observations)` gives its deterministic actions."""
-
-    def __init__(self, agent: Any):
-        self.agent = agent
-
-    def predict(self, observations: NDArray, *, members: str = "mean") -> NDArray:
-        del members  # a run has one agent
-        return self.agent.predict(np.asarray(observations), deterministic=True)[0]
+def _act(agent: Any, observations: NDArray, *, members: str = "mean") -> NDArray:
+    """The deterministic actions of a run's one agent."""
+    return agent.predict(np.asarray(observations), deterministic=True)[0]
 
 
 def load(run: str | os.PathLike[str], *, trust: bool = False) -> Any:
@@ -126,10 +71,13 @@ def run(config: PredictConfig) -> PredictResult:
         UnwrittenError: the predictions can't be written.
     """
     model = load(config.run, trust=config.trust)
-    predict = _function(model)
-    wanted = inspect.signature(predict).parameters
     folder = RunFolder.open(config.run)
     name = compose.name_of_run(folder)
+    if name == "train_agent":
+        predict: Any = partial(_act, model)
+    else:
+        predict = model.rollout if name == "fit_transition" else model.predict
+    wanted = inspect.signature(predict).parameters
     own: Any = compose.from_run(name, folder) if name in ("fit_trajectories", "fit_regression") else None
     is_arrays = config.data.endswith(".npz")
     arrays = read_arrays(config.data) if is_arrays else {}
@@ -150,10 +98,10 @@ def run(config: PredictConfig) -> PredictResult:
         )
     used = {name: arrays[name] for name in (*needed, *optional) if name in arrays}
     try:
-        found = np.asarray(predict(**used, members=config.members))
+        predictions = np.asarray(predict(**used, members=config.members))
     except (RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(f"--data {config.data}: {str(error).splitlines()[0]}") from error
-    return _written(config, {name: list(values.shape) for name, values in used.items()}, found)
+    return _written(config, {name: list(values.shape) for name, values in used.items()}, predictions)
 
 
 def _rows(data: str, inputs: Sequence[str]) -> NDArray:
@@ -171,33 +119,24 @@ def _along(config: PredictConfig, task: Any, model: FittedDynamics) -> PredictRe
         config.data, task.columns, controls=task.controls or (), time=task.time, trajectory=task.trajectory
     )
     recordings = Log(recordings, pairs=0, unwrap=task.unwrap or []).checked(judge=False)
-    found = [
+    predictions = [
         np.asarray(model.predict(r.states[:1].numpy(), r.times.numpy(), r.controls[None].numpy() if task.controls else None,
                                  members=config.members))[..., 0, :, :]
         for r in recordings.trajectories
     ]  # fmt: skip
     count = len(recordings.trajectories)
     inputs = {"state": [count, len(recordings.names)], "times": [sum(len(r.times) for r in recordings.trajectories)]}
-    return _written(config, inputs, np.concatenate(found, axis=-2))
+    return _written(config, inputs, np.concatenate(predictions, axis=-2))
 
 
-def _written(config: PredictConfig, inputs: dict[str, list[int]], found: NDArray) -> PredictResult:
-    result = PredictResult(config.run, inputs, list(found.shape), config.out)
-    write_measured(result, {config.out: lambda path: _write(path, found)})
+def _written(config: PredictConfig, inputs: dict[str, list[int]], predictions: NDArray) -> PredictResult:
+    def write(path: Path) -> None:
+        with replacing(path) as temporary:
+            np.savez(temporary, prediction=predictions)
+
+    result = PredictResult(config.run, inputs, list(predictions.shape), config.out)
+    write_measured(result, {config.out: write})
     return result
-
-
-def _write(path: Path, found: NDArray) -> None:
-    with replacing(path) as temporary:
-        np.savez(temporary, prediction=found)
-
-
-def _function(model: Any) -> Callable[..., Any]:
-    if isinstance(model, FittedTransitions):
-        return model.rollout
-    return (
-        model.predict if hasattr(model, "models") or isinstance(model, FittedFunction) else FittedPolicy(model).predict
-    )
 
 
 def table(result: PredictResult, written: bool = True) -> str:

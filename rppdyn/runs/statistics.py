@@ -13,6 +13,11 @@ FEW_SEEDS = 3
 """Seeds of which pictures and tables show each one, and no interval: resamples of so few say nothing of others."""
 
 
+def evenly(total: int, count: int) -> NDArray[np.int64]:
+    """Numbers of `count` rows (or all, if there are fewer), evenly spaced among `total`."""
+    return np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
+
+
 def iqm(values: ArrayLike, axis: int = 0) -> NDArray[np.float64]:
     """Interquartile mean: the mean of the middle half, floor(n / 4) values cut from either end.
 

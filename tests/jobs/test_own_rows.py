@@ -131,7 +131,7 @@ def test_images_from_file_to_classes(capsys):
         model.predict(x[:5, :4])
     x[0] += 1
     np.savez("own.npz", images=x, labels=y)
-    with pytest.raises(ValueError, match="the images are others"):
+    with pytest.raises(ValueError, match="the numbers are others"):
         rppdyn.load("own")
 
 

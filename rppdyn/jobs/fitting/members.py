@@ -344,9 +344,9 @@ class StackFit(ABC):
         """
         raise ConfigError(f"{self.config.task_name}: its members are no functions between representations")
 
+    @abstractmethod
     def fitted(self) -> Any:
         """The members as one object with ``predict``, from raw inputs to raw outputs."""
-        raise NotImplementedError
 
     # -- how it is fitted ---------------------------------------------------------------------------------------------
 

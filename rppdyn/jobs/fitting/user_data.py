@@ -28,7 +28,7 @@ from rppdyn.jobs.fitting.members import StackFit
 from rppdyn.nn import InvariantNormaliser
 from rppdyn.reps import Rep, V
 from rppdyn.tasks import Recording, Recordings
-from rppdyn.tasks.labelled import shared_out
+from rppdyn.tasks.labelled import LabelledImages, Rows, named_parts, shared_out
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +79,29 @@ def vectors(text: str | None, group: Group, n: int, key: str, what: str) -> Rep:
             f"{key}={text}: under {group} it has {rep.dim} numbers, and there are {n} in {what}; make them the same"
         )
     return rep
+
+
+def check_digest(task: Any, digest: str) -> None:
+    """Note the checksum of the data in a task's configuration, and refuse others than a run began with."""
+    if task.digest not in (None, digest):
+        raise ConfigError(f"data={task.data}: the numbers are others than the run began with; begin another, run_dir=")
+    task.digest = digest
+
+
+def splits_of(task: Any, data: Rows | LabelledImages, seeds: Sequence[int]) -> list[tuple[list[int], ...]]:
+    """Indices of the data for training, validation and test, of each seed, as the task says or the data themselves do."""
+    check_digest(task, data.digest)
+    own_seeds = seeds if task.split_seed is None else [task.split_seed]
+    classes = data.y if isinstance(data, LabelledImages) and data.classes is not None else None
+    said = f"split={task.split}" if isinstance(task.split, str) else "its folders"
+    try:
+        splits = [
+            shared_out(len(data.x), task.split, seed, classes) if data.parts is None else named_parts(data.parts, said)
+            for seed in own_seeds
+        ]
+    except ValueError as error:
+        raise ConfigError(f"data={task.data}: {error}") from error
+    return splits * (len(seeds) // len(own_seeds))
 
 
 def warn_of_sizes(values: Float[Tensor, "N n"], names: Sequence[str]) -> None:
@@ -247,9 +270,7 @@ class Split(NamedTuple):
 def check_data(config: FitTrajectoriesConfig, recordings: Recordings) -> None:
     """Refuse data that are others than a run began with, or too short; warn of columns of very different sizes."""
     task = config.task
-    if task.digest not in (None, recordings.digest):
-        raise ConfigError(f"data={task.data}: the numbers are others than the run began with; begin another, run_dir=")
-    task.digest = recordings.digest
+    check_digest(task, recordings.digest)
     for recording in recordings.trajectories:
         if len(recording.states) <= task.chunk:
             raise ConfigError(

@@ -24,7 +24,8 @@ from rppdyn.errors import reason
 from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.loading import load_function
 from rppdyn.jobs.measuring.measure import Layers, Measured, estimate_of
-from rppdyn.jobs.measuring.targets import accepted, evenly, said_of
+from rppdyn.jobs.measuring.targets import accepted, said_of
+from rppdyn.runs.statistics import evenly
 from rppdyn.settings import ConfigError, did_you_mean
 from rppdyn.tasks.images import SOURCES, image_data
 from rppdyn.tasks.labelled import read_picture
@@ -81,7 +82,7 @@ def image_members(config: EquivarianceConfig, fit: ImageFit) -> list[ImageTarget
             parts.append(("softmax", nn.Softmax(-1)))
         network = nn.Sequential(OrderedDict(parts)).eval()
         name = "regressor" if data.regression else "classifier"
-        members.append(ImageTarget(name, network, network, _some(x, config).double(), origin, seed))
+        members.append(ImageTarget(name, network, network, x[evenly(len(x), config.states)].double(), origin, seed))
     return members
 
 
@@ -100,7 +101,7 @@ def image_function(config: EquivarianceConfig) -> tuple[str, ImageTarget]:
     if config.weights is not None:
         _load_weights(config.weights, call)
     x, origin = images_of(config)
-    x = _some(x, config)
+    x = x[evenly(len(x), config.states)]
     what = (
         f"{type(call).__name__}, {config.weights or 'its own weights'}" if isinstance(call, nn.Module) else "a function"
     )
@@ -181,7 +182,7 @@ def measure_images(target: ImageTarget, flows: Mapping[str, Flow], whole: tuple[
 
 def _layers(target: ImageTarget, flows: Mapping[str, Flow], whole: tuple[str, ...]) -> Layers:
     assert target.network is not None
-    few = target.images[np.unique(np.linspace(0, len(target.images) - 1, DETAIL_IMAGES).round().astype(int))]
+    few = target.images[evenly(len(target.images), DETAIL_IMAGES)]
     attributions = {}
     for name, flow in flows.items():
         hidden = {"*": flow, **dict.fromkeys(whole)}
@@ -198,10 +199,6 @@ def _layers(target: ImageTarget, flows: Mapping[str, Flow], whole: tuple[str, ..
         first.kinds,
         {name: a.residual for name, a in attributions.items()},
     )
-
-
-def _some(x: Tensor, config: EquivarianceConfig) -> Tensor:
-    return torch.as_tensor(evenly(x.numpy(), config.states))
 
 
 def _makes_a_model(call: Callable[..., object]) -> bool:

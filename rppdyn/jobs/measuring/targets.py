@@ -27,6 +27,7 @@ from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.loading import Loaded
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep, Scalar
+from rppdyn.runs.statistics import evenly
 from rppdyn.tasks.tables import read_arrays
 
 # -- functions --------------------------------------------------------------------------------------------------------
@@ -361,20 +362,15 @@ def inputs_of(config: EquivarianceConfig | DiscoverConfig, dim: int) -> tuple[ND
         raise ConfigError(f"{source} holds {array.dtype}: it must hold real numbers")
     if not np.isfinite(array).all():
         raise ConfigError(f"{source} holds values that are not finite: remove those rows")
-    return evenly(array, config.states), f"{source}"
+    return array[evenly(len(array), config.states)].astype(np.float64), f"{source}"
 
 
 def inputs_at(config: EquivarianceConfig | DiscoverConfig, member: Function) -> tuple[NDArray, str]:
     """Inputs of a fit's member, those of the test data unless others are asked for, and where they are from."""
     if config.states_from in (None, "test"):
-        return evenly(member.samples.numpy(), config.states), "inputs of the test data"
+        samples = member.samples.numpy().astype(np.float64)
+        return samples[evenly(len(samples), config.states)], "inputs of the test data"
     return inputs_of(config, member.rep_in.dim)
-
-
-def evenly(array: NDArray, count: int) -> NDArray:
-    """At most so many rows, evenly spaced."""
-    chosen = np.unique(np.linspace(0, len(array) - 1, min(count, len(array))).round().astype(int))
-    return array[chosen].astype(np.float64)
 
 
 def _array(source: str) -> NDArray:
