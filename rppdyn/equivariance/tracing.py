@@ -72,7 +72,10 @@ def traced_layers(network: nn.Module, x: Tensor, whole: Collection[str] = ()) ->
         ValueError: the module can't be traced, is in training mode with layers that then mix inputs, returns more than one
             tensor, or its graph computes something else; the node is named.
     """
-    _check_mode(network)
+    for name, module in network.named_modules():
+        if module.training and (isinstance(module, _BatchNorm) or (isinstance(module, _DropoutNd) and module.p > 0)):
+            raise ValueError(f"{name or 'it'} ({_class(module)}) is in training mode, in which it is random or mixes inputs: "
+                             "call network.eval() first")  # fmt: skip
     graph = _trace(network, whole)
     values = _values(network, graph, x)
     *nodes, output = graph.nodes
@@ -252,13 +255,6 @@ def _ancestors(layers: dict[str, TracedLayer], output: str) -> list[TracedLayer]
             needed.add(name)
             stack += layers[name].inputs
     return [layer for name, layer in layers.items() if name in needed]
-
-
-def _check_mode(network: nn.Module) -> None:
-    for name, module in network.named_modules():
-        if module.training and (isinstance(module, _BatchNorm) or (isinstance(module, _DropoutNd) and module.p > 0)):
-            raise ValueError(f"{name or 'it'} ({_class(module)}) is in training mode, in which it is random or mixes inputs: "
-                             "call network.eval() first")  # fmt: skip
 
 
 @torch.no_grad()

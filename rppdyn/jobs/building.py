@@ -109,7 +109,10 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent
             policy_kwargs=_networks(model) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas), eps=1e-5)),
             **shared,
         )
-    networks = _networks(model) | _chain(model, spec) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas)))
+    networks = _networks(model) | dict(optimizer_kwargs=dict(betas=tuple(agent.betas)))
+    if model.groups is not None:
+        chain = notation.chain(model.groups, spec.group, spec.generator_names)
+        networks |= dict(groups=chain, variances=model.variances)
     kind, options = RPPSAC, {name: getattr(agent, name) for name in SAC_ONLY}
     options["replay_buffer_class"] = HerReplayBuffer if options.pop("hindsight") else None
     if agent.crossq is not None:
@@ -126,37 +129,13 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent
 
 def _networks(model: ModelConfig) -> dict[str, Any]:
     """Arguments of policies that say what their networks are."""
-    same = (
-        "hidden",
-        "critic_hidden",
-        "num_layers",
-        "equivariant_variance",
-        "critic_equivariant_variance",
-        "critic_free_variance",
-    )
+    same = ("hidden", "critic_hidden", "num_layers", "equivariant_variance", "critic_equivariant_variance",
+            "critic_free_variance")  # fmt: skip
+    options: dict[str, Any] = dict(architecture=model.architecture, bilinear=model.bilinear)
+    options |= {name: value for name in ("free_scale", "activation") if (value := getattr(model, name)) is not None}
     free = FREE_VARIANCE if model.groups else model.free
     arguments = {name: getattr(model, name) for name in same}
-    return (
-        dict(model=model.kind, free_variance=free, network_kwargs=_network(model), critic_hidden=model.critic_hidden)
-        | arguments
-    )
-
-
-def _network(model: ModelConfig) -> dict[str, Any]:
-    """Further arguments of the networks."""
-    options: dict[str, Any] = dict(architecture=model.architecture, bilinear=model.bilinear)
-    if model.free_scale is not None:
-        options["free_scale"] = model.free_scale
-    if model.activation is not None:
-        options["activation"] = model.activation
-    return options
-
-
-def _chain(model: ModelConfig, spec: SymmetrySpec) -> dict[str, Any]:
-    """Arguments of a policy whose networks have a chain of groups; none without, as in older checkpoints."""
-    if model.groups is None:
-        return {}
-    return dict(groups=notation.chain(model.groups, spec.group, spec.generator_names), variances=model.variances)
+    return dict(model=model.kind, free_variance=free, network_kwargs=options) | arguments
 
 
 @contextmanager

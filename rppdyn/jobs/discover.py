@@ -176,12 +176,14 @@ def run(config: DiscoverConfig) -> DiscoverResult:
 
 
 def _of_function(config: DiscoverConfig) -> DiscoverResult:
-    family, rep_in, rep_out = _given(config)
+    rep_in, rep_out = _representations(config)
     inputs, origin = inputs_of(config, rep_in.dim)
     found = discover(load_function(config.what), rep_in, rep_out, torch.as_tensor(inputs))
     json = str(config.json or config.what.replace(":", ".") + ".discover.json")
     words = f"{rep_in} to {rep_out}"
-    return DiscoverResult(config.what, family, words, len(inputs), origin, [_found(config.what, found)], json)
+    return DiscoverResult(
+        config.what, str(config.family), words, len(inputs), origin, [_found(config.what, found)], json
+    )
 
 
 def _of_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
@@ -240,14 +242,11 @@ def _of_agent(config: DiscoverConfig) -> DiscoverResult:
     return _whole(config, family, len(observations), origin, found, notes)
 
 
-def _given(config: DiscoverConfig) -> tuple[str, Any, Any]:
-    """The family that was asked for and its representations."""
-    family, ends = config.representations
-    G = notation.group(family, "--family")
-    rep_in, rep_out = (
-        notation.representation(flag, text, G) for flag, text in zip(("--rep-in", "--rep-out"), ends, strict=True)
-    )
-    return family, rep_in, rep_out
+def _representations(config: DiscoverConfig) -> tuple[Rep, Rep]:
+    """The representations of the family that was asked for."""
+    G = notation.group(str(config.family), "--family")
+    rep_in, rep_out = str(config.rep_in), str(config.rep_out)
+    return notation.representation("--rep-in", rep_in, G), notation.representation("--rep-out", rep_out, G)
 
 
 def _family(config: DiscoverConfig, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[Family | None, list[str]]:
@@ -258,7 +257,7 @@ def _family(config: DiscoverConfig, inputs: Sequence[str], outputs: Sequence[str
                 f"--family {config.family}: how does it act on {len(inputs)} inputs and {len(outputs)} outputs? give --rep-in "
                 "and --rep-out, or --blocks in its place"
             )
-        _, rep_in, rep_out = _given(config)
+        rep_in, rep_out = _representations(config)
         for flag, rep, count in (("--rep-in", rep_in, len(inputs)), ("--rep-out", rep_out, len(outputs))):
             if rep.dim != count:
                 raise ConfigError(f"{flag} {rep}: acts on {rep.dim} numbers, and there are {count}")
@@ -293,11 +292,8 @@ def _whole(
     if not found:
         raise ConfigError(f"{config.what}: {'; '.join(notes)}")
     name, words = ("", "") if family is None else (str(family.rep_in.G), family.words)
-    return DiscoverResult(config.what, name, words, states, origin, found, _file(config), notes)
-
-
-def _file(config: DiscoverConfig) -> str:
-    return str(config.json or Path(config.what, "discover.json"))
+    json = str(config.json or Path(config.what, "discover.json"))
+    return DiscoverResult(config.what, name, words, states, origin, found, json, notes)
 
 
 def _found(name: str, discovery: Discovery) -> Found:

@@ -299,9 +299,14 @@ def table(result: EquivarianceResult, written: bool = True) -> str:
     lines = [
         f"{result.what}: {result.source}; {result.symmetry}",
         f"{result.states} {'images' if any(m.lee for m in result.functions.values()) else 'states'}: {result.states_from}",
-        *_about_members(result),
-        "",
     ]
+    if len(result.seeds) > 1:
+        lines.append(
+            f"{len(result.seeds)} members: interquartile means over them, and intervals over them, not over states"
+        )
+    if result.diverged:
+        lines.append(f"left out, with numbers that are not finite: seed {', '.join(map(str, result.diverged))}")
+    lines.append("")
     rows = [["", "error", "95 % interval", "Eq. 3.3"]]
     for name, m in result.functions.items():
         rows.append([f"{name}{'' if m.precision == 'float64' else f' ({m.precision})'}", "", "", ""])
@@ -336,12 +341,6 @@ def table(result: EquivarianceResult, written: bool = True) -> str:
     if written:
         lines += ["", f"written: {result.json}, {result.figure}"]
     return "\n".join(lines)
-
-
-def _about_members(result: EquivarianceResult) -> list[str]:
-    lost = [f"left out, with numbers that are not finite: seed {', '.join(map(str, result.diverged))}"]
-    several = [f"{len(result.seeds)} members: interquartile means over them, and intervals over them, not over states"]
-    return several * (len(result.seeds) > 1) + lost * bool(result.diverged)
 
 
 def _about_rollouts(rollouts: Rollouts) -> list[str]:

@@ -207,7 +207,8 @@ class DynamicsFit(StackFit):
             values["rollout/diverged"] = float(found.diverged.double().mean())
             for name, errors in self.errors(found.states[kept], self.truth(index)[kept]).items():
                 values[f"rollout/{name}"] = mean_error(errors)
-                self.curves.setdefault(name, []).append(_over_time(errors))
+                over_time = geometric_mean(errors).tolist() if len(errors) else None  # as far as all trajectories last
+                self.curves.setdefault(name, []).append(over_time)
             values |= self.others(index, members[index], found)
             equivariance = self._equivariance(index, members[index])
             values |= {f"equivariance/{name}": value for name, value in equivariance.items()}
@@ -228,11 +229,6 @@ def mean_error(errors: Float[Tensor, "*any"]) -> float:
     """The geometric mean, without entries that are nan; nan of none."""
     known = errors[~errors.isnan()]
     return float(geometric_mean(known)) if known.numel() else math.nan
-
-
-def _over_time(errors: Float[Tensor, "m t"]) -> list[float] | None:
-    """Geometric means over trajectories, as far as all last; None of none."""
-    return geometric_mean(errors).tolist() if len(errors) else None
 
 
 # -- the double spring pendulum ----------------------------------------------------------------------------------------

@@ -273,7 +273,8 @@ class Transition(StackFit):
                 f"test/error_{h}": float(geometric_mean(errors[:, :h].flatten())) for h in horizons
             }
             values["validation/error"] = float(geometric_mean(self._errors(member, self.data.validation).flatten()))
-            values["rollout/diverged"] = float((~_bounded(found, truth.states.abs().amax())).double().mean())
+            bounded = (found.abs().amax((-1, -2)) < 1e6 * truth.states.abs().amax()) & found.isfinite().all(-1).all(-1)
+            values["rollout/diverged"] = float((~bounded).double().mean())
             values |= {f"equivariance/{name}": value for name, value in self._equivariance(member).items()}
             values["equivariance/rollout"] = self._equivariance_of_rollouts(member)
             off = ((found - truth.states[:, 1:]).abs() / std).nan_to_num(nan=torch.inf)
@@ -345,10 +346,6 @@ def _change(model: TransitionModel, weights: Any, n: int, z: Tensor) -> Tensor:
 
 def _network_inputs(model: TransitionModel, n: int, z: Tensor) -> Tensor:
     return torch.cat([model.states(z[..., :n]), model.actions(z[..., n:])], -1)
-
-
-def _bounded(states: Float[Tensor, "n T f"], largest: Float[Tensor, ""]) -> Tensor:
-    return (states.abs().amax((-1, -2)) < 1e6 * largest) & states.isfinite().all(-1).all(-1)
 
 
 def _check_rewards(config: FitTransitionConfig, spec: SymmetrySpec) -> None:

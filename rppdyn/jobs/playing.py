@@ -75,17 +75,15 @@ def evaluate(config: EvaluateAgentConfig, *, progress: bool = False) -> Evaluate
         if config.video is not None:
             make = partial(evaluator.make, render_mode="rgb_array")
             files[config.video] = lambda path: film(make, policy, config.seed, path, progress=progress)
-        files[_evaluation(config)] = lambda path: write_json(path, asdict(result))
+        if config.kind == "run":
+            file = str(Path(config.run, "evaluation.json"))
+        elif name := pretrained_name(config.run):
+            file = f"{Path(name).name}.evaluation.json"  # in the working folder
+        else:
+            file = str(Path(config.run).with_suffix(".evaluation.json"))
+        files[file] = lambda path: write_json(path, asdict(result))
         write_measured(result, files)
     return result
-
-
-def _evaluation(config: EvaluateAgentConfig) -> str:
-    if config.kind == "run":
-        return str(RunFolder(config.run).path / "evaluation.json")
-    if name := pretrained_name(config.run):
-        return f"{Path(name).name}.evaluation.json"  # in the working folder
-    return str(Path(config.run).with_suffix(".evaluation.json"))
 
 
 def table(result: EvaluateAgentResult, written: bool = True) -> str:

@@ -138,7 +138,9 @@ class TrainAgentResult(RunResult):
             rows["mean return"] = f"{_return(m['eval/return_mean'])}  ({spread})"
             rows["equivariance error"] = "none: the environment has no symmetry here"
             if any(name.startswith("equivariance/policy/") for name in m):
-                errors = ", ".join(f"{who} {_error(m[f'equivariance/{who}'])}" for who in ("policy", "critic"))
+                sizes = {who: m[f"equivariance/{who}"] for who in ("policy", "critic")}
+                vacuous = "vacuous (the outputs are all but zero)"
+                errors = ", ".join(f"{who} {vacuous if x is None else f'{x:.1e}'}" for who, x in sizes.items())
                 rows["equivariance error"] = f"{errors}  (0 is equivariant, 1 as far from it as can be)"
             names = {who: f"pathway/{who}_free_share" for who in ("actor", "critic")}
             shares = ", ".join(f"{who} {100 * m[name]:.3g}%" for who, name in names.items() if name in m)
@@ -194,10 +196,6 @@ class TrainManyResult:
 def final_policy(result: Mapping[str, Any]) -> str:
     """The name of the policy at the end of a run; the run may have gone on since."""
     return f"final policy, after {result['steps']} steps"
-
-
-def _error(value: float | None) -> str:
-    return "vacuous (the outputs are all but zero)" if value is None else f"{value:.1e}"
 
 
 def _return(value: float) -> str:

@@ -348,12 +348,6 @@ class DiscoverConfig:
         """Kind of thing that `what` names: "run" or "function"."""
         return "function" if kind_of(self.what, functions=True) == "function" else "run"
 
-    @property
-    def representations(self) -> tuple[str, tuple[str, str]]:
-        """The family, and the representations of a function."""
-        assert self.family is not None and self.rep_in is not None and self.rep_out is not None
-        return self.family, (self.rep_in, self.rep_out)
-
 
 @settings
 class PredictConfig:

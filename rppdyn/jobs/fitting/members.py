@@ -368,15 +368,19 @@ class StackFit(ABC):
     def step(self, step: int) -> None:
         """Make the update number ``step``, counted from 0."""
         epoch, batch = divmod(step, self.steps_per_epoch)
-        options = self.config.marginal_likelihood
-        learns = epoch >= options.burn_in and (epoch - options.burn_in) % options.every == 0
+        options, learning = self.config.optimiser, self.config.marginal_likelihood
+        learns = epoch >= learning.burn_in and (epoch - learning.burn_in) % learning.every == 0
         if self.variances is not None and batch == 0 and learns:
-            rate = 0.5 * (1 + math.cos(math.pi * epoch / self.config.optimiser.epochs))
+            rate = 0.5 * (1 + math.cos(math.pi * epoch / options.epochs))
             self.variances.update(self.optimiser, rate=rate, generators=self._streams(epoch))
         inputs, targets = self._batch(epoch, batch)
         inputs, targets = self.prepare(inputs, targets, step)
+        rate = options.learning_rate
+        if options.schedule == "cosine":
+            rate *= 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        rate *= min(1.0, (step + 1) / max(1, options.warm_up * self.steps_per_epoch))
         for group in self.optimiser.param_groups:
-            group["lr"] = self._learning_rate(step)
+            group["lr"] = rate
         self.optimiser.zero_grad(set_to_none=True)
         self.loss = self._backward(inputs, targets)
         if self.longest is not None:
@@ -418,12 +422,6 @@ class StackFit(ABC):
         chosen = self._order[:, batch * size : (batch + 1) * size]
         members = torch.arange(len(chosen), device=chosen.device)[:, None]
         return self.inputs[members, chosen], self.targets[members, chosen]
-
-    def _learning_rate(self, step: int) -> float:
-        optimiser, rate = self.config.optimiser, self.config.optimiser.learning_rate
-        if optimiser.schedule == "cosine":
-            rate *= 0.5 * (1 + math.cos(math.pi * step / (optimiser.epochs * self.steps_per_epoch)))
-        return rate * min(1.0, (step + 1) / max(1, optimiser.warm_up * self.steps_per_epoch))
 
     @torch.no_grad()
     def give_up(self) -> None:

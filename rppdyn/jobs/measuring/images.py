@@ -24,12 +24,11 @@ from rppdyn.errors import reason
 from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.loading import load_function
 from rppdyn.jobs.measuring.measure import Layers, Measured, estimate_of
-from rppdyn.jobs.measuring.targets import accepted, said_of
+from rppdyn.jobs.measuring.targets import accepted, array_of, said_of
 from rppdyn.runs.statistics import evenly
 from rppdyn.settings import ConfigError, did_you_mean
 from rppdyn.tasks.images import SOURCES, image_data
 from rppdyn.tasks.labelled import read_picture
-from rppdyn.tasks.tables import read_arrays
 
 if TYPE_CHECKING:
     from rppdyn.jobs.fit_image import ImageFit
@@ -124,8 +123,12 @@ def images_of(config: EquivarianceConfig) -> tuple[Float[Tensor, "N C H W"], str
         raise ConfigError(
             f"--image {source}: no such file; give a .npy, .npz or picture, or one of {', '.join(SOURCES)}"
         )
-    array = _picture(path) if path.suffix not in (".npy", ".npz") else _array(path)
-    array = array[:, None] if array.ndim == 3 else array
+    if path.suffix in (".npy", ".npz"):
+        array = array_of(path, "images")
+        array = array[:, None] if array.ndim == 3 else array
+    else:
+        pixels = read_picture(path, lambda mode: "L" if mode in ("1", "L", "I;16") else "RGB")
+        array = pixels[None, None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)[None]
     if array.ndim != 4 or array.dtype.kind not in "uif" or not array.size:
         raise ConfigError(
             f"--image {source}: holds {array.dtype} of shape {array.shape}; it must be (n, channels, height, width) or "
@@ -243,16 +246,3 @@ def _load_weights(path: str, network: object) -> None:
             f"--weights {path}: no weights of {type(network).__name__} ({reason(error)}); write them with "
             "torch.save(model.state_dict(), ...)"
         ) from error
-
-
-def _array(path: Path) -> np.ndarray:
-    arrays = read_arrays(path)
-    key = "images" if "images" in arrays else next(iter(arrays)) if len(arrays) == 1 else None
-    if key is None:
-        raise ConfigError(f"--image {path}: holds no array named 'images', but {', '.join(arrays) or 'none'}")
-    return arrays[key]
-
-
-def _picture(path: Path) -> np.ndarray:
-    array = read_picture(path, lambda mode: "L" if mode in ("1", "L", "I;16") else "RGB")
-    return array[None, None] if array.ndim == 2 else array.transpose(2, 0, 1)[None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +67,7 @@ def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
         )
     elif (critic := getattr(policy, "critic", None)) is not None and hasattr(critic, "q_networks"):
         q, n, split = critic_function(policy), len(critic.q_networks), spec.feature_dim
+        actions = {f"action {name}": [split + i for i in index] for name, index in blocks(spec.action).items()}
         names = [f"critic {i + 1}" for i in range(n)]
         functions.append(
             Function(
@@ -75,9 +75,9 @@ def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
                 lambda x: q(spec.decode(x[..., :split]), spec.action.decode(x[..., split:])),
                 spec.obs_rep + spec.action_rep,
                 n * Scalar(spec.group),
-                _states_and_actions(spec),
+                blocks(spec.obs) | actions,
                 {name: [i] for i, name in enumerate(names)},
-                encode=partial(_encoded, spec),
+                encode=lambda obs, actions: torch.cat([spec.encode(obs), spec.action.encode(actions)], -1),
                 scale=torch.ones(n),
                 centred=True,
                 networks=_symmetric_networks(policy, spec, dict(zip(names, critic.q_networks, strict=True))),
@@ -212,17 +212,6 @@ def changes(spec: SymmetrySpec) -> dict[str, list[int]]:
     return {f"change of {name}": indices for name, indices in blocks(spec.obs).items()}
 
 
-def _states_and_actions(spec: SymmetrySpec) -> dict[str, list[int]]:
-    """The features of each coordinate of a state and of an action beside it."""
-    return blocks(spec.obs) | {
-        f"action {name}": [spec.feature_dim + i for i in indices] for name, indices in blocks(spec.action).items()
-    }
-
-
-def _encoded(spec: SymmetrySpec, obs: Tensor, actions: Tensor) -> Tensor:
-    return torch.cat([spec.encode(obs), spec.action.encode(actions)], -1)
-
-
 def check_environment(name: str, policy: BasePolicy, env: gymnasium.Env, flag: str) -> None:
     """Refuse an environment whose observations or actions have other shapes than the policy's.
 
@@ -355,7 +344,10 @@ def inputs_of(config: EquivarianceConfig | DiscoverConfig, dim: int) -> tuple[ND
         return np.random.default_rng(config.seed).normal(size=(config.states, dim)), "standard normal inputs"
     if source is None or source in ("rollouts", "reset"):
         raise ConfigError(f"{config.what}: inputs from where? give --from FILE (npy or npz), or --from normal")
-    array = _array(source)
+    if not Path(source).is_file():
+        known = "rollouts, reset, normal (of a fit: test, normal)"
+        raise ConfigError(f"--from {source}: there is no such file; give a .npy or .npz file, or one of {known}")
+    array = array_of(source, "observations")
     if array.ndim != 2 or array.shape[1] != dim or not len(array):
         raise ConfigError(f"{source} holds an array of shape {array.shape}: it must be (n, {dim}), one input a row")
     if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
@@ -373,12 +365,10 @@ def inputs_at(config: EquivarianceConfig | DiscoverConfig, member: Function) -> 
     return inputs_of(config, member.rep_in.dim)
 
 
-def _array(source: str) -> NDArray:
-    if not Path(source).is_file():
-        known = "rollouts, reset, normal (of a fit: test, normal)"
-        raise ConfigError(f"--from {source}: there is no such file; give a .npy or .npz file, or one of {known}")
-    arrays = read_arrays(source)
-    key = "observations" if "observations" in arrays or len(arrays) != 1 else next(iter(arrays))
+def array_of(file: str | Path, name: str) -> NDArray:
+    """The array of that name in a file, or its only one."""
+    arrays = read_arrays(file)
+    key = name if name in arrays or len(arrays) != 1 else next(iter(arrays))
     if key not in arrays:
-        raise ConfigError(f"{source} holds no array named 'observations', but {', '.join(arrays)}")
+        raise ConfigError(f"{file} holds no array named {name!r}, but {', '.join(arrays) or 'none'}")
     return arrays[key]
