@@ -124,8 +124,10 @@ def load(config: Any, episodes: int) -> Iterator[Loaded]:
         program = load_program(what)
         call, act, source = program.module(), torch_policy(program), "an exported program"
     spec = getattr(policy, "spec", None)
-    if env_id is not None or (make is None and spec is not None):
-        make = partial(make_env, env_id or spec.env_id)
+    if make is None and spec is not None:
+        env_id = env_id or spec.env_id
+    if env_id is not None:
+        make = partial(make_env, env_id)
     evaluator = None if make is None else lambda: Evaluator(make, episodes, config.seed)
     yield Loaded(source, policy, call, act, evaluator=evaluator, spec=spec)
 
@@ -322,7 +324,8 @@ def measure_file(file: str, env_id: str | None) -> FileAgent:
     """
     config = EvaluateAgentConfig(run=file, env=env_id, trust=True)
     with load_player(config) as (loaded, act, evaluator):
-        env, episodes, note = evaluator.envs[0], evaluator.run(act), ""
+        env: Any = evaluator.envs[0]
+        episodes, note = evaluator.run(act), ""
         errors: dict[str, float] = {}
         try:
             spec = loaded.spec or symmetry_spec(env)

@@ -43,7 +43,7 @@ def test_report_and_figure(files, monkeypatch, capsys):
         (["plain.zip", "--trust"], "give --env, the environment that it plays in"),
         (
             ["plain.zip", "--trust", "--env", "Hopper-v5"],
-            "plain.zip takes observations of shape (4,), and Hopper-v5 has (11,)",
+            "plain.zip takes no observations of Hopper-v5, (11,): give the environment that it was made for",
         ),
         (["absent.zip", "--trust"], "there is no such file"),
     ],

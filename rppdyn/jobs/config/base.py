@@ -97,7 +97,6 @@ class NetworkSettings:
     bilinear: Bilinear = setting(
         "auto", "channelwise for infinite groups; published (true), channelwise, false; null: published"
     )
-    certified_variance: ClassVar[float | None] = None
     groups: Chain = setting(
         None,
         'of model rpp, a chain in place of the task\'s or the symmetry\'s group, which it begins with: ["O(3)","O2eR3()"]',
@@ -116,7 +115,7 @@ class NetworkSettings:
     @property
     def free(self) -> float:
         """The prior variance of the free pathway that networks are built with."""
-        return free_variance_number(self.free_variance, self.certified_variance)
+        return free_variance_number(self.free_variance, getattr(self, "certified_variance", None))
 
 
 def _columns(value: Any) -> Any:
