@@ -310,48 +310,52 @@ class WorkerEnv(VecEnv):
             raise WorkerError(f"{error} while it made the environment") from error
         super().__init__(count, *spaces)
 
-    def _asked(self, name: str, *arguments: Any, **options: Any) -> Any:
-        return self.worker.submit(_of_envs, name, arguments, options).result()
+    def _begin(self, name: str, *arguments: Any, **options: Any) -> Future[Any]:
+        return self.worker.submit(_call_envs, name, arguments, options)
+
+    def _ask(self, name: str, *arguments: Any, **options: Any) -> Any:
+        value, self.reset_infos = self._begin(name, *arguments, **options).result()
+        return value
 
     def reset(self) -> Any:
-        observations, self.reset_infos = self.worker.submit(_reset_envs, self._seeds, self._options).result()
+        observations = self._ask("reset", attributes={"_seeds": self._seeds, "_options": self._options})
         self._reset_seeds()
         self._reset_options()
         return observations
 
     def step_async(self, actions: NDArray) -> None:
-        self._answer = self.worker.submit(_step_envs, actions)
+        self._answer = self._begin("step", actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         assert self._answer is not None
-        *step, self.reset_infos = self._answer.result()
-        return tuple(step)
+        step, self.reset_infos = self._answer.result()
+        return step
 
     def has_attr(self, attr_name: str) -> bool:
-        return self._asked("has_attr", attr_name)
+        return self._ask("has_attr", attr_name)
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        value = self._asked("get_attr", attr_name, indices)
+        value = self._ask("get_attr", attr_name, indices)
         if isinstance(value, AttributeError):
             raise value
         return value
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        self._asked("set_attr", attr_name, value, indices)
+        self._ask("set_attr", attr_name, value, indices)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
-        return self._asked("env_method", method_name, *method_args, indices=indices, **method_kwargs)
+        return self._ask("env_method", method_name, *method_args, indices=indices, **method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper], indices: Any = None) -> list[bool]:
-        return self._asked("env_is_wrapped", wrapper_class, indices)
+        return self._ask("env_is_wrapped", wrapper_class, indices)
 
     def get_images(self) -> Sequence[NDArray | None]:
-        return self._asked("get_images")
+        return self._ask("get_images")
 
     def close(self) -> None:
         """Close the environments and end the process, whatever their state."""
         with suppress(Exception):
-            self.worker.submit(_of_envs, "close", (), {}).result(SHUTDOWN_SECONDS)
+            self._begin("close").result(SHUTDOWN_SECONDS)
         self.worker.close()
 
 
@@ -364,22 +368,15 @@ def _make_envs(build: CloudpickleWrapper, count: int) -> tuple[gymnasium.Space, 
     return _envs.observation_space, _envs.action_space
 
 
-def _reset_envs(seeds: list[int | None], options: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
-    _envs._seeds, _envs._options = seeds, options
-    return _envs.reset(), _envs.reset_infos
-
-
-def _step_envs(actions: NDArray) -> tuple[Any, ...]:
-    return *_envs.step(actions), _envs.reset_infos
-
-
-def _of_envs(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def _call_envs(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
+    """The value of a method, and the infos of the last resets; an AttributeError of `get_attr` is its value."""
+    vars(_envs).update(options.pop("attributes", {}))
     try:
-        return getattr(_envs, name)(*arguments, **options)
+        return getattr(_envs, name)(*arguments, **options), _envs.reset_infos
     except AttributeError as error:
         if name != "get_attr":
             raise
-        return error  # as `get_attr` of one that has it not
+        return error, _envs.reset_infos
 
 
 # -- episodes ----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.equivariance import functions_of
-from rppdyn.jobs.loading import load, load_fit, load_function
+from rppdyn.jobs.loading import FITS, load, load_fit, load_function
 from rppdyn.jobs.measuring.targets import check_policy, inputs_at, inputs_of, states_of
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, provenance
@@ -106,7 +106,6 @@ def _block(names: Sequence[str], name: str) -> Blocks:
 
 # -- the verb ----------------------------------------------------------------------------------------------------------
 
-SUBJECTS = ("fit_regression", "fit_dynamics", "fit_trajectories", "fit_transition", "train_agent")
 MAX_TABLE_DEFECTS = 8  # defects in the table; the JSON has all
 
 
@@ -164,7 +163,7 @@ def run(config: DiscoverConfig) -> DiscoverResult:
     else:
         folder = RunFolder.open(config.what)
         name = compose.name_of_run(folder)
-        if name not in SUBJECTS:
+        if name not in {"train_agent", *FITS} - {"fit_image"}:
             raise ConfigError(
                 f"{config.what} is a run of {name.replace('_', '-')}: give one of train-agent, fit-dynamics, fit-regression or "
                 "fit-transition, or module:function"

@@ -20,7 +20,7 @@ from rppdyn.jobs.building import process_state
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, EquivarianceConfig, pretrained_name
-from rppdyn.jobs.loading import Loaded, load
+from rppdyn.jobs.loading import FITS, Loaded, load
 from rppdyn.jobs.measuring import targets
 from rppdyn.jobs.measuring.images import flows_of, image_function, image_members, measure_images
 from rppdyn.jobs.measuring.measure import (
@@ -44,7 +44,6 @@ from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json, write_measured
 from rppdyn.runs.folder import is_own
 
-FITS = ("fit_regression", "fit_dynamics", "fit_trajectories", "fit_transition")
 MAX_TABLE_PARTS = 6  # parts of the input in the table: those that explain most; the JSON has all
 
 
@@ -95,18 +94,16 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
         UnwrittenError: a file can't be written; it has the result.
     """
     folder = RunFolder.open(config.what) if config.kind == "run" else None
-    if folder is not None and compose.name_of_run(folder).startswith("bound_"):
+    name = "" if folder is None else compose.name_of_run(folder)
+    if name.startswith("bound_"):
         raise ConfigError(
             f"{config.what} is a run of bound: its networks are coded for what they say, not for symmetry; give a run of a fit"
         )
-    is_of_images = config.image is not None
-    if folder is not None:
-        is_of_images = compose.name_of_run(folder) == "fit_image"
-        if not is_of_images:
-            given = {"--image": config.image, "--transformations": config.transformations, "--whole": config.whole}
-            refuse(given, f"{config.what} is no run of fit-image; leave it out")
-    is_policy = folder is not None and compose.name_of_run(folder) not in FITS and not is_of_images
-    if config.states_from == "normal" and (is_policy or config.kind in (PRETRAINED, SUBJECTS[".zip"])):
+    is_of_images = name == "fit_image" if name else config.image is not None
+    if name and not is_of_images:
+        given = {"--image": config.image, "--transformations": config.transformations, "--whole": config.whole}
+        refuse(given, f"{config.what} is no run of fit-image; leave it out")
+    if config.states_from == "normal" and (name == "train_agent" or config.kind in (PRETRAINED, SUBJECTS[".zip"])):
         raise ConfigError(
             f"--from normal: a policy's observations are no standard normal numbers; leave it out for states of "
             f"{config.what}'s own episodes, or give reset or a file"
@@ -114,8 +111,8 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
     with process_state(threads=1):  # many small products: threads would wait for each other
         if is_of_images:
             result = _of_images(config, folder)
-        elif folder is not None and compose.name_of_run(folder) in FITS:
-            result = _of_fit(config, folder)
+        elif name in FITS:
+            result = _of_fit(config)
         elif config.representations is not None:
             result = _of_function(config, *config.representations)
         else:
@@ -165,7 +162,7 @@ def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: s
     return _result(config, target.source, f"{G}: {ends[0]} to {ends[1]}", names, len(inputs), origin, functions)
 
 
-def _of_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult:
+def _of_fit(config: EquivarianceConfig) -> EquivarianceResult:
     """Measure the members of a fit's run."""
     given = {"--env": config.env, "--symmetry": config.symmetry, "--rep-in": config.rep_in, "--rep-out": config.rep_out}
     refuse(given, "the run of a fit brings its task; leave it out, or give another --group")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -34,7 +33,7 @@ from rppdyn.runs.figures import (
     save,
 )
 from rppdyn.runs.files import plain, write_json
-from rppdyn.runs.folder import with_metrics
+from rppdyn.runs.folder import read_json, with_metrics
 from rppdyn.runs.table import (
     AGENT_FILE,
     AT_END,
@@ -188,23 +187,6 @@ def file_runs(agent: FileAgent) -> list[Run]:
             {"eval/return_mean": {0.0: value}} | errors, result={})
         for seed, value in enumerate(agent.returns)
     ]  # fmt: skip
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The content of a run's file; None without one.
-
-    Raises:
-        RunFolderError: it is damaged.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{path} is damaged: delete it, and make it again if it is needed") from error
-    if not isinstance(content, dict):
-        raise RunFolderError(f"{path} holds no JSON object: delete it, and make it again if it is needed")
-    return content
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

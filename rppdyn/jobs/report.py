@@ -25,7 +25,7 @@ from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.base import free_variance_number
 from rppdyn.jobs.config.command import ReportConfig, is_agent_file
-from rppdyn.jobs.figure import ROLLOUT_PANELS, read_json, read_runs
+from rppdyn.jobs.figure import ROLLOUT_PANELS, read_runs
 from rppdyn.jobs.loading import measure_file
 from rppdyn.jobs.measuring.measure import FORMAT, equivariance_figure
 from rppdyn.jobs.results import FileAgent, final_policy
@@ -34,7 +34,7 @@ from rppdyn.nn.linear import equivariant_name
 from rppdyn.runs import paired_ratio
 from rppdyn.runs.figures import COLOURS, Panel, draw_panels, paint_curves, paint_dots
 from rppdyn.runs.files import write_text
-from rppdyn.runs.folder import with_metrics
+from rppdyn.runs.folder import read_json, with_metrics
 from rppdyn.runs.statistics import FEW_SEEDS
 from rppdyn.runs.table import (
     AT_END,

@@ -228,10 +228,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = _record(line)
+            record = json.loads(line)
+            if not isinstance(record, dict) or type(record.get("step")) is not int or record["step"] < 0:
+                raise ValueError("no step")
             if records and record["step"] < records[-1]["step"]:
                 raise ValueError("out of order")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             said = f"{path}, line {number} is no metrics record: {line[:60].decode(errors='backslashreplace')!r}"
             if number < len(lines):
                 raise ValueError(f"{said}; remove the line") from error
@@ -239,21 +241,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         else:
             records.append(record)
     return records
-
-
-def _record(line: bytes) -> dict[str, Any]:
-    """A record: a step, and numbers, lists of them or text, where null is no number.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        record = json.loads(line)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(record, dict) or type(record.get("step")) is not int or record["step"] < 0:
-        raise ValueError("no step")
-    return record
 
 
 def series(records: Iterable[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
@@ -400,17 +387,7 @@ class RunFolder:
 
     def result(self) -> dict[str, Any] | None:
         """The result of a finished run; None while it is unfinished."""
-        try:
-            result = json.loads(self.result_file.read_text(encoding="utf-8"))
-            if not (isinstance(result, dict) and result):
-                raise ValueError("no result")
-            return result
-        except FileNotFoundError:
-            return None
-        except (ValueError, RecursionError) as error:
-            raise RunFolderError(
-                f"{self.result_file} is damaged: delete it and use --resume to write it again"
-            ) from error
+        return read_json(self.result_file, "delete it and use --resume to write it again")
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Write `result.json`, in one step."""
@@ -435,6 +412,23 @@ class RunFolder:
                     f"run folder {self.path} is being written by another process: wait for it or stop it first"
                 ) from error
             yield
+
+
+def read_json(path: Path, remedy: str = "delete it, and make it again if it is needed") -> dict[str, Any] | None:
+    """The content of a run's file; None without one.
+
+    Raises:
+        RunFolderError: it is damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path} is damaged: {remedy}") from error
+    if not (isinstance(content, dict) and content):
+        raise RunFolderError(f"{path} holds no JSON object: {remedy}")
+    return content
 
 
 @dataclass

@@ -253,11 +253,7 @@ class EquivarianceConfig:
             refuse({"--vecnormalize": self.vecnormalize}, f"{self.what} is no stable-baselines3 file; leave it out")
         if self.image is not None:
             other = {"--env": self.env, "--group": self.group, "--symmetry": self.symmetry, "--from": self.states_from}
-            for name, value in other.items():
-                if value is not None:
-                    raise ConfigError(
-                        f"--image and {name}: of images the symmetry is --transformations; leave {name} out"
-                    )
+            refuse(other, "of images (--image) the symmetry is --transformations; leave it out")
             if self.kind not in ("function", "run"):
                 raise ConfigError(f"--image {self.image}: of module:function, or of a run of fit-image; leave it out")
         elif self.kind != "run":
