@@ -37,8 +37,8 @@ from torchdiffeq import odeint
 from rppdyn.dynamics import DynamicsModel, HamiltonianModel, NeuralODEModel, integrate
 from rppdyn.groups import Group, O, O2eR3
 from rppdyn.jobs.config.compose import composed
+from rppdyn.jobs.fit import build_network
 from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, Dynamics
-from rppdyn.jobs.fitting.members import build_network
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble
 from rppdyn.nn.hidden import component_major
 from rppdyn.reps import Rep, RepType, Scalar, T, V

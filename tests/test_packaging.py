@@ -47,10 +47,11 @@ FLOORS = {
 }
 # The rooms of jobs, and files that they share, in the same way. The other files beside them are verbs, which may use every
 # room, and some rooms verbs' models.
-ROOMS_OF_JOBS = {"config": 0, "results": 1, "figure": 2, "fitting": 3, "building": 3, "loading": 4, "measuring": 5}
-FILES_OF_JOBS = {"figure", "results", "building", "loading"}
-TOP = 6  # where verbs are
-VERBS_OF_ROOMS = {("fitting", "report"), ("figure", "loading"), ("measuring", "fit_image")}
+ROOMS_OF_JOBS = {"config": 0, "results": 1, "figure": 2, "fit": 3, "building": 3, "own_data": 4, "loading": 4, "measure": 5,
+                 "targets": 6}  # fmt: skip
+FILES_OF_JOBS = set(ROOMS_OF_JOBS) - {"config"}
+TOP = 7  # where verbs are
+VERBS_OF_ROOMS = {("fit", "report"), ("figure", "loading"), ("targets", "fit_image")}
 """Verbs and rooms that a lower room asks: a fit leaves the report of its own run, `figure` plays agents from files, images are
 measured by the models of a fit."""
 # Imports that go up, each with its reason. They stand inside a function or under TYPE_CHECKING.

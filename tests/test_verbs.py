@@ -83,7 +83,7 @@ def test_a_full_disk_is_said_in_one_line(monkeypatch, tmp_path, capsys):
     for error in FULL:
         (tmp_path / "run" / "result.json").unlink(missing_ok=True)
         draws = Mock(side_effect=error)
-        monkeypatch.setattr("rppdyn.jobs.fitting.members.draw_run", draws)
+        monkeypatch.setattr("rppdyn.jobs.fit.draw_run", draws)
         assert main(words) == 2 and draws.called
         *_, said = capsys.readouterr().err.splitlines()  # after the progress
         assert said.startswith("rppdyn: error: no room for a file (") and "--resume" in said

@@ -29,9 +29,9 @@ from rppdyn.compression import (
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.image import BoundImageConfig, BoundRegressionConfig
+from rppdyn.jobs.fit import run_fit
 from rppdyn.jobs.fit_image import ImageFit, load_image_models
 from rppdyn.jobs.fit_regression import Regression
-from rppdyn.jobs.fitting.members import run_fit
 from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Ensemble
 from rppdyn.priors import Evidence, weights_of
@@ -49,7 +49,7 @@ MESSAGES = "messages.json"
 def run(config: BoundConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
     """Bound the configured networks into their run folder.
 
-    Arguments and errors are those of :func:`~rppdyn.jobs.fitting.members.run_fit`.
+    Arguments and errors are those of :func:`~rppdyn.jobs.fit.run_fit`.
     """
     return run_fit(config, partial(SubspaceFit, config), resume=resume, progress=progress)
 
@@ -64,7 +64,7 @@ class Stage(NamedTuple):
 
 
 class SubspaceFit:
-    """A fit's task and networks, compressed with each setting in turn (a :class:`~rppdyn.jobs.fitting.members.FitSubject`).
+    """A fit's task and networks, compressed with each setting in turn (a :class:`~rppdyn.jobs.fit.FitSubject`).
 
     Each seed has its own data, initial network and projectors. What the prior knows of data is the validation set, whose
     statistics normalise inputs and targets, and what a data-dependent prior was fitted to; the bound is on other data.

@@ -20,7 +20,7 @@ from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.equivariance import functions_of
 from rppdyn.jobs.loading import FITS, load, load_fit, load_function
-from rppdyn.jobs.measuring.targets import check_policy, inputs_at, inputs_of, states_of
+from rppdyn.jobs.targets import check_policy, inputs_at, inputs_of, states_of
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.files import write_json, write_measured

@@ -15,15 +15,13 @@ from rppdyn.envs.spec import align
 from rppdyn.equivariance.error import Function
 from rppdyn.equivariance.lie import generator_names
 from rppdyn.errors import require_trust
-from rppdyn.jobs import building
+from rppdyn.jobs import building, targets
 from rppdyn.jobs.building import process_state
 from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, EquivarianceConfig, pretrained_name
 from rppdyn.jobs.loading import FITS, Loaded, load
-from rppdyn.jobs.measuring import targets
-from rppdyn.jobs.measuring.images import flows_of, image_function, image_members, measure_images
-from rppdyn.jobs.measuring.measure import (
+from rppdyn.jobs.measure import (
     FORMAT,
     LAYERS,
     OUTPUTS,
@@ -38,7 +36,7 @@ from rppdyn.jobs.measuring.measure import (
     most,
     pooled,
 )
-from rppdyn.jobs.measuring.targets import inputs_at, inputs_of, states_of
+from rppdyn.jobs.targets import flows_of, image_function, image_members, inputs_at, inputs_of, measure_images, states_of
 from rppdyn.reps import Rep
 from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json, write_measured

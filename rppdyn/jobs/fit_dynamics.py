@@ -38,7 +38,7 @@ from rppdyn.equivariance.error import (
 from rppdyn.groups import SO, Group, SO2eR3
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.fit import FitConfig, FitDynamicsConfig, PendulumTaskConfig, RolloutConfig
-from rppdyn.jobs.fitting.members import (
+from rppdyn.jobs.fit import (
     StackFit,
     build_stack,
     equivariance_metrics,
@@ -246,7 +246,7 @@ COMPILING_STEPS = 500
 def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
     """Fit the configured models into their run folder.
 
-    Arguments and errors are those of :func:`~rppdyn.jobs.fitting.members.run_fit`.
+    Arguments and errors are those of :func:`~rppdyn.jobs.fit.run_fit`.
     """
 
     def build() -> Dynamics:

@@ -24,8 +24,8 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.image import FitImageConfig
-from rppdyn.jobs.fitting.members import GAUSSIAN, FitLoss, StackFit, run_fit, stack_of
-from rppdyn.jobs.fitting.user_data import FittedFunction, as_file, fitted, splits_of
+from rppdyn.jobs.fit import GAUSSIAN, FitLoss, StackFit, run_fit, stack_of
+from rppdyn.jobs.own_data import FittedFunction, as_file, fitted, splits_of
 from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Ensemble
 from rppdyn.priors import Categorical
@@ -59,7 +59,7 @@ CATEGORICAL = FitLoss("nll", _cross_entropy, torch.ones_like, lambda _: Categori
 def run(config: FitImageConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
     """Fit the configured models into their run folder.
 
-    Arguments and errors are those of :func:`~rppdyn.jobs.fitting.members.run_fit`.
+    Arguments and errors are those of :func:`~rppdyn.jobs.fit.run_fit`.
     """
     return run_fit(config, partial(ImageFit, config), resume=resume, progress=progress)
 

@@ -22,8 +22,8 @@ from rppdyn.jobs.config import compose, notation
 from rppdyn.jobs.config.base import ConfigError, device_of, file_stem
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.fit import FitRegressionConfig, RegressionTaskConfig
-from rppdyn.jobs.fitting.members import StackFit, build_stack, equivariance_metrics, run_fit, under_group
-from rppdyn.jobs.fitting.user_data import (
+from rppdyn.jobs.fit import StackFit, build_stack, equivariance_metrics, run_fit, under_group
+from rppdyn.jobs.own_data import (
     FittedFunction,
     as_file,
     fitted,
@@ -49,7 +49,7 @@ TEST_SEED = 2**31  # one more than the largest seed; torch's generator takes 32 
 def run(config: FitRegressionConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
     """Fit the configured networks into their run folder.
 
-    Arguments and errors are those of :func:`~rppdyn.jobs.fitting.members.run_fit`.
+    Arguments and errors are those of :func:`~rppdyn.jobs.fit.run_fit`.
     """
     return run_fit(config, partial(Regression, config), resume=resume, progress=progress)
 

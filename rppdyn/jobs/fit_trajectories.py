@@ -29,9 +29,9 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.fit import FitTrajectoriesConfig
+from rppdyn.jobs.fit import build_stack, run_fit
 from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, DynamicsFit
-from rppdyn.jobs.fitting.members import build_stack, run_fit
-from rppdyn.jobs.fitting.user_data import (
+from rppdyn.jobs.own_data import (
     as_file,
     by_evidence,
     check_data,
@@ -65,7 +65,7 @@ CHUNKS = 500
 def run(config: FitTrajectoriesConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
     """Fit the configured models to the user's trajectories, in their run folder.
 
-    Arguments and errors are those of :func:`~rppdyn.jobs.fitting.members.run_fit`.
+    Arguments and errors are those of :func:`~rppdyn.jobs.fit.run_fit`.
     """
 
     def build() -> RecordingsFit:

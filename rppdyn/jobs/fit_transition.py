@@ -26,7 +26,7 @@ from rppdyn.jobs.building import certify_variance
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.fit import FitTransitionConfig
-from rppdyn.jobs.fitting.members import (
+from rppdyn.jobs.fit import (
     LAPLACE,
     FitLoss,
     StackFit,
@@ -36,9 +36,9 @@ from rppdyn.jobs.fitting.members import (
     run_fit,
     widest,
 )
-from rppdyn.jobs.fitting.user_data import Arrays, like, mean_or_all
-from rppdyn.jobs.measuring.targets import changes
+from rppdyn.jobs.own_data import Arrays, like, mean_or_all
 from rppdyn.jobs.results import FitResult, by_member
+from rppdyn.jobs.targets import changes
 from rppdyn.nn import Chained, Ensemble
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.files import write_json
@@ -55,7 +55,7 @@ ELEMENTS = 8
 def run(config: FitTransitionConfig, *, resume: bool = False, progress: bool = False, trust: bool = False) -> FitResult:
     """Fit the configured models into their run folder.
 
-    Other arguments and errors are those of :func:`~rppdyn.jobs.fitting.members.run_fit`.
+    Other arguments and errors are those of :func:`~rppdyn.jobs.fit.run_fit`.
 
     Args:
         trust: whether a module that the dataset names may be imported to make its environment.

@@ -40,7 +40,7 @@ from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.settings import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from rppdyn.jobs.fitting.members import StackFit
+    from rppdyn.jobs.fit import StackFit
 
 FITS = {
     "fit_regression": "Regression",

@@ -29,7 +29,7 @@ from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import CollectConfig, EvaluateAgentConfig, pretrained_name
 from rppdyn.jobs.loading import load_player, load_policy
-from rppdyn.jobs.measuring.targets import check_environment
+from rppdyn.jobs.targets import check_environment
 from rppdyn.runs import Progress, RunFolder
 from rppdyn.runs.files import replacing, write_json, write_measured
 from rppdyn.runs.workers import torch_threads

@@ -27,7 +27,7 @@ from rppdyn.jobs.config.base import free_variance_number
 from rppdyn.jobs.config.command import ReportConfig, is_agent_file
 from rppdyn.jobs.figure import ROLLOUT_PANELS, read_runs
 from rppdyn.jobs.loading import measure_file
-from rppdyn.jobs.measuring.measure import FORMAT, equivariance_figure
+from rppdyn.jobs.measure import FORMAT, equivariance_figure
 from rppdyn.jobs.results import FileAgent, final_policy
 from rppdyn.nn import MLP, RPPEMLP
 from rppdyn.nn.linear import equivariant_name

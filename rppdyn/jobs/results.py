@@ -23,7 +23,7 @@ class FitResult(RunResult):
     Attributes:
         metrics: the last record of `metrics.jsonl`; lists have one value per seed.
         test: metrics of the finished members, lists of one value per seed; null for a member that diverged.
-        pathways: where variances were learned, the rows of :func:`rppdyn.jobs.fitting.members.pathway_rows`.
+        pathways: where variances were learned, the rows of :func:`rppdyn.jobs.fit.pathway_rows`.
     """
 
     verb: str

@@ -17,13 +17,12 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import symmetry_spec
-from rppdyn.jobs import equivariance
+from rppdyn.jobs import equivariance, targets
 from rppdyn.jobs.building import Evaluator
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.loading import load_policy
-from rppdyn.jobs.measuring import targets
-from rppdyn.jobs.measuring.measure import measure
+from rppdyn.jobs.measure import measure
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import T
 

@@ -20,7 +20,7 @@ from rppdyn.groups import O, O2eR3
 from rppdyn.jobs import fit_dynamics, fit_regression
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
-from rppdyn.jobs.fitting.members import StackFit
+from rppdyn.jobs.fit import StackFit
 from rppdyn.nn import hidden_representation
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError, read_metrics

@@ -21,9 +21,9 @@ from rppdyn.jobs import equivariance, fit_dynamics, fit_regression
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import EquivarianceConfig
-from rppdyn.jobs.fitting.members import save_members
+from rppdyn.jobs.fit import save_members
 from rppdyn.jobs.loading import load_fit
-from rppdyn.jobs.measuring.measure import pooled
+from rppdyn.jobs.measure import pooled
 from rppdyn.runs import RunFolder, RunFolderError, iqm, read_metrics
 
 REGRESSION = ("model.hidden=8", "model.num_layers=1", "task.train=60", "task.validation=20", "task.test=40",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rppdyn.jobs.measuring.measure import most
+from rppdyn.jobs.measure import most
 
 
 def test_the_largest_entries_are_shown_where_there_are_many():

@@ -24,7 +24,7 @@ from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.base import AUTO, ConfigError
 from rppdyn.jobs.config.fit import FitTrajectoriesConfig
-from rppdyn.jobs.fitting.members import StackFit
+from rppdyn.jobs.fit import StackFit
 from rppdyn.nn import InvariantNormaliser
 from rppdyn.reps import Rep, V
 from rppdyn.tasks import Recording, Recordings

@@ -1,1 +1,0 @@
-"""Targets of `rppdyn equivariance`, the states to measure them at, and the measures."""
