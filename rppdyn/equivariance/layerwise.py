@@ -504,17 +504,18 @@ def _attribution(names: tuple[str, ...], graph: list[KnownLayer], total: Tensor,
     size = torch.linalg.vector_norm(vectors, dim=-1)
     whole = vectors.sum(1, keepdim=True)
     product = (vectors.conj() * whole).real.sum((-2, -1))
-    return Attribution(
-        generators=names,
-        layers=tuple(layer.name for layer in graph),
-        kinds=tuple(layer.kind or layer.name for layer in graph),
-        norm=size.mean(-1),
-        squared_norm=size.square().mean(-1),
-        standard_error=torch.zeros_like(product),
-        share=product / product.sum(-1, keepdim=True),
-        total=total,
-        contributions=contributions,
-    )
+    sizes = size.mean(-1), size.square().mean(-1), torch.zeros_like(product)
+    return _of_sizes(names, graph, sizes, product, total, contributions)
+
+
+def _of_sizes(
+    names: tuple[str, ...], graph: list[KnownLayer], sizes: tuple[Tensor, Tensor, Tensor], product: Tensor, total: Tensor,
+    contributions: Tensor | None,
+) -> Attribution:  # fmt: skip
+    """The attribution of norms, squared norms and their standard errors, and of products with the whole."""
+    layers, kinds = zip(*((layer.name, layer.kind or layer.name) for layer in graph), strict=True)
+    share = product / product.sum(-1, keepdim=True)
+    return Attribution(names, layers, *sizes, share, total, contributions, kinds)
 
 
 def _by_probes(
@@ -535,14 +536,5 @@ def _by_probes(
     z_C = torch.stack(projections)  # (probes, D, N, batch)
     squares = z_C.square()
     product = (z_C * z_C.sum(2, keepdim=True)).sum((0, -1))
-    return Attribution(
-        generators=names,
-        layers=tuple(layer.name for layer in graph),
-        kinds=tuple(layer.kind or layer.name for layer in graph),
-        norm=squares.mean(0).sqrt().mean(-1),
-        squared_norm=squares.mean((0, -1)),
-        standard_error=squares.mean(-1).std(0) / probes**0.5,
-        share=product / product.sum(-1, keepdim=True),
-        total=total,
-        contributions=None,
-    )
+    sizes = squares.mean(0).sqrt().mean(-1), squares.mean((0, -1)), squares.mean(-1).std(0) / probes**0.5
+    return _of_sizes(names, graph, sizes, product, total, None)

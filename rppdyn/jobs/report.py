@@ -167,7 +167,9 @@ def page_of(groups: Sequence[RunGroup], played: Sequence[FileAgent] = ()) -> str
     subjects = list(dict.fromkeys([*(group.subject for group in groups), *(agent.env for agent in played)]))
     sections: list[tuple[str, Markup]] = []
     if groups:
-        sections += [("At a glance", _glance(groups)), ("What was trained", blocks(map(_trained, _by_verb(groups))))]
+        verbs = dict.fromkeys(group.verb for group in groups)
+        trained = blocks(_trained([group for group in groups if group.verb == verb]) for verb in verbs)
+        sections += [("At a glance", _glance(groups)), ("What was trained", trained)]
         sections += [(subject, _subject(k, subject, its)) for k, (subject, its) in enumerate(by_subject(groups))]
     sections += [("Agents from files", _files(played))] if played else []
     sections += [("Runs", _runs(groups))] if groups else []
@@ -190,10 +192,6 @@ def blocks(parts: Iterable[Markup | None]) -> Markup:
 
 def _is_agent(group: RunGroup) -> bool:
     return group.verb == TrainAgentConfig.verb
-
-
-def _by_verb(groups: Sequence[RunGroup]) -> list[list[RunGroup]]:
-    return [[group for group in groups if group.verb == verb] for verb in dict.fromkeys(g.verb for g in groups)]
 
 
 def _known(groups: Sequence[RunGroup], metrics: Iterable[str]) -> list[str]:
@@ -510,16 +508,10 @@ def prior_variances(run: Run) -> dict[str, dict[str, float]]:
 # -- files beside the metrics ------------------------------------------------------------------------------------------
 
 
-def _measured_now(content: dict[str, Any]) -> dict[str, Any]:
-    if content.get("format") != FORMAT:
-        raise ValueError(f"format {content.get('format')!r}")
-    return content
-
-
 READERS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
     "spec.json": SymmetrySpec.from_dict,
     "certificate.json": Certificate.from_dict,
-    "equivariance.json": _measured_now,
+    "equivariance.json": lambda content: content if content.get("format") == FORMAT else None,
 }
 
 
@@ -540,17 +532,17 @@ def _certificates(groups: Sequence[RunGroup]) -> Markup | None:
         spec, certificate = (_content(group.runs[0], name) for name in ("spec.json", "certificate.json"))
         if spec is not None and (spec, certificate) not in seen:
             parts.append(html.paragraph(f"{spec.group}" + (f": {group.label}" if seen else "")))
-            parts.append(_stated(spec) if certificate is None else _certificate(certificate))
+            if certificate is not None:
+                parts.append(_certificate(certificate))
+            else:
+                rewards = {True: "the same", False: "changes", None: MISSING}
+                rows = [[s.name, _verdict(s.verdict), rewards[s.reward_symmetric], s.note] for s in spec.symmetries]
+                head = ["generator", "dynamics", "reward", "note"]
+                parts.append(html.table("What the spec states of its generators", head, rows))
             seen.append((spec, certificate))
     if parts:
         return blocks(parts)
     return html.paragraph("None of the runs holds a symmetry spec that can be read.") if _is_agent(groups[0]) else None
-
-
-def _stated(spec: SymmetrySpec) -> Markup:
-    rewards = {True: "the same", False: "changes", None: MISSING}
-    rows = [[s.name, _verdict(s.verdict), rewards[s.reward_symmetric], s.note] for s in spec.symmetries]
-    return html.table("What the spec states of its generators", ["generator", "dynamics", "reward", "note"], rows)
 
 
 def _certificate(certificate: Certificate) -> Markup:

@@ -175,22 +175,17 @@ class TrainManyResult:
 
     def __str__(self) -> str:
         lines = [*map(str, self.results), *(f"seed {seed}: {one_line(error)}" for seed, error in self.errors.items())]
-        return "\n".join([*lines, *self._together()])
-
-    def _together(self) -> list[str]:
-        """Lines for all seeds, where there are several."""
-        if len(self.results) < 2:
-            return []
         returns = [result.metrics["eval/return_mean"] for result in self.results if result.metrics]
-        lines = [f"all {len(self.results)} seeds"]
+        rows: dict[str, str] = {}
         if len(returns) > 1:
-            low, high = min(returns), max(returns)
-            lines.append(f"  mean return         {_return(fmean(returns))}  (from {_return(low)} to {_return(high)})")
+            spread = f"(from {_return(min(returns))} to {_return(max(returns))})"
+            rows["mean return"] = f"{_return(fmean(returns))}  {spread}"
         if self.interrupted:
-            lines.append("  go on with          the same command and --resume")
+            rows["go on with"] = "the same command and --resume"
         else:
-            lines.append(f"  compare             rppdyn report {' '.join(result.run for result in self.results)}")
-        return lines
+            rows["compare"] = f"rppdyn report {' '.join(result.run for result in self.results)}"
+        several = [f"all {len(self.results)} seeds", *pairs(rows, 19)] if len(self.results) > 1 else []
+        return "\n".join([*lines, *several])
 
 
 def final_policy(result: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rppdyn.agents import RPPSAC, Agent, AgentEquivarianceError, LearnVariances, WidenVariances
+from rppdyn.agents import RPPSAC, Agent, LearnVariances, WidenVariances
 from rppdyn.agents.policy import prior_share, widest
 from rppdyn.agents.seeds import LOG_INTERVAL, SeedTrainer, train_together
 from rppdyn.envs import SymmetrySpec, certificate_for
@@ -134,17 +134,10 @@ def measure(agent: Agent, evaluator: Evaluator, states: int) -> dict[str, Any]:
         "eval/returns": episodes.returns.tolist(),
     }
     if not agent.spec.is_trivial:
-        for who, error in agent.equivariance_errors(observations, actions).items():
-            values |= _named(who, error)
+        for who, error in agent.equivariance_errors(observations, actions).items():  # null where they are vacuous
+            named = {who: error.error} | {f"{who}/{name}": value for name, value in error.per_generator.items()}
+            values |= {f"equivariance/{name}": None if error.vacuous else value for name, value in named.items()}
     return values | {f"pathway/{name}": value for name, value in agent.pathway_statistics().items()}
-
-
-def _named(who: str, error: AgentEquivarianceError) -> dict[str, Any]:
-    """Errors by generator; null where they are vacuous."""
-    values: dict[str, Any] = {f"equivariance/{who}": None if error.vacuous else error.error}
-    for generator, value in error.per_generator.items():
-        values[f"equivariance/{who}/{generator}"] = None if error.vacuous else value
-    return values
 
 
 # -- what training itself records --------------------------------------------------------------------------------------
@@ -542,15 +535,14 @@ def _train_in_workers(parts: Sequence[Seeds], threads: int, stop: StopRequest, p
                 asked = True
                 for worker in workers:
                     worker.stop()
-        return [_result_of(part, answer) for part, answer in zip(parts, answers, strict=True)]
-
-
-def _result_of(part: Seeds, answer: Future[TrainManyResult]) -> TrainManyResult:
-    try:
-        return answer.result()
-    except (WorkerError, RuntimeError) as error:
-        logger.warning("seeds %s: %s", ", ".join(str(each.seed) for each in part), error)
-        return TrainManyResult([], {each.seed: error for each in part})
+        results = []
+        for part, answer in zip(parts, answers, strict=True):
+            try:
+                results.append(answer.result())
+            except (WorkerError, RuntimeError) as error:
+                logger.warning("seeds %s: %s", ", ".join(str(each.seed) for each in part), error)
+                results.append(TrainManyResult([], {each.seed: error for each in part}))
+        return results
 
 
 def _train_part(part: Seeds, threads: int, progress: bool, position: int) -> TrainManyResult:
