@@ -44,7 +44,7 @@ from rppdyn.equivariance.lie import (
     lie_derivative,
     tangents,
 )
-from rppdyn.equivariance.tracing import INPUT, action_behind, is_one_layer, traced_layers
+from rppdyn.equivariance.tracing import INPUT, Layer, action_behind, is_one_layer, traced_layers
 from rppdyn.nn import MLP, RPPEMLP, BatchNorm, RelaxedLinear, gated
 from rppdyn.reps import Rep
 
@@ -52,26 +52,6 @@ Hidden = Flow | Mapping[str, Action | None]
 
 OTHERS = "*"
 """The key of ``hidden`` for all layers that have none of their own; its action is a flow."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A node of the graph: a function, and how the symmetry acts on its output (None where nobody says).
-
-    Attributes:
-        inputs: names of the layers whose values it reads, "input" for the network's input; None for the layer before.
-        kind: its name in summaries.
-    """
-
-    name: str
-    function: Callable[..., Tensor]
-    action: Action | None = None
-    inputs: tuple[str, ...] | None = None
-    kind: str = ""
-
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        # a layer that works in place would change what the others are judged on
-        return self.function(*(x.clone() for x in inputs))
 
 
 @dataclass(frozen=True)
@@ -145,7 +125,7 @@ def _apart(
     if isinstance(network, RPPEMLP):
         return _blocks_and_head(network, known=not isinstance(network, MLP))
     if isinstance(network, nn.Module) and whole is not None and x is not None and not is_one_layer(network):
-        layers = [Layer(t.name, t.function, None, t.inputs, t.kind) for t in traced_layers(network, x, whole)]
+        layers = traced_layers(network, x, whole)
     elif isinstance(network, nn.Sequential):
         layers = [Layer(name, child, kind=type(child).__name__) for name, child in network.named_children()]
     elif isinstance(network, Sequence):

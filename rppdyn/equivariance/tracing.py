@@ -34,7 +34,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves
 
-from rppdyn.equivariance.lie import Flow, TrivialFlow
+from rppdyn.equivariance.lie import Action, Flow, TrivialFlow
 
 INPUT = "input"
 """The name of a network's input."""
@@ -43,23 +43,29 @@ GRAPH_TOLERANCE = 1e-3  # relative; a graph that differs by more from its module
 
 
 @dataclass(frozen=True)
-class TracedLayer:
-    """A node of the graph.
+class Layer:
+    """A node of the graph: a function, and how the symmetry acts on its output (None where nobody says).
 
     Attributes:
-        name: the module's path, or the function's name behind the path of the module that calls it; a second call has ``_1``.
-        kind: the module's class or the function's name; a convolution says that it is strided.
-        function: function of the values of ``inputs``.
-        inputs: names of layers before it, or ``INPUT``.
+        name: of a traced module its path, of a function its name behind the path of the module that calls it; a second call
+            has ``_1``.
+        inputs: names of the layers whose values it reads, "input" for the network's input; None for the layer before.
+        kind: its name in summaries, of a traced layer the module's class or the function's name; a convolution says that it is
+            strided.
     """
 
     name: str
-    kind: str
     function: Callable[..., Tensor]
-    inputs: tuple[str, ...]
+    action: Action | None = None
+    inputs: tuple[str, ...] | None = None
+    kind: str = ""
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        # a layer that works in place would change what the others are judged on
+        return self.function(*(x.clone() for x in inputs))
 
 
-def traced_layers(network: nn.Module, x: Tensor, whole: Collection[str] = ()) -> list[TracedLayer]:
+def traced_layers(network: nn.Module, x: Tensor, whole: Collection[str] = ()) -> list[Layer]:
     """The layers of a module, in the order of computation; the last one's value is the output.
 
     Modules of ``torch.nn`` are one layer each, and so are those of this package that don't say otherwise. Layers have
@@ -159,12 +165,12 @@ def _values(network: nn.Module, graph: fx.Graph, x: Tensor) -> dict[fx.Node, Any
 
 def _layers(
     network: nn.Module, nodes: list[fx.Node], values: dict[fx.Node, Any]
-) -> tuple[dict[str, TracedLayer], dict[fx.Node, str]]:
+) -> tuple[dict[str, Layer], dict[fx.Node, str]]:
     """Layers by name, in order, and the name of each node that is one."""
     modules = dict(network.named_modules())
     names: dict[fx.Node, str] = {}
     needs: dict[fx.Node, tuple[str, ...]] = {}
-    layers: dict[str, TracedLayer] = {}
+    layers: dict[str, Layer] = {}
     calls: Counter[str] = Counter()
     for node in nodes:
         if node.op == "placeholder":
@@ -184,7 +190,7 @@ def _layers(
         base, kind = _named(node, names, modules)
         name = f"{base}_{calls[base]}" if calls[base] else base
         calls[base] += 1
-        layers[name] = TracedLayer(name, kind, _function(network, node, inputs, names, needs, values), inputs)
+        layers[name] = Layer(name, _function(network, node, inputs, names, needs, values), None, inputs, kind)
         names[node], needs[node] = name, (name,)
     return layers, names
 
@@ -246,23 +252,23 @@ def _is_layer(value: Any) -> bool:
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 
-def _ancestors(layers: dict[str, TracedLayer], output: str) -> list[TracedLayer]:
+def _ancestors(layers: dict[str, Layer], output: str) -> list[Layer]:
     """Those that the output is computed from."""
     needed, stack = set(), [output]
     while stack:
         name = stack.pop()
         if name not in needed and name != INPUT:
             needed.add(name)
-            stack += layers[name].inputs
+            stack += layers[name].inputs or ()
     return [layer for name, layer in layers.items() if name in needed]
 
 
 @torch.no_grad()
-def _check_values(network: nn.Module, layers: list[TracedLayer], graph: fx.Graph, x: Tensor) -> None:
+def _check_values(network: nn.Module, layers: list[Layer], graph: fx.Graph, x: Tensor) -> None:
     """Refuse a graph that has lost what was written in place."""
     values = {INPUT: x}
     for layer in layers:
-        values[layer.name] = layer.function(*(values[name].clone() for name in layer.inputs))
+        values[layer.name] = layer(*(values[name] for name in layer.inputs or ()))
     actual, expected = values[layers[-1].name] if layers else x, network(x.clone())
     if not (actual - expected).norm() <= GRAPH_TOLERANCE * expected.norm():
         silent = [n.name for n in graph.nodes if n.op != "output" and not n.users and n.op != "placeholder"]

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
@@ -29,27 +28,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.nn.coefficients import ExactBuffers
-
-
-class FilterBasis(ExactBuffers):
-    r"""M basis functions :math:`\phi_j` at P points, learnable: a filter or factor is :math:`s(p) = \sum_j u_j\, \phi_j(p)`.
-
-    A basis has anchors :math:`z_j` and inverse lengthscales; what :math:`\phi_j` is of them is a basis's own.
-    :class:`ExponentialBasis` depends on the distance in the plane alone. A product of one function for each dimension, which
-    may be a circle, is :class:`AnchorBasis`, which is a regression on anchors' values.
-    """
-
-    anchors: nn.Parameter
-    omega: nn.Parameter
-
-    @abstractmethod
-    def forward(self) -> Float[Tensor, "M P"]:
-        """Each function at each point."""
-
-    @torch.no_grad()
-    def anchor_std(self, std: float) -> float:
-        """Standard deviation of anchor values that gives points this one, on average."""
-        return std / math.sqrt(self().square().sum(0).mean())
 
 
 def pixel_grid(size: tuple[int, int]) -> Float[Tensor, "P 2"]:
@@ -64,8 +42,10 @@ def chessboard(size: tuple[int, int]) -> Bool[Tensor, " P"]:
     return ((rows + columns) % 2 == 0).flatten()
 
 
-class ExponentialBasis(FilterBasis):
-    r""":math:`\phi_j(p) = \exp(-\omega_j^2 |p - z_j|^2)` on a grid of pixels, centred at the origin.
+class ExponentialBasis(ExactBuffers):
+    r"""M basis functions :math:`\phi_j(p) = \exp(-\omega_j^2 |p - z_j|^2)` at P pixels of a grid about the origin, learnable.
+
+    A filter or a factor is :math:`s(p) = \sum_j u_j\, \phi_j(p)`, with values u at the anchors z.
 
     At first anchors are the pixels of one colour of a chessboard, and :math:`\omega = 1` per pixel.
     """
@@ -83,6 +63,11 @@ class ExponentialBasis(FilterBasis):
 
     def forward(self) -> Float[Tensor, "M P"]:
         return (-self.omega.square()[:, None] * self.squared_distances()).exp()
+
+    @torch.no_grad()
+    def anchor_std(self, std: float) -> float:
+        """Standard deviation of anchor values that gives points this one, on average."""
+        return std / math.sqrt(self().square().sum(0).mean())
 
     def squared_distances(self) -> Float[Tensor, "M P"]:
         return (self.anchors[:, None] - self.grid).square().sum(-1)

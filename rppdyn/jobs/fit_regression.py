@@ -6,7 +6,7 @@ Several seeds are fitted in one process; in Python :func:`fit` is the second.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -115,7 +115,8 @@ class Regression(StackFit):
 
     def members(self) -> list[Regressor]:
         """The regressors as they stand, in float64 on the CPU, where errors are measured."""
-        return regressors(self.stack, self.normalisers)
+        members = [Regressor(first, self.stack.member(i), last) for i, (first, last) in enumerate(self.normalisers)]
+        return [member.double().cpu().requires_grad_(False) for member in members]
 
     def fitted(self) -> FittedFunction:
         return FittedFunction(self.members())
@@ -265,16 +266,6 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
     with as_file(data) as file:
         subject = Regression(compose.composed("fit_regression", overrides("fit_regression", data=file, **options)))
     return fitted(subject).fitted()
-
-
-def regressors(
-    stack: Ensemble, normalisers: Sequence[tuple[InvariantNormaliser, InvariantNormaliser]]
-) -> list[Regressor]:
-    """Members of a stack between their normalisers, in float64 on the CPU."""
-    return [
-        Regressor(first, stack.member(index), last).double().cpu().requires_grad_(False)
-        for index, (first, last) in enumerate(normalisers)
-    ]
 
 
 def _normaliser(rep: Any, values: Tensor) -> InvariantNormaliser:

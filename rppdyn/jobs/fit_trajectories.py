@@ -315,12 +315,6 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
     return fitted(subject).fitted()
 
 
-def load_dynamics(run: str | os.PathLike[str]) -> FittedDynamics:
-    """A finished run's models; its data must still be where they were."""
-    folder = RunFolder.open(run)
-    return RecordingsFit.load(compose.from_run("fit_trajectories", folder), folder).fitted()
-
-
 class _Separated(nn.Module):
     """``H(q, p) = N(q, 0) + N(0, p)`` of one network: separable, and as invariant as the network."""
 

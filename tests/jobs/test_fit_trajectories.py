@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+import rppdyn
 from rppdyn.cli import main
 from rppdyn.dynamics import DrivenModel, MechanicalModel, NeuralODEModel, integrate, learn_symmetry
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import GL, SO, O
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.compose import own_words
-from rppdyn.jobs.fit_trajectories import RecordingsFit, _variation, fit, load_dynamics
+from rppdyn.jobs.fit_trajectories import RecordingsFit, _variation, fit
 from rppdyn.nn import EMLP
 from rppdyn.reps import V
 from rppdyn.runs import RunFolder
@@ -69,7 +70,7 @@ def test_a_table_with_velocities_from_file_to_report(table, capsys):
     assert 0 < result["energy/variation"][0] < 2
     assert glob.glob("own/figures/curves.png")
 
-    model = load_dynamics("own")
+    model = rppdyn.load("own")
     times, states = spring(np.random.default_rng(9), 8)
     found = model.predict(states[0], times)
     assert isinstance(found, np.ndarray)
@@ -143,7 +144,7 @@ def test_controls_of_a_minari_dataset(tmp_path, monkeypatch, capsys):
     np.savez("pushed.npz", z=np.array(states), u=np.array(forces))
     assert typed("data=pushed.npz", "state=[z]", "controls=[u]", f"time={STEP}", "group=D(4)", "model=emlp", "run_dir=own",
                  "optimiser.epochs=60", "model.hidden=16", "evaluation.every=60") == 0  # fmt: skip
-    model = load_dynamics("own")
+    model = rppdyn.load("own")
     z, u = np.array(states)[:, 0], np.array(forces)[:, :1]
     pushed, pulled = (model.predict(z, [0, STEP], sign * u)[:, 1, 2:] for sign in (1, -1))
     wanted = 2 * STEP * u[:, 0]
