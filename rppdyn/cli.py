@@ -139,8 +139,6 @@ def report_error(error: BaseException, of: str = "") -> int:
 
 # -- verbs that train --------------------------------------------------------------------------------------------------
 
-FIT_RESULT = "rppdyn.jobs.results:FitResult"
-
 
 @dataclass(frozen=True)
 class Training:
@@ -156,10 +154,10 @@ class Training:
     """
 
     name: str
-    result: str
-    trusts: bool = False
     others: tuple[str, ...] = ()
+    trusts: bool = False
     module: str = ""
+    result: str = "rppdyn.jobs.results:FitResult"
 
     @property
     def implementation(self) -> ModuleType:
@@ -231,16 +229,8 @@ class Training:
         return self.implementation.run(config, resume=resume, progress=True, **options)
 
 
-def training_verb(
-    name: str,
-    summary: str,
-    result: str = FIT_RESULT,
-    trusts: bool = False,
-    others: tuple[str, ...] = (),
-    module: str = "",
-) -> Verb:
+def training_verb(summary: str, job: Training) -> Verb:
     """The verb of a configuration whose job trains something into a run folder; most are fits."""
-    job = Training(name, result, trusts, others, module)
     return Verb(summary, partial(_training_arguments, job), partial(_train, job))
 
 
@@ -617,10 +607,8 @@ def _dispatch(words: list[str]) -> int:
 
 VERBS: dict[str, Verb] = {
     "train-agent": training_verb(
-        "train_agent",
         "train a soft actor-critic with symmetry priors",
-        result="rppdyn.jobs.results:TrainAgentResult",
-        trusts=True,
+        Training("train_agent", trusts=True, result="rppdyn.jobs.results:TrainAgentResult"),
     ),
     "evaluate-agent": flag_verb(
         "EvaluateAgentConfig", "play episodes with a trained agent", "playing:evaluate", progress=True
@@ -639,20 +627,19 @@ VERBS: dict[str, Verb] = {
     "report": flag_verb("ReportConfig", "compare runs on one HTML page", "report:run"),
     "figure": flag_verb("FigureConfig", "draw runs in one picture", "figure:run"),
     "fit-dynamics": training_verb(
-        "fit_dynamics",
         "fit Hamiltonian and neural-ODE models to trajectories, your own too",
-        others=("fit_trajectories",),
+        Training("fit_dynamics", ("fit_trajectories",)),
     ),
-    "fit-regression": training_verb("fit_regression", "fit networks with symmetry priors to a regression task"),
+    "fit-regression": training_verb(
+        "fit networks with symmetry priors to a regression task", Training("fit_regression")
+    ),
     "fit-transition": training_verb(
-        "fit_transition", "fit models of an environment's transitions to a dataset", trusts=True
+        "fit models of an environment's transitions to a dataset", Training("fit_transition", trusts=True)
     ),
-    "fit-image": training_verb("fit_image", "fit relaxed image models, with symmetry given or learned"),
+    "fit-image": training_verb("fit relaxed image models, with symmetry given or learned", Training("fit_image")),
     "bound": training_verb(
-        "bound_regression",
         "bound what networks get wrong by how shortly they can be coded",
-        others=("bound_image",),
-        module="bound",
+        Training("bound_regression", ("bound_image",), module="bound"),
     ),
 }
 

@@ -37,7 +37,7 @@ from rppdyn.equivariance.error import (
 )
 from rppdyn.groups import SO, Group, SO2eR3
 from rppdyn.jobs.config.base import ConfigError, device_of
-from rppdyn.jobs.config.fit import FitConfig, FitDynamicsConfig, PendulumTaskConfig, RolloutConfig
+from rppdyn.jobs.config.fit import FitConfig, FitDynamicsConfig, RolloutConfig
 from rppdyn.jobs.fit import (
     StackFit,
     build_stack,
@@ -268,7 +268,7 @@ class Dynamics(DynamicsFit):
     def __init__(self, config: FitDynamicsConfig, progress: bool = False):
         self.config, self.progress = config, progress
         task = config.task
-        self.pendulum = _pendulum(task)
+        self.pendulum = Pendulum(k2=task.k2, wind=task.wind, m1=task.masses[0], m2=task.masses[1])
         self.rep = under_group(task.group, self.pendulum.rep)
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
         self.data = list(self._in_turn(self._trajectories(), "data"))
@@ -276,7 +276,7 @@ class Dynamics(DynamicsFit):
         self.chunk_times = self.data[0].chunk_times.to(device=self.device, dtype=self.dtype)
         is_hamiltonian = config.model.system == "hamiltonian"
         stack = build_stack(config, self.rep, Scalar(self.rep.G) if is_hamiltonian else self.rep, INITIAL_SCALE)
-        self.model, self.trained = _system(config, stack), _system(config, stack)
+        self.model, self.trained = self.system(stack), self.system(stack)
         super().__init__(
             config,
             stack,
@@ -315,7 +315,10 @@ class Dynamics(DynamicsFit):
         task = self.config.task
         try:
             for seed in self.config.all_seeds:
-                yield _load(task, seed)
+                yield load_trajectories(
+                    self.pendulum, task.train, task.validation, task.test, task.time_step, task.horizon, task.chunk, seed,
+                    task.file,
+                )  # fmt: skip
         except OtherParametersError as error:
             key = KEYS.get(error.name, f"task.{error.name.removeprefix('n_')}")
             raise ConfigError(
@@ -337,7 +340,7 @@ class Dynamics(DynamicsFit):
     # -- what a fit of vector fields asks -----------------------------------------------------------------------------
 
     def system(self, net: nn.Module) -> DynamicsModel:
-        return _system(self.config, net)
+        return HamiltonianModel(net) if self.config.model.system == "hamiltonian" else NeuralODEModel(net)
 
     def solve(self, model: DynamicsModel, weights: Any, inputs: Tensor) -> Trajectories:
         step = self.config.rollout.step
@@ -413,26 +416,3 @@ def roll_out(
         except IntegrationError as error:
             logger.warning("%s. Measured by rk4 in steps of %g", error, options.test_step)
     return integrate(model, z0, times, method="rk4", step=options.test_step)
-
-
-def _pendulum(task: PendulumTaskConfig) -> Pendulum:
-    first, second = task.masses
-    return Pendulum(k2=task.k2, wind=task.wind, m1=first, m2=second)
-
-
-def _load(task: PendulumTaskConfig, seed: int) -> TrajectoryData:
-    return load_trajectories(
-        _pendulum(task),
-        n_train=task.train,
-        n_validation=task.validation,
-        n_test=task.test,
-        dt=task.time_step,
-        horizon=task.horizon,
-        chunk=task.chunk,
-        seed=seed,
-        file=task.file,
-    )
-
-
-def _system(config: FitDynamicsConfig, net: nn.Module) -> DynamicsModel:
-    return HamiltonianModel(net) if config.model.system == "hamiltonian" else NeuralODEModel(net)
