@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rppdyn.envs.spec import align
-from rppdyn.equivariance import Discovery, discover, index_families
+from rppdyn.equivariance import discover, index_families
 from rppdyn.equivariance.discover import kind_of
 from rppdyn.jobs.building import process_state
 from rppdyn.jobs.config import compose, notation
@@ -104,13 +104,13 @@ def _block(names: Sequence[str], name: str) -> Blocks:
     return [axes] if len(axes) > 1 else []
 
 
-# -- the verb ----------------------------------------------------------------------------------------------------------
+# -- the job -----------------------------------------------------------------------------------------------------------
 
 MAX_TABLE_DEFECTS = 8  # defects in the table; the JSON has all
 
 
 @dataclass(frozen=True)
-class Found:
+class FunctionSymmetry:
     """The symmetry discovered in one function.
 
     Attributes:
@@ -133,25 +133,24 @@ class Found:
 
 @dataclass(frozen=True)
 class DiscoverResult:
-    """The result of the verb: the target, the family, and the symmetry discovered in each function.
-
-    Attributes:
-        notes: searches that were left out, and why.
-    """
+    """The target, the family, and the symmetry discovered in each function."""
 
     what: str
     family: str
     representations: str
     states: int
     states_from: str
-    found: list[Found]
+    found: list[FunctionSymmetry]
     json: str
-    notes: list[str] = field(default_factory=list)
     provenance: dict[str, object] = field(default_factory=provenance)
 
 
+Search = tuple[str, Callable[[Tensor], Tensor], Tensor]
+"""The name of a function, the function, and its inputs."""
+
+
 def run(config: DiscoverConfig) -> DiscoverResult:
-    """Find the symmetry of the members of a fit, of an agent or of a function; writes it as JSON.
+    """Find the symmetry of the members of a fit, of an agent or of a function; write it as JSON.
 
     Raises:
         RunFolderError, CheckpointError: there is no such run, or its files are damaged.
@@ -174,15 +173,25 @@ def run(config: DiscoverConfig) -> DiscoverResult:
     return result
 
 
+def _search(
+    config: DiscoverConfig, name: str, family: Family, origin: str, searches: Sequence[Search]
+) -> DiscoverResult:
+    """Discover the symmetry of each function in the family of a name."""
+    symmetries = []
+    for function, call, x in searches:
+        d = discover(call, family.rep_in, family.rep_out, x)
+        numbers = d.spectrum.tolist(), d.gap, d.closure, d.generators.tolist(), d.unfelt
+        symmetries.append(FunctionSymmetry(function, d.verdict, *numbers))
+    beside = f"{config.what.replace(':', '.')}.discover.json"
+    json = config.json or (beside if config.kind == "function" else str(Path(config.what, "discover.json")))
+    return DiscoverResult(config.what, name, family.words, len(searches[0][2]), origin, symmetries, json)
+
+
 def _of_function(config: DiscoverConfig) -> DiscoverResult:
-    rep_in, rep_out = _representations(config)
-    inputs, origin = inputs_of(config, rep_in.dim)
-    found = discover(load_function(config.what), rep_in, rep_out, torch.as_tensor(inputs))
-    json = str(config.json or config.what.replace(":", ".") + ".discover.json")
-    words = f"{rep_in} to {rep_out}"
-    return DiscoverResult(
-        config.what, str(config.family), words, len(inputs), origin, [_found(config.what, found)], json
-    )
+    family = _representations(config)
+    inputs, origin = inputs_of(config, family.rep_in.dim)
+    search = config.what, load_function(config.what), torch.as_tensor(inputs)
+    return _search(config, str(config.family), family, origin, [search])
 
 
 def _of_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
@@ -195,137 +204,89 @@ def _of_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
         given = {"--rep-in": config.rep_in, "--rep-out": config.rep_out, "--blocks": config.blocks}
         refuse(given, "a run of a task brings its representations; leave it out")
     fit = load_fit(folder, trust=config.trust)
-    members, name = fit.functions(), config.family
-    family: Family | None
-    notes: list[str] = []
+    members = fit.functions()
     if is_task:
-        name = name or f"GL({members[0].rep_in.G.d})"
+        name = config.family or f"GL({members[0].rep_in.G.d})"
         members = fit.functions(notation.group(name))
         reps = members[0].rep_in, members[0].rep_out
         family = Family(*reps, f"{reps[0]} to {reps[1]}")
     else:
-        spec = fit.spec
-        family, notes = _family(config, [*spec.feature_names, *spec.action_names], spec.feature_names)
-    states, origin, found = 0, "inputs of the test data", []
+        family = _family(config, [*fit.spec.feature_names, *fit.spec.action_names], fit.spec.feature_names)
+        name = str(family.rep_in.G)
+    searches: list[Search] = []
     for member in members:
-        if family is not None:
-            inputs, origin = inputs_at(config, member)
-            states, called = len(inputs), f"{member.name}, seed {member.seed}"
-            asked = is_task or config.family is not None or config.blocks is not None
-            found += _searched(called, member.call, family, torch.as_tensor(inputs), notes, asked=asked)
-    result = _whole(config, family, states, origin, found, notes)
-    return replace(result, family=str(name)) if is_task else result
+        inputs, origin = inputs_at(config, member)
+        searches.append((f"{member.name}, seed {member.seed}", member.call, torch.as_tensor(inputs)))
+    return _search(config, name, family, origin, searches)
 
 
 def _of_agent(config: DiscoverConfig) -> DiscoverResult:
     """Discover symmetries of an agent's mean action, at states of its own episodes."""
-    own = EquivarianceConfig(
+    played = EquivarianceConfig(
         what=config.what, states_from=config.states_from, states=config.states, episodes=config.episodes,
         seed=config.seed, trust=config.trust,
     )  # fmt: skip
     if config.states_from in ("normal", "test"):
         raise ConfigError(f"--from {config.states_from}: of an agent give rollouts, reset or a file of observations")
-    with process_state(threads=1), load(own, own.episodes) as target:
+    with process_state(threads=1), load(played, played.episodes) as target:
         spec = target.spec
         assert spec is not None
         check_policy(target.policy, spec)
-        observations, actions, origin = states_of(own, target, spec)
-        assert actions is not None
+        family = _family(config, spec.feature_names, spec.action_names)
+        observations, actions, origin = states_of(played, target, spec)
         policy = functions_of(target, spec, observations)[0]
-        family, notes = _family(config, spec.feature_names, spec.action_names)
-        found = []
-        if family is not None:
-            inputs = policy.encode(torch.as_tensor(observations), torch.as_tensor(actions))
-            asked = config.family is not None or config.blocks is not None
-            found = _searched(policy.name, policy.call, family, inputs, notes, asked=asked)
-    return _whole(config, family, len(observations), origin, found, notes)
+        inputs = policy.encode(torch.as_tensor(observations), torch.as_tensor(actions))
+        return _search(config, str(family.rep_in.G), family, origin, [(policy.name, policy.call, inputs)])
 
 
-def _representations(config: DiscoverConfig) -> tuple[Rep, Rep]:
+def _representations(config: DiscoverConfig) -> Family:
     """The representations of the family that was asked for."""
     G = notation.group(str(config.family), "--family")
-    rep_in, rep_out = str(config.rep_in), str(config.rep_out)
-    return notation.representation("--rep-in", rep_in, G), notation.representation("--rep-out", rep_out, G)
+    flags = {"--rep-in": str(config.rep_in), "--rep-out": str(config.rep_out)}
+    rep_in, rep_out = (notation.representation(flag, text, G) for flag, text in flags.items())
+    return Family(rep_in, rep_out, f"{rep_in} to {rep_out}")
 
 
-def _family(config: DiscoverConfig, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[Family | None, list[str]]:
-    """On entries of an observation; a note where there is none."""
-    if config.family is not None:
-        if config.rep_in is None or config.rep_out is None:
+def _family(config: DiscoverConfig, inputs: Sequence[str], outputs: Sequence[str]) -> Family:
+    """The family on entries of an observation."""
+    if config.family is None:
+        if (family := family_of(inputs, outputs, config.blocks)) is None:
             raise ConfigError(
-                f"--family {config.family}: how does it act on {len(inputs)} inputs and {len(outputs)} outputs? give --rep-in "
-                "and --rep-out, or --blocks in its place"
+                f"{config.what}: no entries are vectors (x, y and z): continuous symmetries need --blocks or --family"
             )
-        rep_in, rep_out = _representations(config)
-        for flag, rep, count in (("--rep-in", rep_in, len(inputs)), ("--rep-out", rep_out, len(outputs))):
-            if rep.dim != count:
-                raise ConfigError(f"{flag} {rep}: acts on {rep.dim} numbers, and there are {count}")
-        return Family(rep_in, rep_out, f"{rep_in} to {rep_out}"), []
-    found = family_of(inputs, outputs, config.blocks)
-    return found, [] if found else [
-        "no entries are vectors (x, y and z): continuous symmetries need --blocks or --family"
-    ]
-
-
-def _searched(
-    name: str, call: Callable[[Tensor], Tensor], family: Family, x: Tensor, notes: list[str], *, asked: bool
-) -> list[Found]:
-    """Discover the symmetry of a function; none, with a note, where the family was not asked for and does not suit it."""
-    try:
-        return [_found(name, discover(call, family.rep_in, family.rep_out, x))]
-    except ValueError as error:
-        if asked:
-            raise
-        notes.append(f"{name}: {error}")
-        return []
-
-
-def _whole(
-    config: DiscoverConfig,
-    family: Family | None,
-    states: int,
-    origin: str,
-    found: list[Found],
-    notes: list[str],
-) -> DiscoverResult:
-    if not found:
-        raise ConfigError(f"{config.what}: {'; '.join(notes)}")
-    name, words = ("", "") if family is None else (str(family.rep_in.G), family.words)
-    json = str(config.json or Path(config.what, "discover.json"))
-    return DiscoverResult(config.what, name, words, states, origin, found, json, notes)
-
-
-def _found(name: str, discovery: Discovery) -> Found:
-    d = discovery
-    return Found(name, d.verdict, d.spectrum.tolist(), d.gap, d.closure, d.generators.tolist(), d.unfelt)
+        return family
+    if config.rep_in is None or config.rep_out is None:
+        raise ConfigError(
+            f"--family {config.family}: how does it act on {len(inputs)} inputs and {len(outputs)} outputs? give --rep-in "
+            "and --rep-out, or --blocks in its place"
+        )
+    family = _representations(config)
+    for flag, rep, count in (("--rep-in", family.rep_in, len(inputs)), ("--rep-out", family.rep_out, len(outputs))):
+        if rep.dim != count:
+            raise ConfigError(f"{flag} {rep}: acts on {rep.dim} numbers, and there are {count}")
+    return family
 
 
 def table(result: DiscoverResult, written: bool = True) -> str:
     """Each function's verdict, defects and generators; where the file is, if it was written."""
     lines = [f"{result.what}: in {result.family}, {result.representations}"]
     lines.append(f"{result.states} states: {result.states_from}")
-    for one in result.found:
-        shown = ", ".join(f"{value:.1e}" for value in one.spectrum[:MAX_TABLE_DEFECTS]) + (
-            ", ..." if len(one.spectrum) > MAX_TABLE_DEFECTS else ""
-        )
-        lines += ["", f"{one.name}: {_words(one)}", f"relative defects: {shown}"]
-        for index, generator in enumerate(one.generators):
+    for symmetry in result.found:
+        count = len(symmetry.generators)
+        generators = f"{count} generator{'s' * (count != 1)}"
+        verdict = {
+            "none": f"no continuous symmetry: no gap in the defects (the smallest is {symmetry.spectrum[0]:.1e})",
+            "exact": f"an exact symmetry of {generators}",
+            "approximate": f"an approximate symmetry of {generators}, relative defect {symmetry.spectrum[count - 1]:.1e}",
+        }[symmetry.verdict]
+        shown = ", ".join(f"{value:.1e}" for value in symmetry.spectrum[:MAX_TABLE_DEFECTS])
+        more = ", ..." if len(symmetry.spectrum) > MAX_TABLE_DEFECTS else ""
+        lines += ["", f"{symmetry.name}: {verdict}", f"relative defects: {shown}{more}"]
+        for index, generator in enumerate(symmetry.generators):
             rows: list[list[Any]] = [[f"{0.0 if abs(x) < 5e-5 else x:.4f}" for x in row] for row in generator]
             lines += [f"generator {index}, {kind_of(torch.tensor(generator))}:", *(f"  {line}" for line in align(rows))]
-        if len(one.generators) > 1:
-            lines.append(f"their commutators leave their span by {one.closure:.1e} of their size")
-    if result.notes:
-        lines += ["", *result.notes]
+        if count > 1:
+            lines.append(f"their commutators leave their span by {symmetry.closure:.1e} of their size")
     if written:
         lines += ["", f"written: {result.json}"]
     return "\n".join(lines)
-
-
-def _words(one: Found) -> str:
-    """The meaning of a verdict, in words."""
-    count = f"{len(one.generators)} generator{'s' * (len(one.generators) != 1)}"
-    if one.verdict == "none":
-        return f"no continuous symmetry: no gap in the defects (the smallest is {one.spectrum[0]:.1e})"
-    if one.verdict == "exact":
-        return f"an exact symmetry of {count}"
-    return f"an approximate symmetry of {count}, relative defect {one.spectrum[len(one.generators) - 1]:.1e}"

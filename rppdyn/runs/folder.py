@@ -387,7 +387,10 @@ class RunFolder:
 
     def result(self) -> dict[str, Any] | None:
         """The result of a finished run; None while it is unfinished."""
-        return read_json(self.result_file, "delete it and use --resume to write it again")
+        result = read_json(self.result_file, remedy := "delete it and use --resume to write it again")
+        if result == {}:
+            raise RunFolderError(f"{self.result_file} is damaged: {remedy}")
+        return result
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Write `result.json`, in one step."""
@@ -426,8 +429,8 @@ def read_json(path: Path, remedy: str = "delete it, and make it again if it is n
         return None
     except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{path} is damaged: {remedy}") from error
-    if not (isinstance(content, dict) and content):
-        raise RunFolderError(f"{path} holds no JSON object: {remedy}")
+    if not isinstance(content, dict):
+        raise RunFolderError(f"{path} is damaged, and holds no JSON object: {remedy}")
     return content
 
 
