@@ -127,47 +127,37 @@ def plain_function(
     )
 
 
-def tried(call: Callable[[Tensor], Tensor], sample: Tensor, outputs: int) -> Callable[[Tensor], Tensor]:
+def tried(call: Callable[[Tensor], Any], sample: Tensor, outputs: int | None = None) -> Callable[[Tensor], Tensor]:
     """A callable in the precision that it computes in: double where it accepts that, else single; it may write into its inputs.
 
+    Args:
+        outputs: how many it must give for each input; None: any.
     Raises:
-        ConfigError: it accepts neither, or its output is no (n, outputs) tensor.
+        ConfigError: it accepts neither, or gives something else.
     """
-    dtype, y, failure = accepted(call, sample)
-    if dtype is None:
-        raise ConfigError(
-            f"the function fails on inputs of shape {tuple(sample.shape)} ({said_of(failure)}): it must take "
-            f"(n, {sample.shape[1]}) tensors for every n; export programs with a dynamic first dimension"
-        ) from failure
-    if not isinstance(y, Tensor) or y.shape != (len(sample), outputs) or not y.is_floating_point():
-        raise ConfigError(
-            f"the function returns {said_of(y)} for inputs {tuple(sample.shape)}: it must map (n, {sample.shape[1]}) to "
-            f"(n, {outputs}), a real tensor, for every n"
-        )
-    return lambda x: call(x.to(dtype, copy=True))
-
-
-def accepted(call: Callable[[Tensor], Any], sample: Tensor) -> tuple[torch.dtype | None, Any, Exception | None]:
-    """The precision that a function computes in, double where it accepts that, else single; its output; or why it has none."""
+    shape = tuple(sample.shape)
     failure: Exception | None = None
     for dtype in (torch.float64, torch.float32):
         try:
-            return dtype, call(sample.to(dtype, copy=True)), None
+            y = call(sample.to(dtype, copy=True))
         except (RuntimeError, ValueError, TypeError, AssertionError, LookupError) as error:
             failure = failure or error
-    return None, None, failure
-
-
-def said_of(found: Any) -> str:
-    """Describe in one line what a function returned or raised."""
-    if isinstance(found, Exception):
-        text = str(found).strip() or type(found).__name__
-        return one_line(found) if place_in_users_code(found) is not None else text.splitlines()[0][:160]
-    return (
-        f"a {found.dtype} tensor of shape {tuple(found.shape)}"
-        if isinstance(found, Tensor)
-        else f"a {type(found).__name__}"
-    )
+            continue
+        is_batch = isinstance(y, Tensor) and y.is_floating_point() and y.ndim > 1 and len(y) == len(sample)
+        if not is_batch or (outputs is not None and y.shape[1:] != (outputs,)):
+            given = f"{y.dtype} tensor of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+            wanted = f"({', '.join(['n', *map(str, shape[1:])])}) to (n, {outputs or '...'})"
+            raise ConfigError(
+                f"the function returns a {given} for inputs {shape}: it must map {wanted}, a real tensor, for every n"
+            )
+        return lambda x: call(x.to(dtype, copy=True))
+    assert failure is not None
+    said = (str(failure).strip() or type(failure).__name__).splitlines()[0][:160]
+    said = one_line(failure) if place_in_users_code(failure) is not None else said
+    raise ConfigError(
+        f"the function fails on inputs of shape {shape} ({said}): it must take (n, {', '.join(map(str, shape[1:]))}) tensors, "
+        "whatever n is; export programs with a dynamic first dimension"
+    ) from failure
 
 
 def action_function(policy: BasePolicy) -> Callable[[Tensor], Tensor]:
@@ -470,7 +460,7 @@ def image_function(config: EquivarianceConfig) -> tuple[str, ImageTarget]:
         f"{type(call).__name__}, {config.weights or 'its own weights'}" if isinstance(call, nn.Module) else "a function"
     )
     network = in_precision(call, torch.float64) if isinstance(call, nn.Module) else None
-    f = _tried(network if network is not None else call, x)
+    f = tried(network if network is not None else call, x[:2])
     return what, ImageTarget("function", f, network, x.double(), origin)
 
 
@@ -577,22 +567,6 @@ def _makes_a_model(call: Callable[..., object]) -> bool:
         return False
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return all(p.default is not p.empty or p.kind in variable for p in parameters)
-
-
-@torch.no_grad()
-def _tried(call: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[Tensor], Tensor]:
-    """The function in double precision where it accepts that, else in single.
-
-    Raises:
-        ConfigError: it accepts neither, or its output is no tensor of numbers with a first axis for images.
-    """
-    dtype, y, failure = accepted(call, x[:2])
-    of = f"images of shape {tuple(x[:2].shape)}"
-    if dtype is None:
-        raise ConfigError(f"the function fails on {of}: {said_of(failure)}; give others with --image") from failure
-    if not isinstance(y, Tensor) or not y.is_floating_point() or y.ndim < 2 or len(y) != len(x[:2]):
-        raise ConfigError(f"the function returns {said_of(y)} for {of}: it must be (n, ...), real numbers")
-    return lambda x: call(x.to(dtype))
 
 
 def _load_weights(path: str, network: object) -> None:

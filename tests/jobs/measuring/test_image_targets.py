@@ -137,7 +137,7 @@ def test_architectures_of_torchvision_are_targets(models):
         (["image_models:network", "--image", "none.npy"], ["--image none.npy", "digits"]),
         (["image_models:network", "--image", "flat.npy"], ["flat.npy", "(4,)", "height"]),
         (["image_models:network", "--image", "text.npy"], ["text.npy", "can't be read"]),
-        (["image_models:network", "--image", "colours.npy"], ["fails on images", "(2, 3, 8, 8)"]),
+        (["image_models:network", "--image", "colours.npy"], ["fails on inputs", "(2, 3, 8, 8)"]),
         (["image_models:network", "--image", "digits", "--transformations", "rotatoin"], ["rotatoin", "'rotation'"]),
         (["image_models:network", "--image", "digits", "--env", "Ant-v5"], ["--env Ant-v5: of images (--image)"]),
         (["image_models:network", "--transformations", "rotation"], ["--transformations rotation", "--image"]),
