@@ -238,10 +238,17 @@ def _result(
     functions: dict[str, Measured],
     **others: Any,
 ) -> EquivarianceResult:
-    json, figure = map(str, _outputs(config))
+    """The result, with where its files go: into the run's folder, or here, named after what was measured."""
+    if config.kind == "run":
+        folder = RunFolder(config.what)
+        json, figure = folder.path / "equivariance.json", folder.figures / "equivariance.png"
+    else:
+        pretrained = pretrained_name(config.what)
+        stem = config.what.replace(":", ".") if config.kind == "function" else Path(pretrained or config.what).stem
+        json, figure = Path(f"{stem}.equivariance.json"), Path(f"{stem}.equivariance.png")
     return EquivarianceResult(
         what=config.what, source=source, symmetry=symmetry, generators=generators, states=states, states_from=origin,
-        seed=config.seed, functions=functions, json=json, figure=figure, **others,
+        seed=config.seed, functions=functions, json=config.json or str(json), figure=config.figure or str(figure), **others,
     )  # fmt: skip
 
 
@@ -274,19 +281,6 @@ def functions_of(target: Loaded, spec: SymmetrySpec, observations: NDArray) -> l
 
 
 # -- what comes out ---------------------------------------------------------------------------------------------------
-
-
-def _outputs(config: EquivarianceConfig) -> tuple[Path, Path]:
-    """Where the JSON and the figure go: into the run's folder, or here, named after what was measured."""
-    if config.kind == "run":
-        folder = RunFolder(config.what)
-        json, figure = folder.path / "equivariance.json", folder.figures / "equivariance.png"
-    else:
-        stem = config.what.replace(":", ".") if config.kind == "function" else Path(config.what).stem
-        if name := pretrained_name(config.what):
-            stem = Path(name).name
-        json, figure = Path(f"{stem}.equivariance.json"), Path(f"{stem}.equivariance.png")
-    return Path(config.json or json), Path(config.figure or figure)
 
 
 def table(result: EquivarianceResult, written: bool = True) -> str:
