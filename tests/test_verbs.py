@@ -105,6 +105,6 @@ def test_a_job_of_a_search_returns_its_objective(tmp_path):
     """What a sweeper that searches chooses the next configuration by."""
     words = [*FIT[1:], "optimiser.epochs=1", f"run_dir={tmp_path / 'run'}"]
     config = compose.composed("fit_regression", words)
-    task = cli._SweepTask(cli.Training("fit_regression", cli.FIT_RESULT), False, False, searches=True)
+    task = cli._SweepTask(cli.Training("fit_regression"), False, False, searches=True)
     value = task(OmegaConf.create(asdict(config)))
     assert [value] == RunFolder.open(tmp_path / "run").result()["metrics"]["validation/error"]

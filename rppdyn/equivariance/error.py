@@ -420,19 +420,21 @@ def rollout_equivariance_error(
         if controls.shape[:2] != (horizon, len(x)):
             raise ValueError(f"controls of shape {tuple(controls.shape)} for {horizon} steps of {len(x)} trajectories")
 
-    elements = sampled_elements(rep_state.G, len(x), n_samples, generator)
-    moved: Tensor | None = None  # controls of the true rollouts, and of those under each element
-    if controls is not None and rep_control is not None:
-        moved = torch.cat([controls, *(act(rep_control, g, controls) for g in elements)], 1)
-
-    def solve(states: Tensor) -> Tensor:
-        along = [states]
+    def rollout(g: Tensor | None) -> Tensor:
+        state, states = x if g is None else act(rep_state, g, x), []
         for t in range(horizon):
-            along.append(step(along[-1]) if moved is None else step(along[-1], moved[t]))
-            check_finite(along[-1], f"the state after {t + 1} steps")
-        return torch.stack(along, 1)
+            if controls is None or rep_control is None:
+                state = step(state)
+            else:
+                state = step(state, controls[t] if g is None else act(rep_control, g, controls[t]))
+            check_finite(state, f"the state after {t + 1} steps")
+            states.append(state)
+        return torch.stack(states)
 
-    return _compare_rollouts(solve, rep_state, x, elements)
+    here, errors = rollout(None), []
+    for g in sampled_elements(rep_state.G, len(x), n_samples, generator):
+        errors.append(relative_difference(act(rep_state, g, here), rollout(g)))
+    return RolloutError(torch.stack(errors))
 
 
 @torch.no_grad()
@@ -458,13 +460,7 @@ def trajectory_equivariance_error(
         ValueError: sizes or groups don't match.
     """
     _check_states(rep_state, x)
-    return _compare_rollouts(solve, rep_state, x, sampled_elements(rep_state.G, len(x), n_samples, generator))
-
-
-def _compare_rollouts(
-    solve: Callable[[Tensor], Tensor], rep_state: Rep, x: Tensor, elements: Sequence[Tensor]
-) -> RolloutError:
-    """Solve from the states and their images as one batch."""
+    elements = sampled_elements(rep_state.G, len(x), n_samples, generator)
     states = solve(torch.cat([x, *(act(rep_state, g, x) for g in elements)]))
     here, *moved = states[:, 1:].transpose(0, 1).split(len(x), dim=1)  # (horizon, batch, dim) each
     finite = states.isfinite().flatten(1).all(1).reshape(-1, len(x)).all(0)

@@ -13,7 +13,7 @@ from rppdyn.cli import VERBS, main
 
 DOCS = Path(__file__).parents[2] / "docs" / "jobs"
 NO_VERBS = {"from-a-log", "own-data", "own-robot", "own-rows", "sweeps", "trust", "your-environment"}
-SHARED = {"building", "loading", "results"}
+SHARED = {"building", "fit", "loading", "measure", "own_data", "results", "targets"}
 TOGETHER = {"evaluate-agent": "playing.evaluate", "collect": "playing.collect", "audit": "certify.audit"}
 OF_OTHER_TASKS = {"fit_trajectories"}  # of fit-dynamics, with data=
 
