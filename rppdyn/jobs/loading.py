@@ -139,9 +139,12 @@ def load_player(config: EvaluateAgentConfig) -> Iterator[tuple[Loaded, Policy, E
     Raises:
         ConfigError: there is no environment to play in, or another than it was made for.
     """
+    missing = f"{config.run}: give --env, the environment that it plays in"
+    if config.env is None and config.kind in (POLICIES[".onnx"], POLICIES[".pt2"]):
+        raise ConfigError(missing)
     with load(config, config.episodes) as loaded:
         if loaded.evaluator is None:
-            raise ConfigError(f"{config.run}: give --env, the environment that it plays in")
+            raise ConfigError(missing)
         with closing(loaded.evaluator()) as evaluator:
             env, space = evaluator.envs[0], evaluator.envs[0].observation_space
             act = loaded.acting_in(env)
