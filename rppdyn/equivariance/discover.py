@@ -14,13 +14,13 @@ from rppdyn.equivariance.lie import check_actions, check_finite, derivative, tan
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
-GAP = 2.0  # how many times as large the first defect outside of the symmetry is, at least, as the last one inside
+MIN_GAP = 2.0  # how many times as large the first defect outside of the symmetry is, at least, as the last one inside
 MAX_APPROXIMATE_DEFECT = 0.4  # the largest relative defect of a symmetry that is called approximate
 ROUNDING = 1e3  # an exact symmetry's relative defect, in units of rounding of the function's values
-CLOSED = 0.05  # how far commutators may leave the span of the generators, relative to their size
+MAX_CLOSURE_DEFECT = 0.05  # how far commutators may leave the span of the generators, relative to their size
 
 
-PURE = 0.1
+MAX_OTHER_PART = 0.1
 """Largest relative part of a generator that is left out where it is named."""
 
 
@@ -33,17 +33,17 @@ def kind_of(A: Float[Tensor, "d d"]) -> str:
     A = A.double() / A.double().norm()
     turn, stretch = (A - A.T) / 2, (A + A.T) / 2
     even = torch.eye(len(A)).double() * A.trace() / len(A)
-    if float(stretch.norm()) < PURE:
+    if float(stretch.norm()) < MAX_OTHER_PART:
         return "a rotation"
-    if float((A - even).norm()) < PURE:
+    if float((A - even).norm()) < MAX_OTHER_PART:
         return "a scaling, of all axes alike"
-    if float(turn.norm()) < PURE:
+    if float(turn.norm()) < MAX_OTHER_PART:
         lengths = torch.linalg.eigvalsh(stretch)
-        boost = abs(float(lengths[0] + lengths[-1])) < PURE and float(lengths[1:-1].norm()) < PURE
+        boost = abs(float(lengths[0] + lengths[-1])) < MAX_OTHER_PART and float(lengths[1:-1].norm()) < MAX_OTHER_PART
         return "a boost" if boost else "a scaling, of some axes more than of others"
-    if float((A @ A).norm()) < PURE:
+    if float((A @ A).norm()) < MAX_OTHER_PART:
         return "a shear"
-    if float((A - even - turn).norm()) < PURE:
+    if float((A - even - turn).norm()) < MAX_OTHER_PART:
         return "a rotation with a scaling"
     return "a mixture of rotation, scaling and shear"
 
@@ -87,7 +87,7 @@ class Discovery:
         Raises:
             ValueError: the commutators leave the generators' span.
         """
-        if self.closure > CLOSED:
+        if self.closure > MAX_CLOSURE_DEFECT:
             raise ValueError(
                 f"the {len(self.generators)} generators are no Lie algebra: their commutators leave their span by "
                 f"{self.closure:.2g} of their size; give more states, or a smaller family"
@@ -118,7 +118,7 @@ def discover(
     rep_out: Rep,
     x: Inexact[Tensor, "batch dim_in"],
     *,
-    gap: float = GAP,
+    gap: float = MIN_GAP,
     largest: float = MAX_APPROXIMATE_DEFECT,
 ) -> Discovery:
     r"""Find the generators under which a function is equivariant, in the Lie algebra of the group of its representations.
@@ -331,7 +331,7 @@ def discover_affine(
     x: Shaped[Tensor, "batch channels height width"],
     *,
     interpolation: Interpolation = "flow",
-    gap: float = GAP,
+    gap: float = MIN_GAP,
     largest: float = MAX_APPROXIMATE_DEFECT,
 ) -> Discovery:
     r"""Find the generators of affine maps that leave a function of images alone, exactly or nearly.

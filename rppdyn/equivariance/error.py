@@ -217,14 +217,14 @@ def equivariance_error(
 POOLED_FLOOR = 1e-6
 """Root mean square of the output, relative to what counts as something, below which an error says nothing ("vacuous")."""
 
-TURNS = (0.7, 1.9, 3.1, -1.3)
+MEASURED_ANGLES = (0.7, 1.9, 3.1, -1.3)
 """Angles, in radians, by which a continuous symmetry is applied; none is a symmetry of a polygon."""
 
 
 def elements_by_generator(group: Group, names: Sequence[str]) -> dict[str, list[Inexact[Tensor, "d d"]]]:
-    """Elements by the names of the generators, discrete ones first: these themselves, and `TURNS` by each continuous one."""
+    """Elements by the names of the generators: the discrete ones themselves, then `MEASURED_ANGLES` by each continuous one."""
     discrete = [[h] for h in group.discrete_generators]
-    continuous = [[torch.linalg.matrix_exp(t * A) for t in TURNS] for A in group.lie_algebra]
+    continuous = [[torch.linalg.matrix_exp(t * A) for t in MEASURED_ANGLES] for A in group.lie_algebra]
     return dict(zip(names, [*discrete, *continuous], strict=True))
 
 
@@ -242,7 +242,7 @@ def pooled_ratio(sums: NDArray, axis: int = 0) -> NDArray:
 # -- on which entries of input and output a symmetry is broken -----------------------------------------------------------------
 
 
-ROUNDING = 100
+ROUNDING_EPSILONS = 100
 """Errors below this many machine epsilons of the output are rounding, and nothing explains them."""
 
 Blocks = Sequence[str] | Mapping[str, Sequence[int]]
@@ -323,7 +323,8 @@ def error_by_input(
         touched = component[index].unique()
         names.setdefault(tuple(torch.isin(component, touched).nonzero()[:, 0].tolist()), []).append(name)
     whole, shares = error(x), {}
-    rounding = ROUNDING * torch.finfo(y.dtype).eps * len(elements) * float(torch.linalg.vector_norm(y, dim=-1).sum())
+    size = len(elements) * float(torch.linalg.vector_norm(y, dim=-1).sum())
+    rounding = ROUNDING_EPSILONS * torch.finfo(y.dtype).eps * size
     for completed, group in names.items():
         held = x.clone()
         held[:, list(completed)] = neutral[list(completed)]

@@ -142,11 +142,11 @@ def _describe(action: Action) -> str:
 # -- Lie derivatives ---------------------------------------------------------------------------------------------------
 
 MAX_HALVINGS = 30  # of the step of differences
-PATIENCE = 3  # halvings by which little was gained, after which there are no more
+MAX_IDLE_HALVINGS = 3  # halvings by which little was gained, after which there are no more
 MAX_DIFFERENCE_NOISE = 0.05  # of differences, from which they are no derivative
-ALIKE = 0.05  # difference in which rounding in half precision may end
-MOVED = 0.01  # share of their size by which inputs are moved off kinks
-SMOOTH = 0.1  # of how far slopes at one point lie from the derivative, up to which they agree with one another
+MAX_PRECISION_DIFFERENCE = 0.05  # difference in which rounding in half precision may end
+KINK_SHIFT = 0.01  # share of their size by which inputs are moved off kinks
+MAX_SLOPE_SPREAD = 0.1  # of slopes at one point that agree, as a share of how far they lie from the derivative
 
 logger = logging.getLogger(__name__)
 
@@ -273,7 +273,7 @@ def _in_double(f: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Cal
 
     try:
         at = _doubled(x, [])
-        if (double(at) - y).norm() <= ALIKE * y.norm():
+        if (double(at) - y).norm() <= MAX_PRECISION_DIFFERENCE * y.norm():
             return double, at
     except Exception:  # of any kind: f may be scripted, check dtypes, or write into a tensor of its own
         logger.debug("not in double precision: %r", f, exc_info=True)
@@ -287,7 +287,7 @@ def _is_whole(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> bool:
     forward mode's, f was detached. Next to a kink they differ. Inputs that are on one (a dark background) are moved off it.
     """
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
-    x = x + MOVED * x.abs().square().mean().sqrt() * noise
+    x = x + KINK_SHIFT * x.abs().square().mean().sqrt() * noise
     y, pushed = _forward(f, x, v)
     eps = torch.finfo(x.dtype).eps
     step = _step(x, v, eps ** (1 / 3))
@@ -298,7 +298,7 @@ def _is_whole(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> bool:
     slopes = torch.stack([*near, *((f(x + h * v) - y) / h for h in (3 * step, -3 * step))])
     middle = slopes.mean(0)
     off = (middle - pushed).abs()
-    smooth = torch.where((slopes - middle).abs().amax(0) < SMOOTH * off, off, 0.0).norm()
+    smooth = torch.where((slopes - middle).abs().amax(0) < MAX_SLOPE_SPREAD * off, off, 0.0).norm()
     # of several kinks in one entry some cancel, but not most
     return not bool(smooth > tolerance and smooth > 0.5 * off.norm())
 
@@ -335,7 +335,7 @@ def _differences(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[T
         smaller = torch.minimum(change, error)
         best, idle = torch.where(change < error, middle, best), 0 if smaller.sum() < 0.9 * error.sum() else idle + 1
         error = smaller
-        if idle == PATIENCE:
+        if idle == MAX_IDLE_HALVINGS:
             break
     return best, error
 

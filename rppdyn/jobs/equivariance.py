@@ -23,8 +23,8 @@ from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, EquivarianceConfig,
 from rppdyn.jobs.loading import FITS, Loaded, load
 from rppdyn.jobs.measure import (
     FORMAT,
-    LAYERS,
-    OUTPUTS,
+    MAX_OUTPUTS,
+    MAX_TABLE_LAYERS,
     Measured,
     Rollouts,
     by_kind,
@@ -347,7 +347,7 @@ def _about_rollouts(rollouts: Rollouts) -> list[str]:
 def _details(name: str, m: Measured) -> list[str]:
     lines = []
     if m.by_output:
-        shown = most(m.by_output, OUTPUTS)
+        shown = most(m.by_output, MAX_OUTPUTS)
         more = f" (the largest of {len(m.by_output)})" if len(shown) < len(m.by_output) else ""
         lines += ["", f"{name}: error of each output{more}"]
         lines += align([[f"  {entry}", f"{value:.1e}"] for entry, value in shown.items()])
@@ -359,7 +359,7 @@ def _details(name: str, m: Measured) -> list[str]:
         lines += align([[f"  {entry}", _percent(share)] for entry, share in worst])
     for network, layers in m.layers.items():
         rows = [["  layer", *layers.norm]]
-        kept = largest_layers(layers.norm, LAYERS)
+        kept = largest_layers(layers.norm, MAX_TABLE_LAYERS)
         for i in kept:
             pairs = [(layers.norm[g][i], layers.share[g][i]) for g in layers.norm]
             rows.append([f"  {layers.layers[i]}", *(f"{norm:.1e} {_percent(share):>4}" for norm, share in pairs)])

@@ -55,10 +55,10 @@ from rppdyn.runs import RunFolder
 from rppdyn.tasks import Recording, read_recordings
 from rppdyn.tasks.continuity import Log
 
-NEAR_ROUND = 0.01
+MECHANICAL_INITIAL_SCALE = 0.01
 """Initial scale of a mechanical model's last layer: a mass matrix all but singular somewhere has one gradient 1e10 times as
 long as the others, of which Adam's second moments forget a thousandth in a step."""
-CHUNKS = 500
+MAX_HELD_OUT_CHUNKS = 500
 """Largest number of chunks for validation, and for testing."""
 
 
@@ -113,13 +113,13 @@ class RecordingsFit(DynamicsFit):
         self.rep, self.control_rep = representations(config, self.group, self.recordings)
         scalings = [scaling_of(config, split.train, self.rep, self.control_rep) for split in splits]
         self.splits, self.scalings = splits * several, scalings * several
-        scale = NEAR_ROUND if config.model.system == "mechanical" else INITIAL_SCALE
+        scale = MECHANICAL_INITIAL_SCALE if config.model.system == "mechanical" else INITIAL_SCALE
         stack = build_stack(config, self.rep_in, self.rep_out, scale, plain=self.group is None)
         self.model = self.trained = self.system(stack)
         inputs, states = self._chunks("train", task.most)
         task.windows = inputs.shape[1]
         super().__init__(config, stack, inputs, states[:, :, 1:], by_gradients=config.model.system != "ode")
-        self._held = {name: self._chunks(name, CHUNKS) for name in ("validation", "test")}
+        self._held = {name: self._chunks(name, MAX_HELD_OUT_CHUNKS) for name in ("validation", "test")}
 
     def _discovered(self, train: Sequence[Recording]) -> list[Any]:
         """Generators of the symmetry of trajectories, none where there is none.

@@ -45,10 +45,10 @@ from rppdyn.runs.files import write_json
 from rppdyn.runs.workers import stream
 
 HORIZONS = (10, 30, 100)
-COUNTED_AS = 1e-7
+PUBLISHED_INITIAL_ERROR = 1e-7
 """The published protocol's value for the error of the initial state."""
 
-ELEMENTS = 8
+MAX_COMPARED_ELEMENTS = 8
 """Largest number of elements of the group under which rollouts are compared."""
 
 
@@ -243,8 +243,8 @@ class Transition(StackFit):
         """The geometric mean, over steps, trajectories and elements of the group, of Eq. 3.3 for states along rollouts."""
         truth = self.data.test
         found = _rolled_out(member, truth)
-        errors = []
-        for rho_x, rho_u in list(zip(self.images.obs_maps, self.images.action_maps, strict=True))[1 : 1 + ELEMENTS]:
+        errors, elements = [], list(zip(self.images.obs_maps, self.images.action_maps, strict=True))
+        for rho_x, rho_u in elements[1 : 1 + MAX_COMPARED_ELEMENTS]:
             rho_x, rho_u = rho_x.double().cpu(), rho_u.double().cpu()
             turned = replace(truth, states=truth.states @ rho_x.mT, actions=truth.actions @ rho_u.mT)
             moved = _rolled_out(member, turned)
@@ -268,7 +268,7 @@ class Transition(StackFit):
             errors, found = self._errors(member, truth), _rolled_out(member, truth)
             self.curves["error"].append(geometric_mean(errors).tolist())
             if self.config.evaluation.protocol == "published":
-                errors = torch.cat([errors.new_full((len(errors), 1), COUNTED_AS), errors], 1)
+                errors = torch.cat([errors.new_full((len(errors), 1), PUBLISHED_INITIAL_ERROR), errors], 1)
             values: dict[str, Any] = {
                 f"test/error_{h}": float(geometric_mean(errors[:, :h].flatten())) for h in horizons
             }

@@ -44,13 +44,13 @@ DETAIL_STATES = 256
 
 FORMAT = 1  # of equivariance.json
 
-OUTPUTS = 20
+MAX_OUTPUTS = 20
 """So many entries of the output are shown at most, those with the largest errors; equivariance.json has all."""
 
-LAYERS = 25
+MAX_TABLE_LAYERS = 25
 """So many layers are shown at most, those that contribute most; equivariance.json has all."""
 
-SAMPLES = 7
+MAX_ELEMENTS = 7
 """Elements beside the identity: all of a group that has no more, else so many random ones, the same for every state."""
 
 
@@ -285,9 +285,9 @@ def measure_rollouts(
 
 
 def _elements(group: Group) -> list[Tensor]:
-    if group.order is not None and group.order - 1 <= SAMPLES:
+    if group.order is not None and group.order - 1 <= MAX_ELEMENTS:
         return list(group.elements()[1:] if group.order > 1 else group.elements())
-    return list(group.samples(SAMPLES, torch.Generator().manual_seed(0)))
+    return list(group.samples(MAX_ELEMENTS, torch.Generator().manual_seed(0)))
 
 
 def estimate_of(sums: Tensor, published: float) -> Estimate:
@@ -322,7 +322,7 @@ Result = Mapping[str, Any]
 
 MAX_COLUMNS = 3  # of panels
 MAX_PARTS = 10  # of the input, in the figure
-MAX_LAYERS = 14  # in the figure
+MAX_FIGURE_LAYERS = 14  # in the figure
 
 
 def draw_equivariance(result: Result, out: Path) -> Path:
@@ -340,7 +340,7 @@ def equivariance_figure(result: Result) -> Figure:
         panels.append(("error along rollouts", partial(_paint_rollouts, rollouts=rollouts)))
     for name, m in functions.items():
         if (outputs := _finite(m["by_output"])) and name != "critics":
-            values = most(outputs, OUTPUTS)
+            values = most(outputs, MAX_OUTPUTS)
             panels.append(
                 (
                     f"{name}: error of each output",
@@ -395,7 +395,7 @@ def _paint_layers(axes: Axes, networks: Mapping[str, Any]) -> None:
         for network, layers in networks.items()
         for generator, norms in layers["norm"].items()
     }
-    shown = largest_layers(bars, MAX_LAYERS)
+    shown = largest_layers(bars, MAX_FIGURE_LAYERS)
     names = [next(iter(networks.values()))["layers"][i] for i in shown]
     paint_bars(
         axes,

@@ -32,7 +32,7 @@ from rppdyn.tasks.labelled import LabelledImages, Rows, named_parts, shared_out
 
 logger = logging.getLogger(__name__)
 
-APART = 1e6
+MAX_SIZE_RATIO = 1e6
 """Ratio of the sizes of two columns that is worth a warning."""
 
 F = TypeVar("F", bound=StackFit)
@@ -110,7 +110,7 @@ def warn_of_sizes(values: Float[Tensor, "N n"], names: Sequence[str]) -> None:
         logger.warning("%s is %g throughout: it tells nothing; leave it out", names[index], float(values[0, index]))
     sizes = values.square().mean(0).sqrt()
     least, most = int(sizes.argmin()), int(sizes.argmax())
-    if sizes[most] >= APART * sizes[least]:
+    if sizes[most] >= MAX_SIZE_RATIO * sizes[least]:
         logger.warning(
             "%s is %.1g times the size of %s: are the units right? Each is fitted in units of its own spread, up to what the "
             "symmetry mixes",
@@ -171,19 +171,19 @@ def like(given: Any, found: Tensor) -> Any:
 
 MAX_DEFECT = 0.15
 """Relative defect of a symmetry that is found in a network; a whole family may be below more by chance."""
-POINTS = 500
+MAX_POINTS = 500
 """Number of points at which a symmetry is looked for in a network."""
-OF_GRADIENTS = 0.3
+MAX_GRADIENT_DEFECT = 0.3
 """The same in a network's gradients, which are less accurate than its values."""
-RATES = 200
+MAX_RATES = 200
 """Number of rates from which it is learned with a Hamiltonian."""
-BLUR = 1e-3
+RATE_NOISE = 1e-3
 """Noise of rates, about the error of differences in place of derivatives: the evidence needs some noise."""
-DECISIVE = 5.0
+MIN_EVIDENCE_GAIN = 5.0
 """Logarithm of the evidence that a symmetry has to gain."""
-INVARIANT = 0.03
+MAX_ENERGY_CHANGE = 0.03
 """Relative change of an energy that is called invariant: evidence favours a symmetry that holds but for a tenth, too."""
-TURNS = 0.1
+MAX_STRETCH_SHARE = 0.1
 """Share of a generator that may be no rotation and is left out as noise."""
 
 
@@ -195,8 +195,8 @@ def by_evidence(z: Float[Tensor, "N n"], rates: Float[Tensor, "N n"], rep: Rep, 
         rep: representation of states, bound to the family that the generator is looked for in.
     """
     generator = torch.Generator().manual_seed(seed)
-    rates = rates + BLUR * rates.std(0) * torch.randn(rates.shape, generator=generator, dtype=rates.dtype)
-    chosen = _evenly(len(z), RATES)
+    rates = rates + RATE_NOISE * rates.std(0) * torch.randn(rates.shape, generator=generator, dtype=rates.dtype)
+    chosen = _evenly(len(z), MAX_RATES)
     with_symmetry, without = (
         learn_symmetry(z[chosen], rates[chosen], family, generator=torch.Generator().manual_seed(seed))
         for family in (rep, None)
@@ -204,7 +204,7 @@ def by_evidence(z: Float[Tensor, "N n"], rates: Float[Tensor, "N n"], rep: Rep, 
     gain = with_symmetry.log_evidence - without.log_evidence
     defect = with_symmetry.defect(z[chosen], rep)
     logger.info("group=auto: a symmetric energy has %.1f more log evidence, with a defect of %.2g", gain, defect)
-    holds = gain > DECISIVE and defect < INVARIANT
+    holds = gain > MIN_EVIDENCE_GAIN and defect < MAX_ENERGY_CHANGE
     return [with_symmetry.generator] if holds and with_symmetry.generator is not None else []
 
 
@@ -216,10 +216,10 @@ def in_function(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Flo
     """
     largest = MAX_DEFECT
     if not float(rep_out.lie_generators.abs().max()):
-        largest = OF_GRADIENTS
+        largest = MAX_GRADIENT_DEFECT
         value, f = f, lambda x: torch.func.vmap(torch.func.jacrev(lambda one: value(one[None])[0]))(x).flatten(1)
         rep_out = rep_out.dim * rep_in.T
-    found = discover(f, rep_in, rep_out, x[_evenly(len(x), POINTS)], largest=largest)
+    found = discover(f, rep_in, rep_out, x[_evenly(len(x), MAX_POINTS)], largest=largest)
     logger.info("group=auto: %s", found)
     return list(found.generators)
 
@@ -227,7 +227,9 @@ def in_function(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Flo
 def generators_of(found: Sequence[Tensor], family: Group) -> list[Any]:
     """Return the generators as plain numbers, rotations made exact, and print them with what they are in words."""
     turns = [(A - A.T) / 2 for A in found]
-    if any(float((A - turn).norm()) > TURNS * float(A.norm()) for A, turn in zip(found, turns, strict=True)):
+    if any(
+        float((A - turn).norm()) > MAX_STRETCH_SHARE * float(A.norm()) for A, turn in zip(found, turns, strict=True)
+    ):
         turns = list(found)
     if turns:
         shown = "; ".join(f"{[[round(x, 3) for x in row] for row in A.tolist()]}, {kind_of(A)}" for A in turns)

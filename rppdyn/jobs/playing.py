@@ -99,7 +99,7 @@ def table(result: EvaluateAgentResult, written: bool = True) -> str:
 
 # -- collect -----------------------------------------------------------------------------------------------------------
 
-STEPS = 50_000  # that are played unless another number is asked for
+DEFAULT_STEPS = 50_000  # that are played unless another number is asked for
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,9 @@ def _source(config: CollectConfig) -> Iterator[_Collected]:
     with closing(env):
         if config.kind == "random":
             episodes = _played(config, env, random_policy(env.action_space, config.seed))
-            yield _Collected(env, episodes, config.steps or STEPS, f"random-seed{config.seed}", "random actions")
+            yield _Collected(
+                env, episodes, config.steps or DEFAULT_STEPS, f"random-seed{config.seed}", "random actions"
+            )
             return
         assert config.source is not None
         policy = load_policy(config.source, config.vecnormalize)
@@ -195,7 +197,7 @@ def _source(config: CollectConfig) -> Iterator[_Collected]:
             yield _Collected(
                 env,
                 _played(config, env, act),
-                config.steps or STEPS,
+                config.steps or DEFAULT_STEPS,
                 f"{file.stem}-{play}",
                 f"{play} policy of {file.name}",
             )
@@ -220,7 +222,7 @@ def _of_run(config: CollectConfig) -> Iterator[_Collected]:
             with _acting(agent, config.play, config.seed) as act:
                 episodes = _played(config, env, act)
                 words = f"{config.play} {weights} of {trained.model.kind}"
-                yield _Collected(env, episodes, config.steps or STEPS, f"{who}-{config.play}", words)
+                yield _Collected(env, episodes, config.steps or DEFAULT_STEPS, f"{who}-{config.play}", words)
             return
         if not isinstance(agent, RPPSAC):
             raise ConfigError(f"{folder.path} is a run of agent=ppo, which keeps no transitions: add --play exploring")
@@ -233,7 +235,7 @@ def _of_run(config: CollectConfig) -> Iterator[_Collected]:
 
 
 def _played(config: CollectConfig, env: gymnasium.Env, policy: Policy) -> Iterator[Episode]:
-    return played_episodes(env, policy, steps=config.steps or STEPS, seed=config.seed)
+    return played_episodes(env, policy, steps=config.steps or DEFAULT_STEPS, seed=config.seed)
 
 
 @contextmanager

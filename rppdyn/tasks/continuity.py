@@ -25,16 +25,16 @@ UNITS = (
     (180 / np.pi, "in degrees, and the positions in radians"),
     (np.pi / 180, "in radians, and the positions in degrees"),
 )
-RARE = 0.2
+MAX_JUMP_SHARE = 0.2
 """Largest share of steps that are jumps: where there are more they are how the system moves, or noise."""
-REPEATED = 0.1
+MIN_REPEATED_SHARE = 0.1
 """Smallest share of rows, each equal to the row before it in the midst of motion, that is worth a warning."""
 TOLD_APART = ", trajectory=NAME names the column that tells trajectories apart"
-CLIPPED = 1e30
+CLIPPED_VELOCITY = 1e30
 """Velocity that one may have had that is clipped."""
-CERTAIN = 0.8
+MIN_CORRELATION = 0.8
 """Smallest squared correlation with a velocity, through zero, of a rate that is judged; noise of a sensor lowers it."""
-RATIO = 1.5
+MAX_RATE_RATIO = 1.5
 """Largest ratio of a rate to its velocity that noise and coarse steps explain where the correlation is as large."""
 
 
@@ -109,7 +109,7 @@ class Log:
             expected.append(seconds * (v[1:] + v[:-1]) / 2)
             wide = np.abs(np.concatenate([v[:1], v, v[-1:]]))  # an impact within a step is seen beside it
             widest = np.max([wide[:-3], wide[1:-2], wide[2:-1], wide[3:]], 0)
-            slack.append(2 * seconds * np.where(widest < self.limit, widest, CLIPPED))
+            slack.append(2 * seconds * np.where(widest < self.limit, widest, CLIPPED_VELOCITY))
         return np.concatenate(expected), np.concatenate(slack)
 
     def _unwrap(self, column: int) -> None:
@@ -123,7 +123,7 @@ class Log:
         if self.unwrap is None:
             low, high = values.min() / period + 1e-6, values.max() / period - 1e-6
             whole = spread > 0.95 * period or (low > 0 and high < 1) or (low > -0.5 and high < 0.5)
-            if large.mean() > RARE or not (self.pairs or whole) or not self._goes_on(column, large, period):
+            if large.mean() > MAX_JUMP_SHARE or not (self.pairs or whole) or not self._goes_on(column, large, period):
                 return
         elif not any(_is_part(name, asked) for asked in self.unwrap):
             return
@@ -157,7 +157,7 @@ class Log:
             change = [np.abs(np.diff(own, prepend=own[:1], append=own[-1:])) for own in smooth]
             off = np.concatenate([np.maximum(own[:-1], own[1:]) for own in change])
         usual = np.quantile(off[~large], 0.9)
-        return bool(usual < 0.05 * period and (off[large] <= max(0.03 * period, 3 * usual)).mean() > CERTAIN)
+        return bool(usual < 0.05 * period and (off[large] <= max(0.03 * period, 3 * usual)).mean() > MIN_CORRELATION)
 
     def _refuse_jump(self, column: int) -> None:
         """Refuse a step that neither its velocities nor any that were ever logged explain."""
@@ -168,7 +168,7 @@ class Log:
         factor = 1 if self._smooth()[column] else 4
         lost = off > factor * np.maximum(10 * np.quantile(off, 0.8), 0.1 * np.std(values)) + slack
         lost = lost & (np.abs(sizes) > 2 * np.quantile(np.abs(expected), 0.99))
-        if not lost.any() or lost.mean() > RARE:
+        if not lost.any() or lost.mean() > MAX_JUMP_SHARE:
             return
         step = int(lost.nonzero()[0][0])
         before, after = self._ends(column, step)
@@ -199,7 +199,7 @@ class Log:
         for i in range(n):
             name, velocity = self.names[i], self.names[n + i]
             best, ratio = int(alike[i].argmax()), float(ratios[i])
-            if max(alike[i, i], alike[best, best]) < CERTAIN / 2 and alike[i, best] > CERTAIN:
+            if max(alike[i, i], alike[best, best]) < MIN_CORRELATION / 2 and alike[i, best] > MIN_CORRELATION:
                 raise UserError(
                     f"velocities: {velocity} is not the rate of {name}, and {self.names[n + best]} is: "
                     + (
@@ -208,9 +208,9 @@ class Log:
                         else "log them in that order"
                     )
                 )
-            if alike[i, i] > CERTAIN and not 1 / RATIO < ratio < RATIO:
+            if alike[i, i] > MIN_CORRELATION and not 1 / MAX_RATE_RATIO < ratio < MAX_RATE_RATIO:
                 of = next(
-                    (said for unit, said in UNITS if 1 / RATIO < unit * ratio < RATIO),
+                    (said for unit, said in UNITS if 1 / MAX_RATE_RATIO < unit * ratio < MAX_RATE_RATIO),
                     "in another unit, or the time is",
                 )
                 row = int(np.abs(rates[:, i]).argmax())
@@ -231,7 +231,7 @@ class Log:
         usual = np.quantile(steps, 0.9, axis=0)
         sizes = np.sqrt(np.mean((steps / spread) ** 2, axis=1))
         lost = ((steps > 6 * usual).mean(1) > 0.6) & (sizes > 0.5)
-        if lost.any() and lost.mean() < RARE / 2:
+        if lost.any() and lost.mean() < MAX_JUMP_SHARE / 2:
             step = int(lost.nonzero()[0][0])
             logger.warning(
                 "%s: all columns jump at once (%d such steps): does another episode begin there? Cut the trajectory there%s",
@@ -242,7 +242,7 @@ class Log:
         """Warn of a log that was written more often than its numbers were renewed."""
         still: list[NDArray] = [np.all(states[1:] == states[:-1], axis=1) for states in self.states]
         alone = np.concatenate([own[1:-1] & ~own[:-2] & ~own[2:] for own in still])
-        if len(alone) and alone.mean() > REPEATED:
+        if len(alone) and alone.mean() > MIN_REPEATED_SHARE:
             name = self.recordings.trajectories[0].name
             logger.warning(
                 "%s: %.0f %% of rows repeat the row before them and others don't: was the log written more often than the "

@@ -19,10 +19,10 @@ from rppdyn.tasks.tables import column_of, columns_of, flat, listed, read_tables
 
 PARTS = ("train", "validation", "test")
 """Values of a column that says to which part a datum belongs."""
-CHANNELS = (1, 3, 4)
+COLOUR_AXIS_SIZES = (1, 3, 4)
 """Sizes of a last axis that is taken for that of the colours."""
 PICTURES = (".png", ".jpg", ".jpeg")
-FEWEST = 3
+MIN_DATA = 3
 """Smallest number of data in a class: one for each part."""
 
 
@@ -169,7 +169,7 @@ def _pixels(name: str, values: NDArray) -> Float[Tensor, "N C H W"]:
     x = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
     if values.ndim == 3:
         x = x[:, None]
-    elif values.shape[-1] in CHANNELS and values.shape[1] not in CHANNELS:
+    elif values.shape[-1] in COLOUR_AXIS_SIZES and values.shape[1] not in COLOUR_AXIS_SIZES:
         x = x.permute(0, 3, 1, 2).contiguous()
     if bool((x == x.flatten()[0]).all()):
         raise ValueError(
@@ -204,11 +204,11 @@ def _classified(name: str, x: Tensor, labels: NDArray, parts: NDArray | None) ->
     if len(names) < 2:
         raise ValueError(f"{name}: all labels are {names[0]}; two classes are needed")
     counts = np.bincount(y)
-    if parts is None and counts.min() < FEWEST:
+    if parts is None and counts.min() < MIN_DATA:
         few = int(counts.argmin())
         raise ValueError(
             f"{name}: class {names[few]} has {counts[few]} image{'s' * int(counts[few] > 1)}, and one is needed in each of "
-            f"{', '.join(PARTS)}; give {FEWEST}, or leave the class out (labels that are numbers to be predicted are targets=)"
+            f"{', '.join(PARTS)}; give {MIN_DATA}, or leave the class out (labels that are numbers to predict are targets=)"
         )
     return LabelledImages(name, x, torch.from_numpy(y.astype(np.int64)), names, parts)
 
@@ -289,8 +289,8 @@ def shared_out(
     Raises:
         ValueError: there are fewer than three.
     """
-    if count < FEWEST:
-        raise ValueError(f"{count} data can't be parted in {', '.join(PARTS)}: give {FEWEST} at least")
+    if count < MIN_DATA:
+        raise ValueError(f"{count} data can't be parted in {', '.join(PARTS)}: give {MIN_DATA} at least")
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(count, generator=generator)
     groups = [order] if classes is None else [order[classes[order] == each] for each in classes.unique()]

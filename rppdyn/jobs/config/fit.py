@@ -39,12 +39,12 @@ Layer = Count | Text
 Hidden = Layer | Annotated[list[Layer], Field(min_length=1)]
 OWN = "own"
 """The task of the user's own data."""
-MOST_SEEDS = 1000
-MOST_STEPS = 1_000_000
+MAX_SEEDS = 1000
+MAX_STEPS = 1_000_000
 """Time steps to the horizon."""
-MOST_STEPS_BETWEEN = 1000
+MAX_STEPS_BETWEEN_STATES = 1000
 """Limit of a solver's steps from one state of a training trajectory to the next."""
-MOST_TEST_STEPS = 100_000
+MAX_TEST_STEPS = 100_000
 """Limit of rk4's steps to the horizon, each of whose states is held in memory."""
 
 
@@ -192,7 +192,7 @@ class PendulumTaskConfig:
     file: str | None = setting(None, "a stored dataset with these parameters; null: made once and kept in the cache")
 
     def __post_init__(self) -> None:
-        at_least("task.time_step", self.time_step, self.horizon / MOST_STEPS, f"task.horizon / {MOST_STEPS}")
+        at_least("task.time_step", self.time_step, self.horizon / MAX_STEPS, f"task.horizon / {MAX_STEPS}")
         if abs(round(self.horizon / self.time_step) * self.time_step / self.horizon - 1) > 1e-9:
             raise ConfigError(f"task.horizon={self.horizon:g}: must be a multiple of task.time_step={self.time_step:g}")
         least = self.chunk * self.time_step * (1 - 1e-9)  # 3 * 0.2 is more than 0.6
@@ -231,7 +231,7 @@ class FitConfig(RunConfig):
         "map", "with the variances that are given; or marginal_likelihood, which learns them"
     )
     marginal_likelihood: MarginalLikelihoodConfig = MarginalLikelihoodConfig()
-    seeds: Count = setting(1, "members: seed, seed + 1, ..., trained together in this process", le=MOST_SEEDS)
+    seeds: Count = setting(1, "members: seed, seed + 1, ..., trained together in this process", le=MAX_SEEDS)
     dtype: Literal["float32", "float64"] = setting("float32", "of the networks, float32 or float64")
     report: bool | None = setting(
         None, "report.html in the run folder, of this run; null: where data are the user's own"
@@ -340,10 +340,10 @@ class FitDynamicsConfig(FitConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rollout.step is not None:
-            least = self.task.time_step / MOST_STEPS_BETWEEN
-            at_least("rollout.step", self.rollout.step, least, f"task.time_step / {MOST_STEPS_BETWEEN}, or null")
-        least = self.task.horizon / MOST_TEST_STEPS
-        at_least("rollout.test_step", self.rollout.test_step, least, f"task.horizon / {MOST_TEST_STEPS}")
+            least = self.task.time_step / MAX_STEPS_BETWEEN_STATES
+            at_least("rollout.step", self.rollout.step, least, f"task.time_step / {MAX_STEPS_BETWEEN_STATES}, or null")
+        least = self.task.horizon / MAX_TEST_STEPS
+        at_least("rollout.test_step", self.rollout.test_step, least, f"task.horizon / {MAX_TEST_STEPS}")
         if self.task.file is not None and self.seeds > 1:
             raise ConfigError(
                 f"task.file={self.task.file} with seeds={self.seeds}: a file holds the data of one seed; fit one, or leave the "

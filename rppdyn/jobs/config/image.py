@@ -25,7 +25,7 @@ from rppdyn.settings import (
 
 PLACED = ("canvas", "shift", "folder")
 AUGMENTS = ("augment_shift", "augment_flip", "augment_turn")
-MOST_PIXELS = 100_000
+MAX_PIXELS = 100_000
 
 
 @settings
@@ -37,14 +37,14 @@ class ImageTaskConfig:
     arrangement: str = setting("upright", "where images stand and what is asked: upright, quadrant, ...")
     train: Count = setting(1200, "images to train on")
     validation: Natural = setting(237, "images to choose by")
-    canvas: Natural | None = setting(None, "pixels; null: the arrangement's own", le=MOST_PIXELS)
-    shift: Natural | None = setting(None, "largest, in pixels; null: the arrangement's own", le=MOST_PIXELS)
+    canvas: Natural | None = setting(None, "pixels; null: the arrangement's own", le=MAX_PIXELS)
+    shift: Natural | None = setting(None, "largest, in pixels; null: the arrangement's own", le=MAX_PIXELS)
     resize: Count | None = setting(
         None, "side of images before they are placed, in pixels; null: as they are", le=10_000
     )
     folder: str | None = setting(None, "where torchvision has put its datasets")
     augment_shift: Natural = setting(
-        0, "training images are moved by up to so many pixels, anew for each batch", le=MOST_PIXELS
+        0, "training images are moved by up to so many pixels, anew for each batch", le=MAX_PIXELS
     )
     augment_flip: bool = setting(False, "... and mirrored left to right, or not")
     augment_turn: bool = setting(False, "... and turned by a multiple of 90 degrees")
@@ -183,7 +183,7 @@ class FitImageConfig(FitConfig):
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
-MOST_SETTINGS = 1000
+MAX_SETTINGS = 1000
 
 
 def _listed(value: Any) -> Any:
@@ -226,9 +226,9 @@ class SubspaceConfig:
     prior_run: str | None = setting(None, "a finished fit on other data whose first network is the initial one")
 
     def __post_init__(self) -> None:
-        if (tried := len(self.settings)) > MOST_SETTINGS:
+        if (tried := len(self.settings)) > MAX_SETTINGS:
             raise ConfigError(
-                f"subspace.dimension and subspace.levels have {tried} pairs: give at most {MOST_SETTINGS} in all"
+                f"subspace.dimension and subspace.levels have {tried} pairs: give at most {MAX_SETTINGS} in all"
             )
         if self.prior_run is not None and self.prior_share:
             raise ConfigError(
