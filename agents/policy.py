@@ -98,8 +98,9 @@ class NetworkOptions:
         num_layers: number of hidden layers where `hidden` is one width.
         equivariant_variance, free_variance: prior variances of the pathways; 0 removes a pathway.
         critic_equivariant_variance, critic_free_variance, critic_hidden: the critics' own; None means the actor's.
-        network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`). Here `free_scale="prior"` starts free
-            pathways at the size that their prior has in a layer with as many inputs as it is wide.
+        network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), `breaking` as text. Here
+            `free_scale="prior"` starts free pathways at the size that their prior has in a layer with as many inputs as it is
+            wide.
         groups: a chain of groups, the spec's first, each a subgroup of the one before, given by the matrices by which it acts
             in that; of "rpp", and of the actor of "rpp_policy_only".
         variances: with `groups`, one for each of them and the free pathway's last, in the place of all other variances.
@@ -254,6 +255,8 @@ class NetworkOptions:
                 pathway, or stands beside other variances.
         """
         network, options = self.network(who), dict(self.network_kwargs or {})
+        if self.model == "rpp_policy_only" and who == "critic":
+            options.pop("breaking", None)
         if self.groups is not None and MODELS[self.model].actor is not RPPEMLP:
             raise ValueError(
                 f"groups with model={self.model!r}, which has one pathway: use model='rpp', or leave them out"
@@ -524,7 +527,7 @@ def pathway_statistics(networks: Mapping[str, Sequence[RPPEMLP]]) -> dict[str, f
     """Per name: the norms of the pathways, and the share of the free one, pooled over the networks of that name.
 
     share = ||B||_F^2 / (||A||_F^2 + ||B||_F^2), with norms of the dense weights over all layers: 0 for an
-    equivariant network, 1 for an MLP.
+    equivariant network, 1 for an MLP. The norm of constant inputs (`breaking`) is no part of it.
     """
     statistics = {}
     for name, nets in networks.items():
@@ -533,7 +536,7 @@ def pathway_statistics(networks: Mapping[str, Sequence[RPPEMLP]]) -> dict[str, f
             for norms in net.pathway_norms().values():
                 for pathway, norm in norms.items():
                     squares[pathway] = squares.get(pathway, 0.0) + float(norm) ** 2
-        total = sum(squares.values())
+        total = sum(square for pathway, square in squares.items() if pathway != "breaking")
         for pathway, square in squares.items():
             statistics[f"{name}_{pathway}_norm"] = square**0.5
         statistics[f"{name}_free_share"] = squares["free"] / total if total else 0.0

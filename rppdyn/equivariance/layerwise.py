@@ -45,7 +45,7 @@ from rppdyn.equivariance.lie import (
     tangents,
 )
 from rppdyn.equivariance.tracing import INPUT, Layer, action_behind, is_one_layer, traced_layers
-from rppdyn.nn import MLP, RPPEMLP, BatchNorm, RelaxedLinear, gated
+from rppdyn.nn import MLP, RPPEMLP, gated
 from rppdyn.reps import Rep
 
 Hidden = Flow | Mapping[str, Action | None]
@@ -152,23 +152,18 @@ def _with_inputs(layers: list[Layer]) -> list[Layer]:
 
 
 def _blocks_and_head(network: RPPEMLP, known: bool) -> list[Layer]:
+    """The layers, with weights assembled once for all calls; norms and constant inputs are folded into linear ones."""
     layers: list[Layer] = []
-    *norms, last = network.norms or [None] * (len(network.blocks) + 1)
-    for i, (block, rep, norm) in enumerate(zip(network.blocks, network.hidden, norms, strict=True)):
+    *hidden, head = network.assemble()
+    linear = lambda weights: lambda x: F.linear(x, *weights)  # noqa: E731
+    for i, (block, rep, (weights, *_)) in enumerate(zip(network.blocks, network.hidden, hidden, strict=True)):
         action, wide = (rep, gated(rep)) if known else (None, None)
         made = block.bilinear.rep_in if known and block.bilinear is not None else wide
-        layers.append(Layer(f"blocks.{i}.linear", _linear(block.linear, norm), made))
+        layers.append(Layer(f"blocks.{i}.linear", linear(weights), made))
         if block.bilinear is not None:
             layers.append(Layer(f"blocks.{i}.bilinear", block.bilinear, wide))
         layers.append(Layer(f"blocks.{i}.gate", block.gate, action))
-    return [*layers, Layer("head", _linear(network.head, last))]
-
-
-def _linear(layer: RelaxedLinear | nn.Linear, norm: BatchNorm | None) -> Callable[[Tensor], Tensor]:
-    """The layer, and what normalises its inputs, with weights assembled once, not at each of many calls."""
-    weights = layer.assemble() if isinstance(layer, RelaxedLinear) else (layer.weight, layer.bias)
-    weights = weights if norm is None else norm.fold(*weights)
-    return lambda x: F.linear(x, *weights)
+    return [*layers, Layer("head", linear(head))]
 
 
 @torch.no_grad()

@@ -32,11 +32,12 @@ from rppdyn.agents.policy import FREE_VARIANCE
 from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, symmetry_spec
 from rppdyn.envs.mirror import plain_spec
 from rppdyn.errors import place_in_users_code
-from rppdyn.jobs.config import compose, notation
+from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import SAC_ONLY, ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import CERTIFIED, ConfigError, device_of
 from rppdyn.jobs.results import final_policy
 from rppdyn.priors import free_variance
+from rppdyn.reps import notation
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
 from rppdyn.runs.files import load_tensors, replacing, write_json, write_tensors
 from rppdyn.runs.folder import staying_own
@@ -135,6 +136,8 @@ def _networks(model: ModelConfig) -> dict[str, Any]:
     options |= {name: value for name in ("free_scale", "activation") if (value := getattr(model, name)) is not None}
     free = FREE_VARIANCE if model.groups else model.free
     arguments = {name: getattr(model, name) for name in same}
+    if model.breaking is not None:
+        options |= {key: getattr(model, key) for key in ("breaking", "breaking_variance", "breaking_learned")}
     return dict(model=model.kind, free_variance=free, network_kwargs=options) | arguments
 
 

@@ -15,13 +15,13 @@ from rppdyn.envs.spec import align
 from rppdyn.equivariance import discover, index_families
 from rppdyn.equivariance.discover import kind_of
 from rppdyn.jobs.building import process_state
-from rppdyn.jobs.config import compose, notation
+from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.equivariance import functions_of
 from rppdyn.jobs.loading import FITS, load, load_fit, load_function
 from rppdyn.jobs.targets import check_policy, inputs_at, inputs_of, states_of
-from rppdyn.reps import Rep
+from rppdyn.reps import Rep, notation
 from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.files import write_json, write_measured
 

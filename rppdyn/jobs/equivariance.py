@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +19,7 @@ from rppdyn.equivariance.lie import generator_names
 from rppdyn.errors import require_trust
 from rppdyn.jobs import building, targets
 from rppdyn.jobs.building import process_state
-from rppdyn.jobs.config import compose, notation
+from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, EquivarianceConfig, pretrained_name
 from rppdyn.jobs.loading import FITS, Loaded, load
@@ -37,7 +39,7 @@ from rppdyn.jobs.measure import (
     pooled,
 )
 from rppdyn.jobs.targets import flows_of, image_function, image_members, inputs_at, inputs_of, measure_images, states_of
-from rppdyn.reps import Rep
+from rppdyn.reps import Rep, notation
 from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json, write_measured
 from rppdyn.runs.folder import is_own
@@ -61,6 +63,7 @@ class EquivarianceResult:
         seeds, diverged: of a fit, those of the members, and of the ones that give no finite numbers and were left out.
         rollouts: errors of rollouts of a fit to trajectories.
         pathways: norms and shares of the pathways, of an RPP policy.
+        breaking: of networks with constant inputs (:class:`rppdyn.nn.pathways.BreakingInputs`), what was learned, by network.
         json, figure: where the result is written.
     """
 
@@ -79,6 +82,7 @@ class EquivarianceResult:
     diverged: list[int] = field(default_factory=list)
     rollouts: Rollouts | None = None
     pathways: dict[str, float] = field(default_factory=dict)
+    breaking: dict[str, list[list[float]]] = field(default_factory=dict)
     provenance: dict[str, object] = field(default_factory=provenance)
     format: int = FORMAT
 
@@ -116,6 +120,8 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
         else:
             result = _of_agent(config)
     content = asdict(result)
+    if not result.breaking:
+        del content["breaking"]
     write_measured(
         result,
         {
@@ -137,8 +143,18 @@ def _of_agent(config: EquivarianceConfig) -> EquivarianceResult:
         functions = {f.name: measure(f, observations, actions, names) for f in functions_of(target, spec, observations)}
         policy = target.policy
         pathways = policy.pathway_statistics() if hasattr(policy, "pathway_statistics") else {}
+        breaking = _constant_inputs(getattr(policy, "networks", {}))
     return _result(config, target.source, f"{spec.group} of {spec.env_id}", names, len(observations), origin, functions,
-                   pathways=pathways)  # fmt: skip
+                   pathways=pathways, breaking=breaking)  # fmt: skip
+
+
+def _constant_inputs(networks: Mapping[str, Sequence[Any]]) -> dict[str, list[list[float]]]:
+    """Values of the constant inputs of networks that have some, by name."""
+    values = {
+        name: [net.breaking.value().tolist() for net in nets if getattr(net, "breaking", None) is not None]
+        for name, nets in networks.items()
+    }
+    return {name: vectors for name, vectors in values.items() if vectors}
 
 
 def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: str) -> EquivarianceResult:
@@ -202,6 +218,7 @@ def _of_fit(config: EquivarianceConfig) -> EquivarianceResult:
         seeds=seeds,
         diverged=[member.seed for member in members if member.seed not in seeds],
         rollouts=rollouts,
+        breaking=_constant_inputs({"network": [net.module for member in kept for net in member.networks.values()]}),
     )
 
 
@@ -327,6 +344,12 @@ def table(result: EquivarianceResult, written: bool = True) -> str:
         }
         shares = ", ".join(f"{who} {100 * share:.3g}%" for who, share in named.items())
         lines += ["", f"free pathway: {shares} of the squared weights"]
+    for name, vectors in result.breaking.items():
+        lines += ["", f"constant inputs of {name}: norm, and direction"]
+        for vector in vectors:
+            norm = math.hypot(*vector)
+            direction = ", ".join(f"{x / norm if norm else 0:+.2f}" for x in vector)
+            lines.append(f"  {norm:.2g}  ({direction})")
     if written:
         lines += ["", f"written: {result.json}, {result.figure}"]
     return "\n".join(lines)

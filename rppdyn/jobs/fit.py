@@ -26,7 +26,6 @@ from rppdyn.equivariance import equivariance_error
 from rppdyn.equivariance.error import Function
 from rppdyn.errors import is_out_of_memory
 from rppdyn.groups import Group
-from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import preflight
 from rppdyn.jobs.config.fit import FitConfig, NetworkConfig
@@ -35,7 +34,7 @@ from rppdyn.jobs.results import FitResult
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble
 from rppdyn.nn.hidden import component_major
 from rppdyn.priors import Evidence, VarianceLearning, learn_variances, negative_log_prior, weights_of
-from rppdyn.reps import Rep
+from rppdyn.reps import Rep, notation
 from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, Session, stop_on_signals
 from rppdyn.runs.files import load_tensors, not_finite, write_tensors
 from rppdyn.runs.workers import Stopped, stream, torch_threads
@@ -81,6 +80,7 @@ def build_network(
     )
     if config.kind == "mlp":
         return MLP(rep_in, rep_out, rep_in.G, free_variance=config.free, **options)
+    options |= {key: getattr(config, key) for key in ("breaking", "breaking_variance", "breaking_learned")}
     options["equivariant_variance"] = config.equivariant_variance
     if config.kind == "emlp":
         return EMLP(rep_in, rep_out, rep_in.G, **options)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rppdyn.equivariance.error import Function, geometric_mean, index_blocks, measured_networks, relative_difference
 from rppdyn.equivariance.lie import act
 from rppdyn.groups import GL, Group, Trivial
-from rppdyn.jobs.config import compose, notation
+from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of, file_stem
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.fit import FitRegressionConfig, RegressionTaskConfig
@@ -36,7 +36,7 @@ from rppdyn.jobs.own_data import (
 )
 from rppdyn.jobs.results import FitResult, by_member
 from rppdyn.nn import Chained, Ensemble, InvariantNormaliser
-from rppdyn.reps import V
+from rppdyn.reps import V, notation
 from rppdyn.runs.workers import data_stream, stream
 from rppdyn.tasks import RegressionTask, regression_task
 from rppdyn.tasks.labelled import Rows, read_rows

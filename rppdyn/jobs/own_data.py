@@ -21,12 +21,11 @@ from rppdyn.dynamics import Drive, Scaling, learn_symmetry
 from rppdyn.equivariance import discover
 from rppdyn.equivariance.discover import kind_of
 from rppdyn.groups import GL, Group, Trivial
-from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.base import AUTO, ConfigError
 from rppdyn.jobs.config.fit import FitTrajectoriesConfig
 from rppdyn.jobs.fit import StackFit
 from rppdyn.nn import InvariantNormaliser
-from rppdyn.reps import Rep, V
+from rppdyn.reps import Rep, V, notation
 from rppdyn.tasks import Recording, Recordings
 from rppdyn.tasks.labelled import LabelledImages, Rows, named_parts, shared_out
 

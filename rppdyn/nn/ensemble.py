@@ -16,7 +16,7 @@ from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.coefficients import check_layouts
 from rppdyn.nn.networks import Network, Weights
 from rppdyn.nn.normalisation import BatchNorm
-from rppdyn.nn.pathways import NOT_TRAINED, named_pathways
+from rppdyn.nn.pathways import NOT_TRAINED, BreakingInputs, named_pathways
 
 
 class Ensemble(Network):
@@ -359,9 +359,12 @@ def _drawn(net: nn.Module) -> tuple[str, ...]:
 
 
 def _statistics(net: nn.Module) -> tuple[str, ...]:
-    """Names of the running means and variances of batch normalisation."""
+    """Names of the running means and variances of batch normalisation, and of constant inputs that are drawn."""
     norms = [name for name, m in net.named_modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    return tuple(f"{name}.{key}" for name in norms for key in ("running_mean", "running_var"))
+    drawn = [
+        f"{name}.vector" for name, m in net.named_modules() if isinstance(m, BreakingInputs) and "vector" in m._buffers
+    ]
+    return (*(f"{name}.{key}" for name in norms for key in ("running_mean", "running_var")), *drawn)
 
 
 def _running(net: nn.Module) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.hidden import SWISH, AtPoints, Gate, Pointwise
 from rppdyn.nn.linear import RelaxedLinear, check_size
 from rppdyn.nn.networks import RPPEMLP, HiddenBlock
-from rppdyn.nn.pathways import AffineMap, named_pathways
+from rppdyn.nn.pathways import AffineMap, BreakingInputs, named_pathways
 from rppdyn.nn.products import ChannelProducts
 
 MERGEABLE_LAYERS = (RelaxedLinear, Gate, Bilinear, ChannelProducts)
@@ -30,8 +30,10 @@ def merge(net: nn.Module) -> nn.Module:
     Raises:
         ValueError: naming a layer with pathways of another kind, such as those of images.
     """
-    for name, *_ in named_pathways(net):
-        if not isinstance(layer := net.get_submodule(name), MERGEABLE_LAYERS):
+    for name, _, pathway in named_pathways(net):
+        if not isinstance(pathway, BreakingInputs) and not isinstance(
+            layer := net.get_submodule(name), MERGEABLE_LAYERS
+        ):
             raise ValueError(
                 f"{name or 'the module'} is a {type(layer).__name__}, which no nn.Linear can take the place of: "
                 "merge networks of RelaxedLinear alone"

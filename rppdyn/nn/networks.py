@@ -40,9 +40,10 @@ from rppdyn.nn.hidden import (
 )
 from rppdyn.nn.linear import FREE_SCALE, RelaxedLinear, bind, check_size, in_float32, largest, written_chain
 from rppdyn.nn.normalisation import WARM_UP, BatchNorm
-from rppdyn.nn.pathways import AffineMap, EquivariantPathway, named_pathways
+from rppdyn.nn.pathways import AffineMap, BreakingInputs, EquivariantPathway, named_pathways
 from rppdyn.nn.products import ChannelProducts, product_maps, with_operands
 from rppdyn.reps import Rep, RepType, Scalar
+from rppdyn.reps.notation import representation
 from rppdyn.reps.rep import is_int
 
 Form = Literal["channelwise", "published"]
@@ -239,6 +240,9 @@ class RPPEMLP(Network, ExactBuffers):
         variances: with ``groups``, one for each of them and the free pathway's, in the place of the two variances.
         activation: activation of hidden features that a symmetry only permutes, "swish", "relu", "tanh", ..., or a class of
             `torch.nn`; all others are gated by sigmoids.
+        breaking: representation, type or text such as "V" of constant inputs through which a strict network can leave its
+            symmetry (:class:`~rppdyn.nn.pathways.BreakingInputs`); None for none.
+        breaking_variance, breaking_learned: their prior variance; False draws them from it and leaves them so.
         normalisation: "batch" or "renorm", of what each linear layer is given (:class:`BatchNorm`); None for none. Running
             statistics are used, but by :meth:`on_batch`, which trains.
         device: where parameters and buffers are; they are drawn on the CPU.
@@ -265,8 +269,9 @@ class RPPEMLP(Network, ExactBuffers):
                  architecture: Architecture = "auto", bilinear: Choice = "auto", bilinear_maps: int | None = None,
                  output_scale: int | float = 1.0, free_scale: int | float = FREE_SCALE,
                  groups: Sequence[Group] | None = None, variances: Sequence[int | float] | None = None,
-                 activation: Any = "swish", normalisation: str | None = None, device: torch.device | str | None = None,
-                 generator: torch.Generator | None = None):  # fmt: skip
+                 activation: Any = "swish", breaking: Rep | RepType | str | None = None,
+                 breaking_variance: int | float = 1.0, breaking_learned: bool = True, normalisation: str | None = None,
+                 device: torch.device | str | None = None, generator: torch.Generator | None = None):  # fmt: skip
         super().__init__()
         self.activation = activation_of(activation)
         if groups is not None or variances is not None:
@@ -283,6 +288,17 @@ class RPPEMLP(Network, ExactBuffers):
         variances = (equivariant_variance, free_variance) if variances is None else tuple(variances)
         has_symmetry = any(variances[:-1])
         self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
+        self.breaking: BreakingInputs | None = None
+        rep = self.rep_in
+        if breaking is not None:
+            if not has_symmetry:
+                raise ValueError(
+                    f"breaking={breaking!r}: a network without an equivariant pathway has no symmetry to leave"
+                )
+            rep_breaking = representation("breaking", breaking, group) if isinstance(breaking, str) else breaking
+            self.breaking = BreakingInputs(bind(rep_breaking, group), breaking_variance, breaking_learned, generator)
+            rep = rep + self.breaking.rep
+        first = rep
         layers: list[Hidden | Points] = [*_per_layer(hidden, num_layers)]
         highest = max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out))
         share: tuple[Any, ...] = (architecture,)
@@ -300,7 +316,7 @@ class RPPEMLP(Network, ExactBuffers):
         shapes = [h if isinstance(h, Points) else self._hidden(h, *share) for h in layers]
         self.hidden = [shape.hidden if isinstance(shape, Points) else shape for shape in shapes]
         if has_symmetry:
-            for inner, outer in pairwise([self.rep_in, *self.hidden, self.rep_out]):
+            for inner, outer in pairwise([first, *self.hidden, self.rep_out]):
                 (inner >> outer).require_countable()
         for name, scale in (("output_scale", output_scale), ("free_scale", free_scale)):
             if not 0 <= scale < math.inf:
@@ -320,7 +336,6 @@ class RPPEMLP(Network, ExactBuffers):
         )
         in_hidden: dict[str, Any] = shared | dict(activation=self.activation)
         self.blocks = ModuleList()
-        rep = self.rep_in
         for i, (rep_hidden, shape) in enumerate(zip(self.hidden, shapes, strict=True)):
             form = _form(bilinear, rep, shape) if has_symmetry else None
             gain = self.activation.gain if i else 1.0
@@ -334,13 +349,13 @@ class RPPEMLP(Network, ExactBuffers):
 
         self.norms: ModuleList[BatchNorm] = ModuleList()
         if normalisation is not None:
-            first = self.rep_in if has_symmetry else self.rep_in.dim * Scalar(group)
-            self.norms.extend(BatchNorm(rep, warm_up=WARM_UP[normalisation]) for rep in (first, *self.hidden))
+            given = self.rep_in if has_symmetry else self.rep_in.dim * Scalar(group)
+            self.norms.extend(BatchNorm(rep, warm_up=WARM_UP[normalisation]) for rep in (given, *self.hidden))
         check_bottlenecks(self)
         parts = [m for m in self.modules() if isinstance(m, ExactBuffers) and "layout" in m._buffers]
         if numbers := [number for part in parts for number in part.take_layout()]:
             between = (f"{len(list(same))} x ({rep})" for rep, same in groupby(self.hidden))
-            words = " -> ".join([str(self.rep_in), *between, str(self.rep_out)])
+            words = " -> ".join([str(first), *between, str(self.rep_out)])
             place = torch.arange(len(numbers))
             self.register_layout(
                 f"{words} of {written_chain(self.groups)}", [layout_number(torch.tensor(numbers), place)]
@@ -375,7 +390,13 @@ class RPPEMLP(Network, ExactBuffers):
         return [*folded, last.fold(*head)]
 
     def _layers_weights(self) -> Weights:
-        return [*(block.assemble() for block in self.blocks), _assemble(self.head)]
+        hidden, head = [block.assemble() for block in self.blocks], _assemble(self.head)
+        if self.breaking is not None and hidden:
+            linear, *rest = hidden[0]
+            hidden[0] = self.breaking.fold(*linear), *rest
+        elif self.breaking is not None:
+            head = self.breaking.fold(*head)
+        return [*hidden, head]
 
     def on_batch(self, x: Float[Tensor, "*stack batch in"]) -> tuple[Float[Tensor, "*stack batch out"], Tensor]:
         """The output of a normalised network with the statistics of this batch, and what the running statistics become.
@@ -425,9 +446,12 @@ class RPPEMLP(Network, ExactBuffers):
         return torch.func.grad(lambda x: self._run(x, weights).sum())(x)
 
     def layers(self) -> list[tuple[str, nn.Module]]:
-        """The layers in the order in which they are run, by name: (norm,) linear, (bilinear,) gate, ..., (norm,) head."""
+        """The layers in the order in which they are run, by name: (norm,) (breaking,) linear, (bilinear,) gate, ..., head."""
         layers: list[tuple[str, nn.Module]] = []
         norms: list[list[tuple[str, nn.Module]]] = [[(f"norms.{i}", norm)] for i, norm in enumerate(self.norms)]
+        if self.breaking is not None:
+            norms = norms or [[] for _ in range(len(self.blocks) + 1)]
+            norms[0].append(("breaking", self.breaking))
         for i, block in enumerate(self.blocks):
             parts = ((name, getattr(block, name)) for name in ("linear", "bilinear", "gate"))
             layers += norms[i] if norms else []
@@ -522,6 +546,9 @@ class Options(TypedDict, total=False):
     output_scale: int | float
     free_scale: int | float
     activation: Any
+    breaking: Rep | RepType | str | None
+    breaking_variance: int | float
+    breaking_learned: bool
     normalisation: str | None
     device: torch.device | str | None
     generator: torch.Generator | None
@@ -577,6 +604,8 @@ def check_bottlenecks(net: RPPEMLP) -> None:
                     f"{layer.rep_out} of {widest.rep_in.G}. Give hidden layers parts that input and output share, such as "
                     "those of an integer width, or the layers a free pathway (RPPEMLP)"
                 )
+        elif isinstance(layer, BreakingInputs):
+            depends = F.pad(depends, (0, layer.rep.dim))
         elif isinstance(layer, AtPoints) and layer.outermost:
             depends = depends.view(-1, layer.points)[-layer.layer.rep.dim :].T.flatten()
         elif isinstance(layer, Gate):

@@ -427,6 +427,52 @@ class FreePathway(LinearPathway):
         return _count(self)
 
 
+class BreakingInputs(Pathway):
+    r"""Constant inputs b beside x, which transform under a representation: through them a strict network leaves its symmetry.
+
+    A network :math:`f(x, b)` that is equivariant, :math:`f(gx, gb) = g f(x, b)`, is with b held fixed a function of x that is
+    equivariant under those elements alone that leave b as it is; where :math:`b = 0` under all. So the norm of what was learned
+    says how far the symmetry is off, and its direction which way (Smidt, Geiger & Miller 2021, where b are order parameters;
+    Kaba & Ravanbakhsh 2023). Learned, b begins at zero, where its gradient needn't vanish, and :math:`b \sim N(0, \sigma^2)`
+    is its prior; drawn, it stays what that prior gave.
+    """
+
+    vector: Tensor
+
+    def __init__(self, rep: Rep, variance: int | float, learned: bool, generator: torch.Generator | None = None):
+        super().__init__(variance)
+        self.rep, self.is_learned = rep, learned
+        self.register_unit(prior_unit(variance) if learned else None)
+        if learned:
+            self.vector = nn.Parameter(torch.zeros(rep.dim))
+        else:
+            self.register_buffer("vector", math.sqrt(variance) * torch.randn(rep.dim, generator=generator))
+
+    def coefficients(self) -> tuple[Tensor, ...]:
+        return (self.in_units(self.vector),) if self.is_learned else ()
+
+    def value(self) -> Float[Tensor, " constants"]:
+        """b, as it is now."""
+        return self.in_units(self.vector).detach()
+
+    def norm(self) -> Float[Tensor, ""]:
+        return self.value().norm()
+
+    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch wide"]:
+        """The inputs with the constants after them."""
+        return torch.cat([x, self.in_units(self.vector).to(x).expand(*x.shape[:-1], -1)], -1)
+
+    def fold(self, weight: Float[Tensor, "*stack out wide"], bias: Tensor | None) -> AffineMap:
+        """The affine map of x alone that an affine map of x and the constants is."""
+        constants = self.in_units(self.vector)
+        inputs = weight.shape[-1] - constants.shape[-1]
+        shift = (weight[..., inputs:] @ constants.unsqueeze(-1)).squeeze(-1)
+        return weight[..., :inputs], shift if bias is None else bias + shift
+
+    def extra_repr(self) -> str:
+        return f"{self.rep}, variance={written(self.log_variance)}"
+
+
 def summed_squares(tensors: Iterable[Tensor]) -> Float[Tensor, ""]:
     """The sum of the squares of all entries of one tensor or more."""
     flat = (x.reshape(-1) for x in tensors)

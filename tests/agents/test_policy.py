@@ -7,7 +7,7 @@ import pytest
 import torch
 from legged import Legged, legged_spec, legged_states
 
-from rppdyn.agents import MODELS, critic_equivariance_error, policy_equivariance_error
+from rppdyn.agents import MODELS, RPPSAC, critic_equivariance_error, policy_equivariance_error
 from rppdyn.envs import SymmetrySpec, mirror_spec, symmetry_spec
 
 WALKER, PENDULUM, WINDY = "Walker2d-v5", "InvertedPendulum-v5", "rppdyn/WindyPendulum-v0"
@@ -71,6 +71,23 @@ def test_the_measures_see_a_wrong_representation_and_no_unit_and_call_zeros_vacu
             p.zero_()
     assert policy_equivariance_error(agent, observations).vacuous
     assert critic_equivariance_error(agent, observations, actions).vacuous
+
+
+def test_constant_inputs_let_a_strict_policy_leave_its_symmetry(make_agent, tmp_path):
+    """They move in training, are saved, measured and left out of merged networks; without them nothing moves."""
+    kwargs = dict(network_kwargs=dict(breaking="V", breaking_variance=0.5))
+    agent = make_agent("emlp", WINDY, policy_kwargs=kwargs)
+    assert max(errors(agent)) < 1e-5 and agent.policy.pathway_statistics()["actor_breaking_norm"] == 0
+    agent.learn(150)
+    statistics = agent.policy.pathway_statistics()
+    assert min(errors(agent)) > 1e-5 and min(statistics[f"{who}_breaking_norm"] for who in ("actor", "critic")) > 1e-3
+    assert statistics["actor_free_share"] == 0
+    agent.save(tmp_path / "agent")
+    again = RPPSAC.load(tmp_path / "agent", device="cpu")
+    observations, _ = states(agent)
+    assert np.array_equal(*(one.predict(observations, deterministic=True)[0] for one in (agent, again)))
+    critics = make_agent("rpp_policy_only", WINDY, policy_kwargs=kwargs).critic.q_networks
+    assert all(net.breaking is None for net in critics)
 
 
 def test_the_standard_deviation_permutes_without_signs(make_agent):

@@ -119,6 +119,21 @@ def test_a_policy_with_a_spec_of_its_own_needs_no_environment(saved):
     assert result.pathways["actor_free_share"] == 0
 
 
+def test_constant_inputs_are_written_with_norm_and_direction(saved):
+    kwargs = dict(model="emlp", hidden=16, network_kwargs=dict(breaking="V"))
+    agent = RPPSAC("RPPPolicy", "rppdyn/WindyPendulum-v0", seed=0, buffer_size=10, device="cpu", policy_kwargs=kwargs)
+    with torch.no_grad():
+        agent.actor.net.breaking.vector.copy_(torch.tensor([-3.0, 4.0, 0.0]))
+    agent.save("pushed")
+    result = measured("pushed.zip", env="rppdyn/WindyPendulum-v0")
+    assert result.breaking == {"actor": [[-3, 4, 0]], "critic": 2 * [[0, 0, 0]]}
+    text = equivariance.table(result)
+    assert "constant inputs of actor: norm, and direction\n  5  (-0.60, +0.80, +0.00)" in text
+    assert json.loads(Path(result.json).read_text())["breaking"] == result.breaking
+    assert result.functions["policy"].overall.error > 1e-3 > 1e-5 > result.functions["critics"].overall.error
+    assert "breaking" not in json.loads(Path(measured(saved / "emlp.zip").json).read_text())
+
+
 def test_a_policy_of_another_robot_is_not_measured_by_its_own_symmetry(saved):
     with pytest.raises(ConfigError, match=r"--env HalfCheetah-v5: .* is a policy of Walker2d-v5"):
         measured(saved / "emlp.zip", env="HalfCheetah-v5")

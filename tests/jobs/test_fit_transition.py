@@ -222,6 +222,7 @@ def test_a_dataset_of_minaris_own_collector_is_fitted_from_the_command_line(tmp_
         (["symmetry=D4"], "D4"),
         (["model=mlp", "model.free_variance=certified"], "one pathway"),
         (["model=emlp", "model.free_variance=learned"], "one pathway"),
+        (["model=mlp", "model.breaking=V"], "one pathway"),
         (["model.free_variance=learned", "model.gaussian=true"], "model.free_variance=learned"),
     ],
 )

@@ -61,9 +61,11 @@ NETS = {
     "normalised": (2 * V + Scalar, V + Scalar, D(4), dict(hidden=48, normalisation="batch")),
     "products before activations": (V, V, S(3), dict(hidden=2 * Scalar + 2 * V + T(2), bilinear=True)),
     "no hidden layer": (V, V, SO(3), dict(num_layers=0)),
+    "constant inputs": (*USUAL, D(4), dict(hidden=48, breaking="V", normalisation="batch")),
+    "constant inputs, drawn": (*USUAL, SO(3), dict(hidden=48, breaking=V, breaking_learned=False)),
 }
 EQUIVARIANT = (
-    {name: net for name, net in NETS.items() if "permute alone" not in name}
+    {name: net for name, net in NETS.items() if "permute alone" not in name and "drawn" not in name}
     | {f"{G}": (*USUAL, G, dict(hidden=48)) for G in KINDS if not G.is_complex}
     | {f"products of {G}": (*USUAL, G, dict(hidden=40, bilinear="channelwise")) for G in (SO(2), SO13p(), SHEAR)}
     | {f"tensors of {G}": (*USUAL, G, dict(hidden=48, architecture="tensor")) for G in (Z(4), O(3), SO13())}
@@ -100,8 +102,9 @@ def build(entry, cls=RPPEMLP, seed=0, moved=True, **more):
     """A network; if it is moved, with biases, running statistics and scales that are not those of the start."""
     rep_in, rep_out, G, options = entry
     options = dict(hidden=24, num_layers=2, generator=generator(seed)) | options | more
-    if cls is MLP:  # which has no bilinear layers
-        options.pop("bilinear", None)
+    if cls is MLP:  # which has no symmetry, and no bilinear layers
+        for key in ("bilinear", "breaking"):
+            options.pop(key, None)
     if isinstance(G, list) and cls is not MLP:
         variances = [1.0] * len(G) + [0.0 if cls is EMLP else 1.0]
         net = RPPEMLP(rep_in, rep_out, groups=G, variances=variances, **{"free_scale": 0.5} | options)

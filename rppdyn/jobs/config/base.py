@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from rppdyn.settings import ConfigError, Count, Integer, Number, Variance, setting, settings, settle, written
+from rppdyn.settings import ConfigError, Count, Integer, Number, Text, Variance, setting, settings, settle, written
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +62,8 @@ def check_model(model: Any) -> None:
     if critics or not model.kind.startswith("rpp"):
         words = model.free_variance if isinstance(model.free_variance, str) else None
         others = {key: getattr(model, key, None) for key in ("groups", "variances", "free_scale", "widen")}
+        if model.kind == "mlp":
+            others["breaking"] = model.breaking
         for key, value in {"free_variance": words, **({} if critics else others)}.items():
             if value is not None:
                 which = "whose critics have" if critics else "which has"
@@ -97,6 +99,11 @@ class NetworkSettings:
     bilinear: Bilinear = setting(
         "auto", "channelwise for infinite groups; published (true), channelwise, false; null: published"
     )
+    breaking: Text | None = setting(
+        None, "constant inputs through which a strict network can leave its symmetry, how they transform: V; null: none"
+    )
+    breaking_variance: Variance = setting(1.0, "their prior variance")
+    breaking_learned: bool = setting(True, "false: drawn from their prior, and left")
     groups: Chain = setting(
         None,
         'of model rpp, a chain in place of the task\'s or the symmetry\'s group, which it begins with: ["O(3)","O2eR3()"]',

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rppdyn.groups import SO, D, O, SO13p, Z
-from rppdyn.jobs.config import notation
 from rppdyn.jobs.config.base import ConfigError
-from rppdyn.reps import Pseudoscalar, Scalar, T, V
+from rppdyn.reps import Pseudoscalar, Scalar, T, V, notation
 
 
 @pytest.mark.parametrize(
