@@ -130,16 +130,16 @@ def test_a_reset_that_nothing_announced_begins_an_episode(make_agent):
 def test_each_transition_of_a_buffer_is_a_step_of_the_simulator(make_agent, env_id, options):
     """From the recorded simulator state the collected action leads to the collected observation and reward."""
     env, (recorder,) = recorded(env_id, 1, states=True, **options)
-    (episode,) = replay_episodes(make_agent(env=env, learning_starts=20).learn(60))
+    (episode,) = replay_episodes(make_agent(env=env, learning_starts=20).learn(36))
     simulator = recorder.env
     for t, state in enumerate(recorder.episodes[0]["states"]):
         restore_state(simulator, state)
         observation, reward, *_ = simulator.step(episode.actions[t].astype(np.float32))
         assert np.array_equal(observation, episode.observations[t + 1])
         assert np.float32(reward) == episode.rewards[t]
-    restore_state(simulator, recorder.episodes[0]["states"][30])
-    observation = simulator.step(episode.actions[31].astype(np.float32))[0]
-    assert not np.allclose(observation, episode.observations[31])  # another action leads elsewhere
+    restore_state(simulator, recorder.episodes[0]["states"][20])
+    observation = simulator.step(episode.actions[21].astype(np.float32))[0]
+    assert not np.allclose(observation, episode.observations[21])  # another action leads elsewhere
 
 
 def test_an_agent_of_stable_baselines3():

@@ -473,7 +473,7 @@ assert cloudpickle.loads(cloudpickle.dumps(agents[0].own_update._fast))._compile
 """
 NORMALISED = """
 options = dict(kind=RPPCrossQ, policy_kwargs=dict(hidden=8), critic_head="categorical", bins=11, weight_norm=True,
-               batch_size=16, policy_delay=2)
+               batch_size=16, policy_delay=1)
 plain, fast = (built(compile=compiled, **options).learn(54).policy.state_dict() for compiled in (False, True))
 for name, value in plain.items():
     assert torch.allclose(value, fast[name], rtol=1e-6, atol=1e-9), name

@@ -9,24 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from rppdyn.cli import main
 from rppdyn.errors import by_user
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.runs import RunFolder, StopRequest
 from rppdyn.runs.workers import Worker
 
-WORDS = (
-    "device=cpu",
-    "model.hidden=8",
-    "agent.learning_starts=20",
-    "agent.batch_size=8",
-    "agent.buffer_size=500",
-    "evaluation.every=60",
-    "evaluation.episodes=1",
-    "evaluation.states=16",
-    "checkpoint_every=30",
-    "total_steps=120",
-)
+WORDS = ("device=cpu", "model.hidden=8", "agent.learning_starts=20", "agent.batch_size=8", "agent.buffer_size=500",
+         "evaluation.every=80", "evaluation.episodes=1", "evaluation.states=16", "checkpoint_every=30", "total_steps=80",
+         "env.actuator_scale.slider=0.5")  # fmt: skip
 
 
 def many(run: Path, *words: str):
@@ -109,19 +101,22 @@ def test_they_are_the_runs_of_one_process_and_survive_a_stop_and_a_kill(tmp_path
         stopped = train_agent.run_many(many(tmp_path / "stopped", *words))
     assert len(workers) == 2 and stopped.interrupted and [result.seed for result in stopped.results] == [0, 2]
     for result in stopped.results:
-        assert 45 <= result.steps < 120 and RunFolder.open(result.run).checkpoints.latest().step == result.steps
+        assert 45 <= result.steps < 80 and RunFolder.open(result.run).checkpoints.latest().step == result.steps
     assert list(stopped.errors) == [1] and by_user(stopped.errors[1]) and "signal 9" in str(stopped.errors[1])
     assert "seeds 1: a worker process" in caplog.text
 
     Path("undisturbed").touch()
-    again = train_agent.run_many(many(tmp_path / "stopped", *words), resume=True, progress=True)
+    caplog.clear()
+    capfd.readouterr()
+    assert main(["train-agent", *WORDS, "seeds=3", "run_dir=stopped", *words, "--resume"]) == 0
     assert len(workers) == 4 and not any(worker.process.is_alive() for worker in workers)
-    assert [(result.seed, result.steps) for result in again.results] == [(0, 120), (1, 120), (2, 120)]
-    assert not again.errors
-    bars = capfd.readouterr().err
-    assert "InvertedPendulum-v5 rpp, seeds 0 2 100%, return=" in bars and "InvertedPendulum-v5 rpp, seed 1 100%" in bars
+    said = capfd.readouterr()
+    assert "\n".join([*said, caplog.text]).count("the spec of InvertedPendulum-v5") == 1  # and not once a process
+    for bar in ("seeds 0 2 100%, return=", "seed 1 100%"):
+        assert f"InvertedPendulum-v5 rpp, {bar}" in said.err
     for seed in range(3):
         one, other = (tmp_path / name / f"seed{seed}" for name in ("whole", "stopped"))
+        assert RunFolder.open(other).result()["steps"] == 80
         assert (one / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
         policies = [torch.load(run / "policy.pt", weights_only=True) for run in (one, other)]
         assert all(torch.equal(value, policies[1][name]) for name, value in policies[0].items())

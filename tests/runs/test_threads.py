@@ -55,7 +55,7 @@ def test_processes_are_as_many_as_processors_or_as_asked_for(variable, asked, co
 
 FIT = ["task=inertia", "model.hidden=8", "task.train=40", "task.validation=20", "task.test=20", "optimiser.epochs=1",
        "evaluation.states=4", "device=cpu", "run_dir=fit"]  # fmt: skip
-AGENT = ["env=InvertedPendulum-v5", "total_steps=60", "agent.learning_starts=40", "agent.batch_size=8", "model.hidden=8",
+AGENT = ["env=InvertedPendulum-v5", "total_steps=24", "agent.learning_starts=20", "agent.batch_size=8", "model.hidden=8",
          "evaluation.episodes=1", "evaluation.states=4", "device=cpu", "run_dir=run"]  # fmt: skip
 
 

@@ -102,13 +102,11 @@ def test_what_contradicts_itself_is_refused(change, said):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            lambda s: [z + np.where(np.arange(60) < 20, 0, 1)[:, None] * [20, 9] for z in s[:1]] + s[1:],
-            "t0, row 21: all columns jump at once (1 such steps)",
-        ),
+        (lambda s: [z + np.where(np.arange(60) < 20, 0, 1)[:, None] * [20, 9] for z in s[:1]] + s[1:],
+         "t0, row 21: all columns jump at once (1 such steps)"),
         (lambda s: [np.repeat(z, 2, 0) for z in s], "50 % of rows repeat the row before them"),
     ],
-)
+)  # fmt: skip
 def test_what_may_be_meant_is_warned_of(change, said, caplog):
     checked(change(rotors()), rates=False)
     assert said in caplog.text
@@ -188,6 +186,7 @@ def test_rows_are_those_of_the_file_and_the_run_keeps_what_it_unwrapped(tmp_path
         i for i in range(1, len(rows)) if rows[i, 0] == rows[i - 1, 0] and abs(rows[i, 2] - rows[i - 1, 2]) > 3
     )
     words = ["fit-dynamics", "data=own.csv", "trajectory=run", "model.hidden=4", "optimiser.epochs=1", "report=false"]
+    words += ["model.num_layers=1", "rollout.trajectories=1", "evaluation.states=4", "optimiser.batch_size=200"]
     assert main([*words, "state=[th,om]"]) == 2
     said = capsys.readouterr().err
     assert f"own.csv, run {int(rows[first, 0])}, row {first + 1}: th goes from" in said and said.count("\n") == 1
