@@ -57,15 +57,12 @@ def ant() -> dict:
 KINDS: dict[str, Callable[[], dict]] = {
     "pendulum": lambda: dict(learning_rate=3e-3),
     "walker": lambda: dict(env=WALKER),
-    "legs": lambda: legs("quarter turn", "left-right"),
     "legs and yaw": lambda: legs("quarter turn", "left-right", "yaw"),
     "torques that turn": lambda: dict(env=WINDY),
     "D4": lambda: windy("D4"),
-    "D6": lambda: windy("D6"),
     "PPO": lambda: dict(kind=RelaxedPPO, env=WALKER),
     "PPO, legs and yaw": lambda: dict(kind=RelaxedPPO, **legs("quarter turn", "left-right", "yaw")),
     "CrossQ": lambda: dict(kind=RPPCrossQ),
-    "CrossQ, ant": lambda: dict(kind=RPPCrossQ, **ant()),
     "XQC": lambda: dict(kind=RPPCrossQ, **XQC),
     "XQC, ant": lambda: dict(kind=RPPCrossQ, **XQC, **ant()),
 }

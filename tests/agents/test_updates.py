@@ -115,7 +115,7 @@ RTOL = {torch.float32: 1e-4, torch.float64: 1e-10}
 @pytest.mark.parametrize(
     ("model", "count", "options"),
     [
-        ("rpp", 50, dict(policy_kwargs=dict(num_layers=1), noise_variance=0.3)),
+        ("rpp", 20, dict(policy_kwargs=dict(num_layers=1), noise_variance=0.3)),
         ("rpp", 5, dict(max_gradient_norm=0.5)),
         ("emlp", 5, dict(max_gradient_norm=0.5)),
         ("mlp", 5, dict(max_gradient_norm=0.5)),
@@ -171,8 +171,6 @@ def each_parameter(pairs, function):
         ("mlp", {}, torch.float64),
         ("rpp", {}, torch.float64),
         ("rpp", {}, torch.float32),
-        ("emlp", {}, torch.float64),
-        ("rpp_policy_only", {}, torch.float64),
         ("rpp", dict(ent_coef=0.3), torch.float64),
         ("rpp", dict(n_steps=3, gamma=0.97, tau=0.1, target_update_interval=3), torch.float64),
     ],

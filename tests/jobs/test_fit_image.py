@@ -30,8 +30,8 @@ def test_convolutions_read_digits_anywhere_and_cannot_say_where(tmp_path):
     """A convolution is invariant to shifts, so it reads digits wherever they stand and can't tell the quadrant."""
     errors = {}
     for task in ("digit", "digit_quadrant"):
-        words = (f"task={task}", "model=conv", "model.width=6", "optimiser.epochs=16", "optimiser.batch_size=40")
-        found = fit_image.run(configured(tmp_path / task, *words)).test
+        words = (f"task={task}", "model=conv", "model.width=6", "evaluation.every=12", "checkpoint_every=12")
+        found = fit_image.run(configured(tmp_path / task, *words, "optimiser.batch_size=40")).test
         errors[task] = found["test/error"][0]
         assert found["equivariance/error"][0] < 1e-5
     assert errors["digit"] < 0.3 < 0.6 < errors["digit_quadrant"]
@@ -40,13 +40,8 @@ def test_convolutions_read_digits_anywhere_and_cannot_say_where(tmp_path):
 
 
 def test_variances_are_learned_and_the_models_load(tmp_path):
-    words = (
-        "task=digit",
-        "model=f_fc+conv",
-        "seeds=2",
-        "objective=marginal_likelihood",
-        "marginal_likelihood.data=100",
-    )
+    words = ("task=digit", "model=f_fc+conv", "seeds=2", "objective=marginal_likelihood", "marginal_likelihood.data=100",
+             "optimiser.epochs=8", "task.train=500")  # fmt: skip
     result = fit_image.run(configured(tmp_path / "run", *words))
     names = {(row["layer"], row["pathway"]) for row in result.pathways}
     assert {("blocks.0", "conv"), ("blocks.0", "f_fc"), ("blocks.0", "bias"), ("head", "f_fc")} <= names
