@@ -155,22 +155,30 @@ class Quantity:
         return self.encoding.decode(A @ self.encoding.encode(np.asarray(values, dtype=np.float64)) + a)
 
 
-def finite_element(symmetry: ModelSymmetry, t: float) -> ModelSymmetry:
-    """The discrete symmetry that a continuous one reaches at parameter t."""
+def map_matrices(
+    symmetry: ModelSymmetry, function: Callable[[np.ndarray], np.ndarray], corner: float, **changes: Any
+) -> ModelSymmetry:
+    """The symmetry whose matrices are a function of another one's; of P and c together, as [[P, c], [0, corner]]."""
 
-    def flow(matrix, shift):
-        """exp(t [[P, c], [0, 0]]), the flow of dq/ds = P q + c, as a matrix and a shift."""
+    def affine(matrix: np.ndarray, shift: np.ndarray) -> Affine:
         n = len(shift)
-        whole = expm(t * np.block([[matrix, shift[:, None]], [np.zeros((1, n + 1))]]))
+        whole = function(np.block([[matrix, shift[:, None]], [np.zeros((1, n)), np.full((1, 1), corner)]]))
         return whole[:n, :n], whole[:n, n]
 
-    rotation, translation = flow(symmetry.rotation, symmetry.translation)
-    joint_matrix, joint_shift = flow(symmetry.joint_matrix, symmetry.joint_shift)
+    rotation, translation = affine(symmetry.rotation, symmetry.translation)
+    joint_matrix, joint_shift = affine(symmetry.joint_matrix, symmetry.joint_shift)
+    others: dict[str, Any] = {
+        key: function(getattr(symmetry, key)) for key in ("frames", "dofs", "controls", "activations")
+    }
     return replace(
-        symmetry, name=f"{symmetry.name} by {t:.3g}", is_continuous=False, rotation=rotation, translation=translation,
-        frames=expm(t * symmetry.frames), joint_matrix=joint_matrix, joint_shift=joint_shift,
-        dofs=expm(t * symmetry.dofs), controls=expm(t * symmetry.controls), activations=expm(t * symmetry.activations),
+        symmetry, rotation=rotation, translation=translation, joint_matrix=joint_matrix, joint_shift=joint_shift,
+        **others, **changes,
     )  # fmt: skip
+
+
+def finite_element(symmetry: ModelSymmetry, t: float) -> ModelSymmetry:
+    """The discrete symmetry that a continuous one reaches at parameter t."""
+    return map_matrices(symmetry, lambda A: expm(t * A), 0.0, name=f"{symmetry.name} by {t:.3g}", is_continuous=False)
 
 
 def state_matrix(symmetry: ModelSymmetry, *further: np.ndarray) -> np.ndarray:
@@ -247,6 +255,14 @@ def lift(kind: str, R: np.ndarray, M: np.ndarray) -> np.ndarray:
     raise AssertionError(kind)
 
 
+def _forwards(A: np.ndarray) -> np.ndarray:
+    return np.eye(A.shape[-1]) + A
+
+
+def _backwards(A: np.ndarray) -> np.ndarray:
+    return np.eye(A.shape[-1]) - A
+
+
 def derivable(finite: Callable[[ModelSymmetry], Affine]) -> Callable[[ModelSymmetry], Affine]:
     """Extend an action, polynomial of degree at most two in the symmetry's matrices, to continuous symmetries.
 
@@ -256,23 +272,13 @@ def derivable(finite: Callable[[ModelSymmetry], Affine]) -> Callable[[ModelSymme
     def act(symmetry: ModelSymmetry) -> Affine:
         if not symmetry.is_continuous:
             return finite(symmetry)
-        (A, a), (B, b) = finite(_first_order(symmetry, 1.0)), finite(_first_order(symmetry, -1.0))
+        first_order = (
+            map_matrices(symmetry, function, 0.0, is_continuous=False) for function in (_forwards, _backwards)
+        )
+        (A, a), (B, b) = map(finite, first_order)
         return (A - B) / 2, (a - b) / 2
 
     return act
-
-
-def _first_order(symmetry: ModelSymmetry, step: float) -> ModelSymmetry:
-    """Identity plus step times the generator."""
-
-    def near(matrix):
-        return np.eye(matrix.shape[-1]) + step * matrix
-
-    return replace(
-        symmetry, is_continuous=False, rotation=near(symmetry.rotation), translation=step * symmetry.translation,
-        frames=near(symmetry.frames), joint_matrix=near(symmetry.joint_matrix), joint_shift=step * symmetry.joint_shift,
-        dofs=near(symmetry.dofs), controls=near(symmetry.controls), activations=near(symmetry.activations),
-    )  # fmt: skip
 
 
 def element_quantity(

@@ -409,12 +409,12 @@ def set_inertias(model: mujoco.MjModel, J: np.ndarray, bodies: np.ndarray) -> No
         model.body_sameframe[b] = mujoco.mjtSameFrame.mjSAMEFRAME_NONE
 
 
-def carried_inertias(skeleton: Skeleton, trees: TreeMatch) -> np.ndarray:
+def carried_inertias(trees: TreeMatch, J: np.ndarray) -> np.ndarray:
     """For every body, J of the body that is carried to it, in its own frame."""
-    T = np.tile(np.eye(4), (skeleton.model.nbody, 1, 1))
+    T = np.tile(np.eye(4), (len(J), 1, 1))
     T[:, :3, :3] = trees.frames
     carried = np.zeros_like(T)
-    carried[trees.bodies] = T @ pseudo_inertias(skeleton) @ T.transpose(0, 2, 1)
+    carried[trees.bodies] = T @ J @ T.transpose(0, 2, 1)
     return carried
 
 

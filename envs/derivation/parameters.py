@@ -23,6 +23,7 @@ from rppdyn.envs.derivation.elements import (
     images_of_objects,
     matters,
     orientation_gap,
+    pseudo_inertias,
     tendon_coefficients,
 )
 from rppdyn.envs.derivation.trees import Skeleton, TreeMatch, rotation_about
@@ -373,7 +374,7 @@ def _dofs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 def _bodies(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     m, trees = skeleton.model, match.trees
     moving, to = m.body_weldid != 0, trees.bodies
-    carried = carried_inertias(skeleton, trees)
+    carried = carried_inertias(trees, pseudo_inertias(skeleton))
     counts = matters(skeleton, trees, carried)
     holds = np.zeros(m.nbody, bool)  # something whose place matters
     holds[m.geom_bodyid[skeleton.shaped]] = True

@@ -21,6 +21,7 @@ from rppdyn.envs.model_symmetry import (
     acts_alike,
     control_addresses,
     finite_element,
+    map_matrices,
     name_of,
     scalar_joints,
     state_matrix,
@@ -251,32 +252,14 @@ def _generator(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
     """
     one = _element(skeleton, match, name).symmetry
 
-    def log(G):
+    def log(G: np.ndarray) -> np.ndarray:
         return _whole((G - np.linalg.inv(G)) / (2 * np.sin(TRIAL_ANGLE)))
 
-    def affine(G, c):
-        n = len(c)
-        A = log(np.block([[G, c[:, None]], [np.zeros((1, n)), np.ones((1, 1))]]))
-        return A[:n, :n], A[:n, n]
-
-    joint_matrix, joint_shift = affine(one.joint_matrix, one.joint_shift)
+    generator = map_matrices(one, log, 1.0, is_continuous=True)
     hinges = skeleton.model.jnt_type[skeleton.scalars] == HINGE
-    turned = one.joint_shift / TRIAL_ANGLE
-    joint_shift = _zero_rounding(np.where(hinges, _whole(turned), joint_shift))
-    rotation, translation = affine(one.rotation, one.translation)
-    symmetry = replace(
-        one,
-        is_continuous=True,
-        rotation=rotation,
-        translation=_zero_rounding(translation),
-        frames=np.array([log(M) for M in one.frames]),
-        joint_matrix=joint_matrix,
-        joint_shift=joint_shift,
-        dofs=log(one.dofs),
-        controls=log(one.controls) if one.controls.size else one.controls,
-        activations=log(one.activations) if one.activations.size else one.activations,
-    )
-    return MatchedSymmetry(symmetry, match)
+    shift = np.where(hinges, _whole(one.joint_shift / TRIAL_ANGLE), generator.joint_shift)
+    translation = _zero_rounding(generator.translation)
+    return MatchedSymmetry(replace(generator, translation=translation, joint_shift=_zero_rounding(shift)), match)
 
 
 # -- which of them say something new ----------------------------------------------------------------------------------

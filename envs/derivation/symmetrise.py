@@ -19,7 +19,7 @@ import mujoco
 import numpy as np
 from scipy.linalg import block_diag
 
-from rppdyn.envs.derivation.elements import NONE, Match, pseudo_inertias, set_inertias
+from rppdyn.envs.derivation.elements import NONE, Match, carried_inertias, pseudo_inertias, set_inertias
 from rppdyn.envs.derivation.parameters import Parameter, parameters
 from rppdyn.envs.derivation.search import search
 from rppdyn.envs.derivation.trees import Skeleton
@@ -225,16 +225,8 @@ def _average_inertias(
     made: mujoco.MjModel, skeleton: Skeleton, match: Match, order: int, only: Deviation | None
 ) -> np.ndarray:
     """Average masses, centres of mass and inertias; the bodies that changed."""
-    trees, J = match.trees, pseudo_inertias(skeleton)
-    T = np.tile(np.eye(4), (len(J), 1, 1))
-    T[:, :3, :3] = trees.frames
-
-    def image(values):
-        carried = np.empty_like(values)
-        carried[trees.bodies] = T @ values @ T.transpose(0, 2, 1)
-        return carried
-
-    mean = _mean(image, J, order)
+    J = pseudo_inertias(skeleton)
+    mean = _mean(partial(carried_inertias, match.trees), J, order)
     unlike = np.abs(mean - J).max((1, 2)) > EQUALITY_TOLERANCE * np.abs(J).max((1, 2))
     unlike &= _of(only, skeleton, "body", len(J))
     bodies = np.flatnonzero(unlike & (skeleton.model.body_weldid != 0) & (skeleton.model.body_mass > 0))

@@ -314,7 +314,11 @@ def fit(observation: Observation, symmetry: ModelSymmetry) -> np.ndarray:
         # Itself first: entries that never vary, or never differ, are taken for unchanged.
         others = [n] if symmetry.is_continuous else [n, *(m for m in range(len(entries)) if m != n)]
         signs = (1.0,) if symmetry.is_continuous else (1.0, -1.0)
-        match = ((m, s) for m in others for s in signs if _agree(after[:, n], s * before[:, m]))
+        size = np.abs(after[:, n]).max()
+        gaps = {(m, s): np.abs(after[:, n] - s * before[:, m]).max() for m in others for s in signs}
+        match = (
+            pair for pair, gap in gaps.items() if gap <= FIT_TOLERANCE * max(size, np.abs(before[:, pair[0]]).max())
+        )
         if (first := next(match, None)) is None:
             raise ValueError(
                 f"{observation.name}: entry {i} of the observation is none of MuJoCo's quantities, and under "
@@ -322,10 +326,6 @@ def fit(observation: Observation, symmetry: ModelSymmetry) -> np.ndarray:
             )
         matrix[n, first[0]] = first[1]
     return np.zeros_like(matrix) if symmetry.is_continuous else matrix
-
-
-def _agree(a: np.ndarray, b: np.ndarray) -> bool:
-    return bool(np.abs(a - b).max() <= FIT_TOLERANCE * max(np.abs(a).max(), np.abs(b).max()))
 
 
 def _observed(observation: Observation, entries: list[int], symmetries: list[ModelSymmetry]):

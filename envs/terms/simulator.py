@@ -76,7 +76,7 @@ class TermsSimulator(BareSimulator):
         self.qpos: Quantity = next(q for q in quantities_of(model) if q.key == "qpos")
         self.terms = [term for group in compiled.groups.values() for term in group.terms]
         self.feet = [*dict.fromkeys(f for term in self.terms if isinstance(term, FootClocks) for f in term.feet)]
-        self.own = {term.title: term for term in self.terms if isinstance(term, Vector | Pseudovector | Scalars)}
+        self.own = {term.title: term for term in self.terms if isinstance(term, Vector | Scalars)}
         sizes = [term.size if isinstance(term, Scalars) else 3 for term in self.own.values()]
         self.own_ends, action = np.cumsum(sizes).astype(int)[:-1], compiled.action.space.dim
         state = mujoco.mj_stateSize(model, INTEGRATION)

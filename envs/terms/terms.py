@@ -251,7 +251,7 @@ class _BaseVector(Term):
 
         entries = tuple(Entry(f"{self.title} {axis}", "", self.unit) for axis in "xyz")
         # Terms of a task's own are told apart by their label, others by what they are.
-        name = self.title if isinstance(self, Vector | Pseudovector) else self.kind
+        name = self.title if isinstance(self, Vector) else self.kind
         return Quantity((name, self.frame, thing), entries, read, derivable(finite)), self.places("axes", "xyz")
 
     @abstractmethod
@@ -294,13 +294,10 @@ class Vector(_BaseVector, kind="vector"):
         return np.asarray(scene.given[self.title])
 
 
-class Pseudovector(_BaseVector, kind="pseudovector"):
+class Pseudovector(Vector, kind="pseudovector"):
     """A pseudovector of the task's own: an angular velocity, a torque, an axis of rotation."""
 
     parity = "axial"
-
-    def world(self, scene: Scene, thing: Thing) -> np.ndarray:
-        return np.asarray(scene.given[self.title])
 
 
 class BaseHeight(Term, kind="base_height"):
