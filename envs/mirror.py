@@ -359,7 +359,9 @@ def without(spec: SymmetrySpec, *names: str, model: mujoco.MjModel | None = None
         raise ValueError(
             f"{spec.env_id} has no joint or entry {unknown[0]!r} to leave free; its joints are {known} (a body needs model=)"
         )
-    if all(_is_trivial(space) for space in spaces.values()):
+    moved = [m - np.eye(len(m)) for s in spaces.values() for m in map(np.array, s.discrete_generators)]
+    moved += [np.array(m) for s in spaces.values() for m in s.lie_algebra]
+    if not any(m.any() for m in moved):
         raise ValueError(f"{spec.env_id}: with {', '.join(names)} left free it acts on nothing; leave out fewer")
     note = f"{', '.join(names)} left free."
     symmetries = tuple(Symmetry(s.name, note=f"{s.note} {note}".strip()) for s in spec.symmetries)
@@ -397,11 +399,6 @@ def _below(model: mujoco.MjModel, names: tuple[str, ...]) -> tuple[set[str], set
         chosen[b] = chosen[model.body_parentid[b]] or model.body(b).name in names
     joints = {model.joint(j).name for j in range(model.njnt) if chosen[model.jnt_bodyid[j]]}
     return joints, {model.body(b).name for b in np.flatnonzero(chosen) if model.body(b).name}
-
-
-def _is_trivial(space: Space) -> bool:
-    eye = np.eye(space.feature_dim)
-    return all((np.array(m) == eye).all() for m in space.discrete_generators) and not np.any(space.lie_algebra)
 
 
 # -- published symmetries ------------------------------------------------------------------------------------------------

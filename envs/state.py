@@ -216,15 +216,6 @@ def _with_attributes(layers: list[Any]) -> list[Any]:
     return [layer for layer in layers if _remembered(layer) is None]
 
 
-def _model_state(model: mujoco.MjModel) -> dict[str, np.ndarray]:
-    """Parameters of the model that an environment may change from episode to episode."""
-    named = {key: getattr(model, key) for key in dir(model) if key.startswith(RANDOMISED_PREFIXES)}
-    options = {f"opt.{key}": getattr(model.opt, key) for key in dir(model.opt) if not key.startswith("_")}
-    return {
-        key: np.array(value) for key, value in (named | options).items() if isinstance(value, np.ndarray | int | float)
-    }
-
-
 def _restore_model(model: mujoco.MjModel, saved: Mapping[str, Any]) -> None:
     for key, value in saved.items():
         owner, name = (model.opt, key[4:]) if key.startswith("opt.") else (model, key)
@@ -238,8 +229,12 @@ def _restore_model(model: mujoco.MjModel, saved: Mapping[str, Any]) -> None:
 def _simulator_state(base: Any) -> dict:
     if not isinstance(base, MujocoEnv):
         return {"simulator": _plain(base.simulator_state())}
+    # Parameters of the model that an environment may change from episode to episode.
+    model = base.model
+    named = {key: getattr(model, key) for key in dir(model) if key.startswith(RANDOMISED_PREFIXES)}
+    named |= {f"opt.{key}": getattr(model.opt, key) for key in dir(model.opt) if not key.startswith("_")}
     return {
-        "model": _model_state(base.model),
+        "model": {key: np.array(v) for key, v in named.items() if isinstance(v, np.ndarray | int | float)},
         "simulator": get_integration_state(base.model, base.data),
         "derived": get_derived(base.data),
     }

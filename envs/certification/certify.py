@@ -220,17 +220,13 @@ def opened(env: str | Path | gym.Env | mujoco.MjModel | CompiledTerms) -> Iterat
             if isinstance(given, mujoco.MjModel):
                 yield BareSimulator(given, name)
                 return
-            simulator = _simulator(given)
+            own_state = not isinstance(given.unwrapped, MujocoEnv) and hasattr(given.unwrapped, "simulator_state")
+            simulator = ObservedSimulator(given) if own_state else Simulator(given)
             state = capture_state(given.unwrapped, strict=False)
             try:
                 yield simulator
             finally:
                 restore_state(given.unwrapped, state)
-
-
-def _simulator(env: gym.Env) -> Simulator:
-    own_state = not isinstance(env.unwrapped, MujocoEnv) and hasattr(env.unwrapped, "simulator_state")
-    return ObservedSimulator(env) if own_state else Simulator(env)
 
 
 def check(spec: SymmetrySpec, simulator: Simulator) -> None:

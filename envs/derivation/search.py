@@ -16,7 +16,6 @@ from rppdyn.envs.model_symmetry import (
     FREE,
     HINGE,
     SLIDE,
-    Deviation,
     ModelSymmetry,
     acts_alike,
     control_addresses,
@@ -77,7 +76,10 @@ def _yaw(skeleton: Skeleton) -> MatchedSymmetry | None:
     best = _best(skeleton, [Isometry(rotation, p - rotation @ p, keep=True) for p in _pivots(skeleton, up)])
     if best is None:
         return None
-    turn = _generator(skeleton, best, yaw_name(skeleton))
+    m, root = skeleton.model, _main_root(skeleton)
+    kinds = [int(m.jnt_type[j]) for j in skeleton.joints[root]] if root is not None else []
+    planar = kinds.count(SLIDE) >= 2 and HINGE in kinds  # the main tree slides and turns in the horizontal plane
+    turn = _generator(skeleton, best, "planar rotation" if planar else "yaw")
     return None if _is_trivial(turn.symmetry) else turn
 
 
@@ -96,7 +98,9 @@ def _reflections(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[M
     A free robot is mirrored in its own plane. The world is mirrored in the first one's plane for all of them, which
     keeps the reward for moving along that plane.
     """
-    axes, root = [a for a in (1, 0, 2) if a != skeleton.vertical], main_free_root(skeleton)
+    axes, root = [a for a in (1, 0, 2) if a != skeleton.vertical], _main_root(skeleton)
+    if root is not None and skeleton.model.jnt_type[skeleton.joints[root][0]] != FREE:
+        root = None
 
     def mirrored(world: int, body: int) -> Match | None:
         R, M = (np.diag([-1.0 if a == axis else 1.0 for a in range(3)]) for axis in (world, body))
@@ -166,7 +170,10 @@ def _body_turns(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[Ma
             body = skeleton.world[root].T @ rotation_about(up, angle) @ skeleton.world[root]
             best = _best(skeleton, [Isometry(np.eye(3), np.zeros(3), {root: _whole(body)})])
             if best is not None:
-                yield _element(skeleton, best, turn_name(angle))
+                n = 2 * np.pi / angle
+                name = {2: "half turn", 4: "quarter turn"}.get(round(n), f"turn by 2 pi/{round(n)}")
+                whole = abs(n - round(n)) < 1e-3
+                yield _element(skeleton, best, name if whole else f"turn by {np.degrees(angle):.4g} degrees")
 
 
 def _swaps(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[MatchedSymmetry]:
@@ -183,7 +190,10 @@ def _swaps(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[Matched
                     continue
                 swap = Isometry(np.eye(3), np.zeros(3), keep=True, swapped=(first, other))
                 if (best := _best(skeleton, [swap], MAX_MISFIT if loose else MAX_LIMB_MISFIT)) is not None:
-                    yield _element(skeleton, best, swap_name(skeleton, first, other, _names(known)))
+                    one, two = (name_of(m, "body", b).removeprefix("body ") for b in (first, other))
+                    taken = any(name.startswith("leg swap") for name in _names(known))
+                    name = f"leg swap ({one}, {two})" if taken else "leg swap"
+                    yield _element(skeleton, best, f"exchange of {one} and {two}" if loose else name)
                     break
             moving = rest
 
@@ -426,30 +436,6 @@ def _walks(skeleton: Skeleton) -> bool:
     return hinged and len(slides) >= 2 and max(abs(a[skeleton.vertical]) for a in slides) > 0.5
 
 
-def yaw_name(skeleton: Skeleton) -> str:
-    """Name of a turn: "planar rotation" of a main tree that slides and turns in the horizontal plane, otherwise "yaw"."""
-    m, root = skeleton.model, _main_root(skeleton)
-    kinds = [int(m.jnt_type[j]) for j in skeleton.joints[root]] if root is not None else []
-    return "planar rotation" if kinds.count(SLIDE) >= 2 and HINGE in kinds else "yaw"
-
-
-def turn_name(angle: float) -> str:
-    """Name of a turn of the body alone, by a fraction of a whole turn if it is one."""
-    n = 2 * np.pi / angle
-    if abs(n - round(n)) < 1e-3:
-        return {2: "half turn", 4: "quarter turn"}.get(round(n), f"turn by 2 pi/{round(n)}")
-    return f"turn by {np.degrees(angle):.4g} degrees"
-
-
-def swap_name(skeleton: Skeleton, first: int, other: int, known: Collection[str]) -> str:
-    """Name of an exchange of two limbs, or two objects."""
-    one, two = (name_of(skeleton.model, "body", b).removeprefix("body ") for b in (first, other))
-    if skeleton.model.body_parentid[first] == 0:
-        return f"exchange of {one} and {two}"
-    taken = any(name.startswith("leg swap") for name in known)
-    return f"leg swap ({one}, {two})" if taken else "leg swap"
-
-
 def _main_root(skeleton: Skeleton) -> int | None:
     """The root of the tree with most degrees of freedom."""
     m = skeleton.model
@@ -457,14 +443,6 @@ def _main_root(skeleton: Skeleton) -> int | None:
     return max(
         roots, key=lambda b: sum(m.body_dofnum[c] for c in range(b, m.nbody) if _is_below(m, c, b)), default=None
     )
-
-
-def main_free_root(skeleton: Skeleton) -> int | None:
-    """The root of the tree with most degrees of freedom, if it is free; otherwise None."""
-    root = _main_root(skeleton)
-    if root is None or skeleton.model.jnt_type[skeleton.joints[root][0]] != FREE:
-        return None
-    return root
 
 
 # -- from a model to its spec ------------------------------------------------------------------------------------------
@@ -508,7 +486,12 @@ class Derivation:
             rows.append([cells[0][0], *(cell for _, cell in cells)])
         lines = align(rows)
         for s in self.symmetries:
-            lines += _deviating(s.name, s.deviations)
+            count = len(s.deviations)
+            what = {0: "nothing deviates", 1: "one parameter deviates"}.get(count, f"{count} parameters deviate")
+            lines += ["", f"{s.name}: {what}", *(f"  {d}" for d in s.deviations[:MAX_DEVIATION_ROWS])]
+            if count > MAX_DEVIATION_ROWS:
+                largest = s.deviations[MAX_DEVIATION_ROWS].relative
+                lines.append(f"  and {count - MAX_DEVIATION_ROWS} more, none above {largest:.1%}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -529,18 +512,6 @@ def derive(model: mujoco.MjModel) -> Derivation:
     if not model.nv:
         raise ValueError("the model has no joints: there is nothing to derive a symmetry of")
     return Derivation(model, tuple(candidate.symmetry for candidate in search(model)))
-
-
-def _deviating(name: str, deviations: tuple[Deviation, ...]) -> list[str]:
-    """Lines that say how many parameters deviate, and the first `MAX_DEVIATION_ROWS` of them."""
-    count = len(deviations)
-    what = {0: "nothing deviates", 1: "one parameter deviates"}.get(count, f"{count} parameters deviate")
-    lines = ["", f"{name}: {what}", *(f"  {d}" for d in deviations[:MAX_DEVIATION_ROWS])]
-    if count > MAX_DEVIATION_ROWS:
-        lines.append(
-            f"  and {count - MAX_DEVIATION_ROWS} more, none above {deviations[MAX_DEVIATION_ROWS].relative:.1%}"
-        )
-    return lines
 
 
 def _axes(matrix: np.ndarray, is_continuous: bool) -> str:

@@ -109,7 +109,11 @@ def _candidates(symmetries: Sequence[ModelSymmetry], order: int) -> Iterator[tup
         yield f"D({order // 2})", [mirror if n == 2 else turn for n in orders]
     if order == 2**k:
         yield " x ".join(["Z(2)"] * k), [np.diag([-1.0 if i == n else 1.0 for i in range(k)]) for n in range(k)]
-    for matrices in (_frames(symmetries), [s.rotation for s in symmetries]):
+    stays = [b for b in range(1, len(symmetries[0].bodies)) if all(s.bodies[b] == b for s in symmetries)]
+    torso = [
+        s.frames[stays[0]] if stays else np.eye(3) for s in symmetries
+    ]  # M of the first body that stays where it is
+    for matrices in (torso, [s.rotation for s in symmetries]):
         for axis in range(3):
             plane, e = [a for a in range(3) if a != axis], np.eye(3)[axis]
             if all(np.allclose(m[axis], e) and np.allclose(m[:, axis], e) for m in matrices):
@@ -124,12 +128,6 @@ def _candidates(symmetries: Sequence[ModelSymmetry], order: int) -> Iterator[tup
         return next(i for i, element in enumerate(elements) if acts_alike(element, product, joints))
 
     yield f"group of order {order}", [_permutation([number_of(s @ e) for e in elements]) for s in states]
-
-
-def _frames(symmetries: Sequence[ModelSymmetry]) -> list[np.ndarray]:
-    """M of the first body that stays where it is in the tree, the torso of a robot."""
-    stays = [b for b in range(1, len(symmetries[0].bodies)) if all(s.bodies[b] == b for s in symmetries)]
-    return [s.frames[stays[0]] if stays else np.eye(3) for s in symmetries]
 
 
 def _closure(generators: Sequence[np.ndarray], joints: int) -> list[np.ndarray]:

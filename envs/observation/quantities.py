@@ -46,7 +46,12 @@ def quantities_of(model: mujoco.MjModel) -> tuple[Quantity, ...]:
     quantities += [_array(geoms, "geom_xpos", Part("position", "", "m"))]
     quantities += [_array(sites, "site_xpos", Part("position", "", "m"))]
     quantities += [_array(sites, "site_xmat", Part("orientation", "orientation", "1"))]
-    quantities += [*_relative_quantities(model, bodies), *sensor_quantities(model)]
+    quantities += [*_relative_quantities(model, bodies)]
+    types = model.sensor_type
+    quantities.append(
+        _attached(model, [i for i in range(model.nsensor) if types[i] in _ATTACHED and model.sensor_refid[i] < 0])
+    )
+    quantities.append(_driven(model, [i for i in range(model.nsensor) if types[i] in _DRIVEN]))
     return tuple(quantity for quantity in quantities if quantity.entries)
 
 
@@ -102,9 +107,7 @@ def _relative_quantities(model: mujoco.MjModel, bodies: Fixtures) -> list[Quanti
     def own(vectors, data, frames=slice(None)):
         return np.einsum("bij,bi->bj", data.xmat.reshape(-1, 3, 3)[frames], vectors).ravel()
 
-    def in_root(symmetry, i, j):
-        return symmetry.frames[root[i]]
-
+    in_root = lambda symmetry, i, j: symmetry.frames[root[i]]  # noqa: E731
     velocities, spins = lambda data: velocity(data).ravel(), lambda data: own(data.cvel[:, :3], data)
     table = {
         "velocity": (Part("vector", "origin's velocity", "m/s"), velocities, bodies.frame),
@@ -299,15 +302,8 @@ _DRIVEN = _types(
 )
 
 
-def sensor_quantities(model: mujoco.MjModel) -> tuple[Quantity, ...]:
-    """Quantities of `sensordata`: of sensors that are attached to bodies, geoms and sites, and of joints and actuators."""
-    types = model.sensor_type
-    attached = [i for i in range(model.nsensor) if types[i] in _ATTACHED and model.sensor_refid[i] < 0]
-    driven = [i for i in range(model.nsensor) if types[i] in _DRIVEN]
-    return _attached(model, attached), _driven(model, driven)
-
-
 def _attached(model: mujoco.MjModel, sensors: list[int]) -> Quantity:
+    """Readings of sensors that are attached to bodies, geoms and sites."""
     fixtures = {
         int(getattr(mujoco.mjtObj, f"mjOBJ_{kind}")): Fixtures.of(model, name)
         for kind, name in (("BODY", "body"), ("XBODY", "body"), ("GEOM", "geom"), ("SITE", "site"))
@@ -341,6 +337,7 @@ def _attached(model: mujoco.MjModel, sensors: list[int]) -> Quantity:
 
 
 def _driven(model: mujoco.MjModel, sensors: list[int]) -> Quantity:
+    """Readings of sensors of joints and actuators."""
     scalar = scalar_joints(model)
     rules = [_DRIVEN[int(model.sensor_type[i])] for i in sensors]
     # A sensor's row in the matrix of its rule: its joint's number among scalar joints, or its actuator's.

@@ -102,7 +102,11 @@ class Observation:
             return Entry(f"observation[{i}]")
         terms = sorted(source.terms, key=lambda term: term[1] < 0)  # what is added first, then what is taken away
         parts = [self.columns[column] for column, _ in terms]
-        text = phrase(*(_scaled(c, self.columns[column].name, k > 0) for k, (column, c) in enumerate(terms)))
+        text = ""
+        for column, c in terms:
+            sign = ("- " if text else "-") if c < 0 else ("+ " if text else "")
+            name = self.columns[column].name
+            text = phrase(text, sign + (name if abs(c) == 1 else f"{abs(c):.4g} {name}"))
         if source.offset and len(parts) == 1 and parts[0].unit:
             text += f" {'-' if source.offset < 0 else '+'} {abs(source.offset):.4g}"
         unit = parts[0].unit if all(abs(c) == 1 for _, c in terms) else ""
@@ -176,7 +180,10 @@ def recognise(
         if source is not None:
             expected = np.array([_value(source, contents) for _, contents in visited])
             seen = np.array([observation[i] for observation, _ in visited])
-            size = max(_size(source, contents) for _, contents in visited)
+            # The size of what is added up, which rounding is relative to.
+            size = max(
+                abs(source.offset) + sum(abs(c * contents[k]) for k, c in source.terms) for _, contents in visited
+            )
             if np.abs(seen - expected).max() > 10 * tolerance * size:
                 sources[i] = None
     return Observation(name, model, data, observe, quantities, tuple(sources))
@@ -360,16 +367,6 @@ def _candidates(quantities: tuple[Quantity, ...], columns: np.ndarray) -> Iterat
 def _value(source: Source, columns: np.ndarray) -> float:
     value = source.offset + sum(c * columns[column] for column, c in source.terms)
     return float(np.clip(value, source.low, source.high))
-
-
-def _size(source: Source, columns: np.ndarray) -> float:
-    """The size of what is added up, which rounding is relative to."""
-    return abs(source.offset) + sum(abs(c * columns[column]) for column, c in source.terms)
-
-
-def _scaled(coefficient: float, name: str, follows: bool) -> str:
-    sign = ("- " if follows else "-") if coefficient < 0 else ("+ " if follows else "")
-    return sign + (name if abs(coefficient) == 1 else f"{abs(coefficient):.4g} {name}")
 
 
 # -- which known quantities the entries of an unknown function's output are, found by comparing values over samples ------------
