@@ -244,7 +244,7 @@ class DataAugmentation:
                     f"obs is a {type(obs).__name__}; give a TensorDict by observation group, or a tensor of one"
                 )
             if obs is not None and not isinstance(obs, Tensor):
-                parts = self._append(obs)
+                parts = self._append(dict(obs.items()))  # a TensorDict iterates over its batch
                 size = next(iter(parts.values())).shape[:1]
                 obs = type(obs)(parts, batch_size=size, device=obs.device) if hasattr(obs, "batch_size") else parts
             elif obs is not None:

@@ -1,10 +1,182 @@
-"""mjlab: the same function as for rsl_rl, whose runner it uses; groups are called "actor" and "critic".
+"""mjlab: a task's observation and action as terms, and the function that mirrors batches: its runner is rsl_rl's.
 
-Histories are stacked term by term (`stack: term`), and joints stand in the model's order.
+    terms = compiled_task(env, "left-right")
+    symmetry_cfg = {"data_augmentation_func": data_augmentation(terms.spec), "use_data_augmentation": True}
+
+Groups are "actor" and "critic". Histories are stacked term by term (`stack: term`), and joints stand in the model's order.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import mujoco
+
+from rppdyn.envs import compiled_terms
+from rppdyn.envs.terms import CompiledTerms
 from rppdyn.integrations.augmentation import data_augmentation
 
-__all__ = ["data_augmentation"]
+__all__ = ["compiled_task", "data_augmentation"]
+
+Described = str | Mapping[str, Any] | Sequence[Any]
+"""A term, or several in order, as `rppdyn.envs.terms` takes them."""
+
+
+def compiled_task(
+    env: Any, symmetry: str | Sequence[str] | None = None, *, others: Mapping[str, Described] | None = None
+) -> CompiledTerms:
+    """The observation and action of a task, read from its managers, as terms of its robot; `spec.terms` is the list.
+
+    Noise and delays are left out, which are alike on both sides. Of which feet have one number each (heights, times in the
+    air) is listed as `foot_contacts`, which are permuted likewise. Terrain other than a plane is replaced by one.
+
+    Args:
+        env: mjlab's `ManagerBasedRlEnv`, wrapped or not.
+        symmetry: which one, as `rppdyn.envs.compiled_terms` takes it.
+        others: by the name of a term in mjlab what it is, in place of what is read: of functions of the task's own, and of a
+            velocimeter beside the mirror's plane, such as Go1's.
+    Raises:
+        ValueError: a function or an action that is not known, a name that the task does not have, or what can't be mirrored.
+    """
+    task, others = _Task(env.unwrapped), dict(others or {})
+    names = {name for listed in task.manager.active_terms.values() for name in listed}
+    if unknown := set(others) - names:
+        raise ValueError(f"others: the task has no term {min(unknown)!r}; it has {', '.join(sorted(names))}")
+    groups = {group: {"terms": list(task.observed(group, others))} for group in task.manager.active_terms}
+    pose = dict(zip(task.joints(), task.robot.data.default_joint_pos[0].tolist(), strict=True))
+    base = task.prefixed(task.robot.root_body.name)
+    found = compiled_terms(task.model, groups, list(task.acted()), symmetry=symmetry, base=base, default_pose=pose)
+    for group, size in found.spec.observation_groups:
+        shape = task.manager.group_obs_dim[group]
+        if not isinstance(shape, tuple) or math.prod(shape) != size:
+            raise ValueError(f"group {group!r} is read as {size} entries, and has shape {shape}: name terms by others=")
+    return found
+
+
+class _Task:
+    """The managers of an environment."""
+
+    def __init__(self, env: Any):
+        self.env, self.manager, self.actions = env, env.observation_manager, env.action_manager
+        self.name = self.actions.get_term(self.actions.active_terms[0]).cfg.entity_name
+        self.robot, self.model = env.scene[self.name], _on_a_plane(env.scene, env.sim.mj_model)
+
+    def prefixed(self, name: str) -> str:
+        """The name in the scene of a part of the robot."""
+        return name if name.startswith(f"{self.name}/") else f"{self.name}/{name}"
+
+    def joints(self, asset_cfg: Any = None) -> list[str]:
+        """The joints of a configuration, in its order; all of the robot's without one."""
+        names, ids = self.robot.joint_names, slice(None) if asset_cfg is None else asset_cfg.joint_ids
+        return list(map(self.prefixed, names[ids] if isinstance(ids, slice) else [names[i] for i in ids]))
+
+    def observed(self, group: str, others: Mapping[str, Described]) -> Iterator[dict[str, Any]]:
+        """The terms of a group, in order."""
+        for name in self.manager.active_terms[group]:
+            cfg = self.manager.get_term_cfg(group, name)
+            kind = getattr(cfg.func, "__name__", type(cfg.func).__name__)
+            found, asset = others.get(name), cfg.params.get("asset_cfg")
+            if found is None and kind in READ and (asset is None or asset.name == self.name):
+                found = READ[kind](self, **cfg.params)
+            if found is None:
+                what = f"{name!r} of {group!r}, which is {kind} of {cfg.params}"
+                raise ValueError(f"nothing is known here of {what}; say what it is by others={{{name!r}: ...}}")
+            listed = [found] if isinstance(found, str | Mapping) else found
+            for term in ({"term": one} if isinstance(one, str) else dict(one) for one in listed):
+                label = name if len(listed) == 1 else f"{name} {term['term']}"
+                scale = {} if cfg.scale is None else {"scale": cfg.scale.tolist()}
+                yield {"label": label, "history": max(cfg.history_length, 1), **scale, **term}
+
+    def acted(self) -> Iterator[dict[str, Any]]:
+        """The action's terms, in order."""
+        for action in map(self.actions.get_term, self.actions.active_terms):
+            if (kind := ACTIONS.get(type(action).__name__)) is None:
+                raise ValueError(f"nothing is known here of {type(action).__name__}; known: {', '.join(ACTIONS)}")
+            scale, offset = (x if isinstance(x, float) else x[0].tolist() for x in (action.scale, action.offset))
+            term = {"term": kind, "joints": list(map(self.prefixed, action.target_names)), "scale": scale}
+            if not getattr(action.cfg, "use_default_offset", False):
+                term |= {"offset": offset} | ({"relative": False} if kind == "joint_positions" else {})
+            yield term
+
+    def command(self, command_name: str) -> Described | None:
+        known: dict[str, Described] = {
+            "MotionCommand": [
+                {"term": f"reference_joint_{x}", "joints": self.joints()} for x in ("positions", "velocities")
+            ],
+            "UniformVelocityCommand": {"term": "commands", "entries": ["forward", "lateral", "yaw"]},
+        }
+        return known.get(type(self.env.command_manager.get_term(command_name)).__name__)
+
+    def sensor(self, sensor_name: str, kind: str | None = None) -> Described | None:
+        """A vector at a site. A body turns alike everywhere: at the body, where its axes are the site's."""
+        model, sensor = self.model, self.model.sensor(sensor_name)
+        site = int((sensor.refid if kind else sensor.objid)[0])
+        if (kind := kind or SENSORS.get(mujoco.mjtSensor(int(sensor.type[0])))) is None:
+            return None
+        at_body = kind != "base_linear_velocity" and abs(model.site_quat[site, 0]) > 1 - 1e-9
+        return {"term": kind, "at": model.body(model.site_bodyid[site]).name if at_body else model.site(site).name}
+
+    def scan(self, sensor_name: str, offset: float = 0.0, **_: Any) -> Described | None:
+        cfg = self.env.scene[sensor_name].cfg
+        frame = {"yaw": "yaw", "base": "body"}.get(cfg.ray_alignment)
+        if frame is None or not hasattr(cfg.pattern, "resolution"):
+            return None
+        grid = {"size": list(cfg.pattern.size), "resolution": cfg.pattern.resolution}
+        return {"term": "height_scan", "frame": frame, "offset": offset, **grid}
+
+    def feet(self, sensor_name: str, kind: str = "foot_contacts") -> Described | None:
+        """A quantity of each foot; not of forces in the axes of their contacts."""
+        sensor = self.env.scene[sensor_name]
+        if isinstance(frames := getattr(sensor.cfg, "frame", None), tuple):
+            return {"term": kind, "feet": [frame.prefixed_name() for frame in frames]}
+        if kind == "foot_forces" and not (sensor.cfg.reduce == "netforce" or sensor.cfg.global_frame):
+            return None
+        return {"term": kind, "feet": list(map(self.prefixed, sensor.primary_names))}
+
+    def seen(self, kind: str, command_name: str) -> Described:
+        cfg = self.env.command_manager.get_term(command_name).cfg
+        bodies = {"bodies": list(map(self.prefixed, cfg.body_names))} if kind.startswith("body") else {}
+        return {"term": kind, "anchor": self.prefixed(cfg.anchor_body_name), **bodies}
+
+
+ACTIONS = {
+    "JointPositionAction": "joint_positions", "RelativeJointPositionAction": "joint_velocities",
+    "JointVelocityAction": "joint_velocities", "JointEffortAction": "joint_torques",
+}  # fmt: skip
+
+SENSORS = {
+    mujoco.mjtSensor.mjSENS_VELOCIMETER: "base_linear_velocity", mujoco.mjtSensor.mjSENS_GYRO: "base_angular_velocity",
+}  # fmt: skip
+
+READ: Mapping[str, Callable[..., Described | None]] = {
+    "base_lin_vel": lambda task, **_: "base_linear_velocity",
+    "base_ang_vel": lambda task, **_: "base_angular_velocity",
+    "projected_gravity": lambda task, **_: "projected_gravity",
+    "joint_pos_rel": lambda task, asset_cfg=None, **_: {"term": "joint_positions", "joints": task.joints(asset_cfg)},
+    "joint_vel_rel": lambda task, asset_cfg=None, **_: {"term": "joint_velocities", "joints": task.joints(asset_cfg)},
+    "last_action": lambda task, action_name=None: None if action_name else "last_action",
+    "generated_commands": _Task.command,
+    "builtin_sensor": _Task.sensor,
+    "projected_gravity_from_sensor": lambda task, sensor_name: task.sensor(sensor_name, "projected_gravity"),
+    "height_scan": _Task.scan,
+    "foot_height": _Task.feet, "foot_contact": _Task.feet, "foot_air_time": _Task.feet,
+    "foot_contact_forces": lambda task, sensor_name: task.feet(sensor_name, "foot_forces"),
+    "motion_anchor_pos_b": lambda task, command_name: task.seen("anchor_position", command_name),
+    "motion_anchor_ori_b": lambda task, command_name: task.seen("anchor_orientation", command_name),
+    "robot_body_pos_b": lambda task, command_name: task.seen("body_positions", command_name),
+    "robot_body_ori_b": lambda task, command_name: task.seen("body_orientations", command_name),
+}  # fmt: skip
+"""What the functions of mjlab's tasks observe, by name; None where that depends on something that is not known here."""
+
+
+def _on_a_plane(scene: Any, model: mujoco.MjModel) -> mujoco.MjModel:
+    """The scene's model, with a plane in place of other terrain, which no symmetry keeps."""
+    if scene.terrain is None or scene.terrain.cfg.terrain_type == "plane":
+        return model
+    spec = scene.spec.copy()
+    for geom in spec.body("terrain").geoms:
+        spec.delete(geom)
+    spec.worldbody.add_geom(name="plane", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[20, 20, 1])
+    return spec.compile()

@@ -73,6 +73,32 @@ def test_mjlabs_layout():
     torch.testing.assert_close(found["critic"][2:], split(terms, steps.images.obs)["critic"], atol=1e-7, rtol=0)
 
 
+class Groups:
+    """Like a TensorDict: it iterates over the rows of its batch, and `in` asks for keys()."""
+
+    def __init__(self, parts, batch_size, device=None):
+        self.parts, self.batch_size, self.device = parts, batch_size, device
+
+    def items(self):
+        return self.parts.items()
+
+    def __iter__(self):
+        return iter([{name: x[i] for name, x in self.items()} for i in range(self.batch_size[0])])
+
+    def __contains__(self, name):
+        raise NotImplementedError("use key in keys()")
+
+
+def test_a_container_that_iterates_over_its_batch():
+    terms = compiled_terms(CRAWLER, {"actor": ["projected_gravity"], "critic": ["base_linear_velocity"]})
+    before = {"actor": torch.randn(3, 3), "critic": torch.randn(3, 3), "camera": torch.randn(3, 1, 2, 2)}
+    augment = rsl_rl.data_augmentation(terms.spec, images={"camera": -1})
+    found, _ = augment(obs=Groups(before, torch.Size([3])))
+    assert isinstance(found, Groups) and found.batch_size == torch.Size([6])
+    for name, x in augment(obs=before)[0].items():
+        torch.testing.assert_close(found.parts[name], x)
+
+
 def test_holosomas_layout():
     """Terms sorted by name, histories by time, groups one after the other."""
     gait = {"term": "foot_clocks", "label": "sin_phase", "feet": HANDS, "offsets": [0, 0.5]}
