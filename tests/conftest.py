@@ -36,16 +36,18 @@ def checked(*, typechecker: Any, jaxtyped: Any = jaxtyping.jaxtyped) -> Any:
     def decorate(member: Any) -> Any:
         function = inspect.unwrap(member.fget if isinstance(member, property) else getattr(member, "__func__", member))
         stated = any(SHAPE.search(str(kind)) for kind in getattr(function, "__annotations__", {}).values())
-        checking = jaxtyped(member, typechecker=typechecker) if stated else member
         if not stated or not inspect.isfunction(member):
-            return checking
+            return jaxtyped(member, typechecker=typechecker) if stated else member
+        checking: list[Any] = []  # made at the first call: to make all of them takes seconds
 
         @functools.wraps(member)
         def call(*args: Any, **options: Any) -> Any:
             if COUNTS is None or COUNTS.get(call, 0) == MAX_CHECKS:
                 return member(*args, **options)
             COUNTS[call] = COUNTS.get(call, 0) + 1
-            return checking(*args, **options)
+            if not checking:
+                checking.append(jaxtyped(member, typechecker=typechecker))
+            return checking[0](*args, **options)
 
         return call
 

@@ -91,8 +91,8 @@ name = "InvertedPendulum-v5"
 agent = PPO(
     RPPActorCriticPolicy, DummyVecEnv([lambda: gym.make(name)] * 4), learning_rate=3e-3, n_steps=128, batch_size=128,
     policy_kwargs=dict(spec=symmetry_spec(name), model="rpp", hidden=32), seed=0, device="cpu",
-).learn(6_000)
-mean, _ = evaluate_policy(agent, gym.wrappers.TimeLimit(gym.make(name), 1000), n_eval_episodes=2, warn=False)
+).learn(4_000)
+mean, _ = evaluate_policy(agent, gym.wrappers.TimeLimit(gym.make(name), 1000), n_eval_episodes=1, warn=False)
 assert mean >= 950, mean
 """
 
