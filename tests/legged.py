@@ -19,15 +19,8 @@ CYCLE = np.roll(np.eye(4), 1, axis=0)  # leg k to leg k + 1
 SWAP = np.eye(4)[::-1]  # left legs with right legs
 
 OBSERVED = ("height", "torso w", "torso x", "torso y", "torso z", *(f"leg {k}" for k in range(4)))
-OBSERVED += (
-    "velocity x",
-    "velocity y",
-    "velocity z",
-    "spin x",
-    "spin y",
-    "spin z",
-    *(f"leg {k} speed" for k in range(4)),
-)
+OBSERVED += ("velocity x", "velocity y", "velocity z", "spin x", "spin y", "spin z",
+             *(f"leg {k} speed" for k in range(4)))  # fmt: skip
 
 
 def legged_spec(*names: str, reward_symmetric: bool = True) -> SymmetrySpec:

@@ -36,11 +36,8 @@ def command_lines(seed: int, count: int) -> Iterator[list[str]]:
         verb = list(VERBS)[i % len(VERBS)]
         kinds = [_unknown_verb, _flag_without_sense, _bad_flag_value, _too_many]
         if verb in FIT_NAMES:
-            kinds = [
-                _unknown_verb,
-                _flag_without_sense,
-                *[_unknown_key, _bad_value, _bad_choice, _grammar, _prefix] * 2,
-            ]
+            kinds = [_unknown_verb, _flag_without_sense,
+                     *[_unknown_key, _bad_value, _bad_choice, _grammar, _prefix] * 2]  # fmt: skip
         yield rng.choice(kinds)(rng, verb)
 
 

@@ -10,18 +10,9 @@ from pathlib import Path
 import pytest
 from forked import job
 
-SMALL = (
-    "env=InvertedPendulum-v5",
-    "device=cpu",
-    "model.hidden=16",
-    "agent.learning_starts=50",
-    "agent.batch_size=32",
-    "agent.buffer_size=1000",
-    "evaluation.every=100",
-    "evaluation.episodes=2",
-    "evaluation.states=64",
-    "checkpoint_every=50",
-)
+SMALL = ("env=InvertedPendulum-v5", "device=cpu", "model.hidden=16", "agent.learning_starts=50", "agent.batch_size=32",
+         "agent.buffer_size=1000", "evaluation.every=100", "evaluation.episodes=2", "evaluation.states=64",
+         "checkpoint_every=50")  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -74,11 +74,8 @@ def test_a_cluster_that_loses_a_node(one_after_the_other, environment, monkeypat
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         second = cluster.add_node(**node)
-        words = (
-            "hydra/launcher=ray",
-            f"hydra.launcher.ray.init.address={cluster.address}",
-            "hydra.launcher.ray.init.object_store_memory=null",
-        )
+        words = ("hydra/launcher=ray", f"hydra.launcher.ray.init.address={cluster.address}",
+                 "hydra.launcher.ray.init.object_store_memory=null")  # fmt: skip
         sweep = subprocess.Popen(
             [sys.executable, "-m", "rppdyn.cli", *SWEEP, *words],
             cwd=tmp_path,

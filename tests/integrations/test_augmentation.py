@@ -55,14 +55,8 @@ def test_isaac_labs_layout():
 def test_mjlabs_layout():
     """Groups "actor" and "critic" of the Go1, whose tensor dictionaries keep their type."""
     feet = ["FR", "FL", "RR", "RL"]
-    actor = [
-        "base_linear_velocity",
-        "projected_gravity",
-        "joint_positions",
-        "joint_velocities",
-        "last_action",
-        "commands",
-    ]
+    actor = ["base_linear_velocity", "projected_gravity", "joint_positions", "joint_velocities", "last_action",
+             "commands"]  # fmt: skip
     critic = [*actor, {"term": "foot_contacts", "feet": feet}, {"term": "foot_forces", "feet": feet}]
     terms = compiled_terms(mjlab_model("go1"), {"actor": actor, "critic": critic}, symmetry="left-right")
     steps = next(iter(step_terms(terms, states=2)))

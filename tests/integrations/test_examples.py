@@ -34,13 +34,8 @@ def test_the_demo_ends_with_what_was_learned(tmp_path, monkeypatch, capsys):
     """The return before and after, the equivariance error beside a plain network's, and a film; again without training."""
     monkeypatch.chdir(tmp_path)
     demo = runpy.run_path(str(EXAMPLES / "demo.py"))
-    words = [
-        "total_steps=60",
-        "agent.learning_starts=40",
-        "agent.batch_size=8",
-        "model.hidden=8",
-        "evaluation.every=30",
-    ]
+    words = ["total_steps=60", "agent.learning_starts=40", "agent.batch_size=8", "model.hidden=8",
+             "evaluation.every=30"]  # fmt: skip
     for _ in range(2):
         assert demo["main"](words) == 0
         *_, steps, error, film, _ = capsys.readouterr().out.splitlines()
@@ -63,13 +58,8 @@ def test_the_point_trains_with_its_symmetry(tmp_path, monkeypatch, spec):
         shutil.copy(EXAMPLES / name, tmp_path)
     monkeypatch.chdir(tmp_path)
     words = ("env=point:Point-v0", f"env.spec={spec}", "model=rpp", "model.hidden=8", "callbacks=point:StopWhenNear")
-    small = (
-        "total_steps=120",
-        "agent.learning_starts=100",
-        "evaluation.every=120",
-        "evaluation.episodes=1",
-        "run_dir=run",
-    )
+    small = ("total_steps=120", "agent.learning_starts=100", "evaluation.every=120", "evaluation.episodes=1",
+             "run_dir=run")  # fmt: skip
     assert main(["train-agent", *words, *small]) == 0
     assert (tmp_path / "run" / "result.json").is_file()
 

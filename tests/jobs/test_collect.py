@@ -21,20 +21,9 @@ from rppdyn.jobs.config.command import CollectConfig
 from rppdyn.runs import RunFolder
 
 WEAK = 0.5
-WORDS = (
-    "device=cpu",
-    "model.hidden=8",
-    "agent.learning_starts=80",
-    "agent.batch_size=8",
-    "agent.buffer_size=70",
-    "evaluation.every=100",
-    "evaluation.episodes=1",
-    "evaluation.states=16",
-    "env.kwargs.reset_noise_scale=0.05",
-    f"env.actuator_scale.slider={WEAK}",
-    "total_steps=100",
-    "checkpoint_every=40",
-)
+WORDS = ("device=cpu", "model.hidden=8", "agent.learning_starts=80", "agent.batch_size=8", "agent.buffer_size=70",
+         "evaluation.every=100", "evaluation.episodes=1", "evaluation.states=16", "env.kwargs.reset_noise_scale=0.05",
+         f"env.actuator_scale.slider={WEAK}", "total_steps=100", "checkpoint_every=40")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

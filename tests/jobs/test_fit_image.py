@@ -151,13 +151,8 @@ def test_augmented_images_are_moved_anew_for_each_batch(tmp_path):
 
 
 def test_a_regression_on_a_table(tmp_path):
-    words = (
-        "task=diabetes",
-        "model=fc+conv",
-        "model.architecture=three_layers",
-        "task.train=282",
-        "task.validation=71",
-    )
+    words = ("task=diabetes", "model=fc+conv", "model.architecture=three_layers", "task.train=282",
+             "task.validation=71")  # fmt: skip
     result = fit_image.run(configured(tmp_path / "run", *words))
     assert 0.5 < result.test["test/error"][0] < 1.2  # of targets of variance one
 

@@ -254,12 +254,8 @@ def test_only_with_the_data_that_it_was_fitted_to(tmp_path, monkeypatch, capsys)
 def test_rewards_that_the_symmetry_changes_are_not_learned_as_if_it_kept_them(tmp_path, capsys):
     with make_env("HalfCheetah-v5", monitor=False) as env:
         write_episodes("test/HalfCheetah-v5/noise-v0", play(env, 2, 20), env=env)
-    words = [
-        "fit-transition",
-        "dataset=test/HalfCheetah-v5/noise-v0",
-        "model.reward=true",
-        f"run_dir={tmp_path / 'run'}",
-    ]
+    words = ["fit-transition", "dataset=test/HalfCheetah-v5/noise-v0", "model.reward=true",
+             f"run_dir={tmp_path / 'run'}"]  # fmt: skip
     for more, said in ((["model=emlp"], "model=emlp"), (["model=mlp", "task.augment=true"], "task.augment=true")):
         assert main([*words, *more]) == 2
         err = capsys.readouterr().err

@@ -230,13 +230,8 @@ def test_long_fits_go_on_without_a_compiler_and_say_so(tmp_path, monkeypatch, ca
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setattr(fit_dynamics, "COMPILING_STEPS", 4)
     for epochs in (1, 2):  # of two steps each
-        words = (
-            "model=mlp_hnn",
-            "task.train=10",
-            "task.test=5",
-            "optimiser.batch_size=5",
-            f"optimiser.epochs={epochs}",
-        )
+        words = ("model=mlp_hnn", "task.train=10", "task.test=5", "optimiser.batch_size=5",
+                 f"optimiser.epochs={epochs}")  # fmt: skip
         result = fit_dynamics.run(dynamics(tmp_path / str(epochs), *words))
         assert not result.compiled and len(caplog.records) == epochs - 1
     assert "without torch.compile, in up to twice the time: torch.compile needs a C++ compiler" in caplog.text
@@ -273,13 +268,8 @@ def test_a_warm_up_multiplies_the_rate_of_its_schedule_by_what_rises_to_one(tmp_
 
 
 def test_members_that_diverge_are_counted_and_give_no_number(tmp_path):
-    words = (
-        "model=mlp_ode",
-        "optimiser.epochs=3",
-        "optimiser.learning_rate=30",
-        "optimiser.schedule=constant",
-        "seeds=2",
-    )
+    words = ("model=mlp_ode", "optimiser.epochs=3", "optimiser.learning_rate=30", "optimiser.schedule=constant",
+             "seeds=2")  # fmt: skip
     result = fit_dynamics.run(dynamics(tmp_path / "wild", *words))
     stored = json.loads((tmp_path / "wild" / "result.json").read_text())
     lost = [share == 1.0 for share in result.test["rollout/diverged"]]

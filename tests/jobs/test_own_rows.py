@@ -42,17 +42,8 @@ def torques():
 
 def test_rows_from_file_to_predictions(torques, capsys):
     x, _ = torques
-    words = (
-        "data=own.npz",
-        "group=SO(3)",
-        "rep=2*V",
-        "rep_out=V",
-        "seeds=2",
-        "model=emlp",
-        "run_dir=own",
-        *SMALL,
-        *NETWORK,
-    )
+    words = ("data=own.npz", "group=SO(3)", "rep=2*V", "rep_out=V", "seeds=2", "model=emlp", "run_dir=own", *SMALL,
+             *NETWORK)  # fmt: skip
     assert main(["fit-regression", *words, "report=true"]) == 0
     printed = capsys.readouterr().out
     assert "own, emlp, seeds 0 to 1" in printed and "rmse/y[2]" in printed and "own/report.html" in printed

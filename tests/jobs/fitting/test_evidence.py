@@ -112,15 +112,8 @@ def test_a_standard_deviation_that_is_learned_has_no_marginal_likelihood():
 
 
 def test_a_member_that_diverges_has_no_evidence_and_harms_no_other(tmp_path):
-    words = (
-        "optimiser.epochs=6",
-        "evaluation.every=3",
-        "seeds=2",
-        "model.hidden=8",
-        "marginal_likelihood.data=50",
-        "marginal_likelihood.burn_in=1",
-        "marginal_likelihood.every=1",
-    )
+    words = ("optimiser.epochs=6", "evaluation.every=3", "seeds=2", "model.hidden=8", "marginal_likelihood.data=50",
+             "marginal_likelihood.burn_in=1", "marginal_likelihood.every=1")  # fmt: skip
     whole, lost = (fit_regression.Regression(configured(tmp_path, *words)) for _ in range(2))
     with torch.no_grad():
         for parameter in lost.stack.stacked:

@@ -70,14 +70,8 @@ def measured(*words):
 @pytest.mark.rendered
 def test_members_of_a_run_of_fit_image_are_measured_layer_by_layer(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    words = [
-        "task=digit",
-        "model=f_fc+conv",
-        "model.architecture=small_max",
-        "model.width=2",
-        "seeds=2",
-        "task.train=120",
-    ]
+    words = ["task=digit", "model=f_fc+conv", "model.architecture=small_max", "model.width=2", "seeds=2",
+             "task.train=120"]  # fmt: skip
     words += ["task.validation=20", "optimiser.epochs=2", "optimiser.batch_size=60", "run_dir=run", "device=cpu"]
     fit_image.run(compose.composed("fit_image", words))
     assert main(["equivariance", "run", "--states", "12", "--transformations", "fourier_x,brightening"]) == 0
