@@ -162,7 +162,7 @@ def interrupted(*args, **kwargs):
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_ctrl_c_stops_a_compilation_at_once_and_loses_nothing(tmp_path, monkeypatch, capsys, seeds):
     """The run ends at a checkpoint from before it, and goes on from there bit by bit."""
-    words = "total_steps=60", "evaluation.every=60", f"seeds={seeds}"
+    words = "total_steps=36", "evaluation.every=36", f"seeds={seeds}"
     run = train_agent.run if seeds == 1 else train_agent.run_many
     with monkeypatch.context() as patch:
         patch.setattr(RPPSAC, "compiles", True)
