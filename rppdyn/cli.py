@@ -90,16 +90,16 @@ class Parser(argparse.ArgumentParser):
 
     def parse_intermixed_args(self, args=None, namespace=None):
         """As argparse does it; empty words stand for nothing that a verb asks for, and are refused."""
-        found = super().parse_intermixed_args(args, namespace)
+        namespace = super().parse_intermixed_args(args, namespace)
         for action in self._actions:
-            given = getattr(found, action.dest, None)
+            given = getattr(namespace, action.dest, None)
             if given == [] and action.option_strings:  # as argparse reads --out=--
                 given = ""
             for value in given if isinstance(given, list) else [given]:
                 if isinstance(value, str) and not value.strip():
                     name = action.option_strings[0] if action.option_strings else action.metavar
                     self.error(f"{name} is empty: give a value, or leave it out")
-        return found
+        return namespace
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")

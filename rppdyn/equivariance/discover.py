@@ -213,9 +213,9 @@ def _unfelt(f: Callable[[Tensor], Tensor], x: Tensor, rep_in: Rep, directions: T
         return 0
     slopes = []
     for c in range(x.shape[1]):
-        one = torch.zeros_like(x)
-        one[:, c] = 1
-        slopes.append(derivative(f, x, one)[1].detach().flatten(1).norm(dim=1))
+        direction = torch.zeros_like(x)
+        direction[:, c] = 1
+        slopes.append(derivative(f, x, direction)[1].detach().flatten(1).norm(dim=1))
     felt = torch.stack([(torch.stack(slopes, 1) * v).flatten() for v in tangents(rep_in, x)])
     sizes = torch.linalg.svdvals(directions.mT @ felt)
     return directions.shape[1] - int((sizes > rounding(x) * torch.linalg.matrix_norm(felt)).sum())

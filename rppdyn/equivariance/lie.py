@@ -419,9 +419,9 @@ def centraliser(matrices: Float[Tensor, "k n n"], *, rtol: float = 1e-9) -> Floa
     n = matrices.shape[-1]
     if n > 40:
         raise ValueError(f"matrices of {n} rows: their centraliser has {n**2} unknowns; give at most 40 rows")
-    one = torch.eye(n, dtype=torch.float64, device=matrices.device)
+    identity = torch.eye(n, dtype=torch.float64, device=matrices.device)
     generators = matrices.double()
-    system = torch.cat([torch.kron(one, M.mT.contiguous()) - torch.kron(M, one) for M in generators])
+    system = torch.cat([torch.kron(identity, M.mT.contiguous()) - torch.kron(M, identity) for M in generators])
     gram = system.mT @ system
     values, vectors = torch.linalg.eigh(gram)
     zero = values <= rtol**2 * n**2 + 1e-14 * values[-1].clamp_min(1e-300)
@@ -494,9 +494,9 @@ def regression_symmetries(
     if y is None:
         return L
     C, c = y.double().mT @ inputs / count, y.shape[1]
-    one = torch.eye(c, dtype=torch.float64)
+    identity = torch.eye(c, dtype=torch.float64)
     by_L = (C @ L.mT).flatten(1).mT  # columns are generators
-    by_c = torch.einsum("ap,qd->adpq", one, C).flatten(2).flatten(0, 1)  # of L_c's entries (p, q)
+    by_c = torch.einsum("ap,qd->adpq", identity, C).flatten(2).flatten(0, 1)  # of L_c's entries (p, q)
     scale = C.norm().clamp_min(1e-300)
     _, singular, right = torch.linalg.svd(torch.cat([by_L, by_c], 1) / scale)
     null = right[int((singular > rtol * singular[0]).sum()) :]

@@ -128,8 +128,8 @@ class LowRankOperators(Operators):
         self.keep("V", V / math.sqrt(pixels), trained)
 
     def matrices(self) -> Float[Tensor, "n P P"]:
-        one = torch.eye(self.inputs, dtype=self.U.dtype, device=self.U.device)
-        return torch.cat([one[None], self.generators])
+        identity = torch.eye(self.inputs, dtype=self.U.dtype, device=self.U.device)
+        return torch.cat([identity[None], self.generators])
 
     @property
     def generators(self) -> Float[Tensor, "k P P"]:

@@ -234,7 +234,7 @@ class SubspaceFit:
     def _predicted(self, inputs: Float[Tensor, "members N ..."]) -> Float[Tensor, "members N out"]:
         """Outputs of the networks with the subspaces' parameters as they stand."""
         each = [subspace.parameters_by_name() for subspace in self.subspaces]
-        parameters = {f"stack.net.{name}": torch.stack([own[name] for own in each]) for name in self.fit.stack.names}
+        parameters = {f"stack.net.{name}": torch.stack([p[name] for p in each]) for name in self.fit.stack.names}
         return torch.func.functional_call(self.predict, parameters, (inputs,))
 
     def _losses(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, "members N"]:
@@ -294,8 +294,8 @@ class SubspaceFit:
 
     def _best(self, index: int, name: str = "bound") -> dict[str, Any] | None:
         """A member's record with the smallest of a number; None before the first."""
-        own = [each[index] for each in self.records if math.isfinite(each[index][name])]
-        return min(own, key=lambda record: record[name], default=None)
+        records = [each[index] for each in self.records if math.isfinite(each[index][name])]
+        return min(records, key=lambda record: record[name], default=None)
 
     def evaluate(self) -> dict[str, Any]:
         best = [self._best(index) for index in range(len(self.loss))]
@@ -315,13 +315,13 @@ class SubspaceFit:
         best = [self._best(index) or {} for index in members]
         names = {"bound/value": "bound", "risk/train": "risk", "risk/test": "test", "bound/bits": "bits"}
         names |= {"bound/dimension": "dimension", "bound/levels": "levels"}
-        found: dict[str, Any] = {name: numbers([b.get(key) for b in best]) for name, key in names.items()}
-        found["description/bits"] = numbers([(self._best(i, "description") or {}).get("description") for i in members])
+        values: dict[str, Any] = {name: numbers([b.get(key) for b in best]) for name, key in names.items()}
+        values["description/bits"] = numbers([(self._best(i, "description") or {}).get("description") for i in members])
         if self.prior_risks:
             n = self.data["subspace"][0].shape[1]
-            found["prior/risk"] = self.prior_risks
-            found["prior/hoeffding"] = [hoeffding_bound(r, n, delta=self.options.delta) for r in self.prior_risks]
-        return found
+            values["prior/risk"] = self.prior_risks
+            values["prior/hoeffding"] = [hoeffding_bound(r, n, delta=self.options.delta) for r in self.prior_risks]
+        return values
 
     # -- what is kept -------------------------------------------------------------------------------------------------
 

@@ -77,16 +77,13 @@ def find(config: CertifyConfig) -> FaultReport:
     env_id = None if config.is_model_file else config.what
     episodes = read_episodes(config.log, env_id=env_id, trust=config.trust).episodes
     model = load_model(config.what) if config.is_model_file else config.what
-    found = find_fault(model, episodes, n_states=min(config.states, MAX_LOG_TRANSITIONS), seed=config.seed)
+    report = find_fault(model, episodes, n_states=min(config.states, MAX_LOG_TRANSITIONS), seed=config.seed)
     files: dict[str, Callable[[Path], object]] = {}
     if config.json is not None:
-        files[config.json] = lambda path: write_json(path, asdict(found) | {"fault": _fault(found)})
-    write_measured(found, files)
-    return found
-
-
-def _fault(report: FaultReport) -> str | None:
-    return None if report.fault is None else f"{report.fault.part}: {report.fault.parameter}"
+        fault = None if report.fault is None else f"{report.fault.part}: {report.fault.parameter}"
+        files[config.json] = lambda path: write_json(path, asdict(report) | {"fault": fault})
+    write_measured(report, files)
+    return report
 
 
 def _compiled(config: AuditConfig, contract: SymmetrySpec | None) -> CompiledTerms:
@@ -109,9 +106,9 @@ def _compiled(config: AuditConfig, contract: SymmetrySpec | None) -> CompiledTer
         if now.digest != contract.digest:
             tables = ([" ".join(line.split()) for line in spec.table().splitlines()] for spec in (contract, now))
             changed = [pair for pair in zip_longest(*tables, fillvalue="nothing") if pair[0] != pair[1]]
-            what = "{!r} is {!r} there".format(*changed[0]) if changed else "its states move otherwise"
+            change = "{!r} is {!r} there".format(*changed[0]) if changed else "its states move otherwise"
             raise ConfigError(
-                f"{config.observation} is no contract of {config.model}: {what}; export a policy that was trained on this model"
+                f"{config.observation} is no contract of {config.model}: {change}; export one that was trained on it"
             )
     return compiled
 

@@ -264,8 +264,10 @@ def _paint_pathways(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
     series: dict[str, list[float]] = {}
     each: dict[str, list[list[float]]] = {}
     for name in dict.fromkeys(row["pathway"] for row in rows):
-        own = {row["layer"]: [v for v in row["normalised"] if v is not None] for row in rows if row["pathway"] == name}
-        each[name] = [own.get(layer, []) for layer in layers]
+        shares = {
+            row["layer"]: [v for v in row["normalised"] if v is not None] for row in rows if row["pathway"] == name
+        }
+        each[name] = [shares.get(layer, []) for layer in layers]
         series[name] = [float(np.mean(numbers)) if numbers else nan for numbers in each[name]]
     paint_bars(
         axes, layers, series, "", log=False, each={k: [v if len(v) > 1 else [] for v in vs] for k, vs in each.items()}

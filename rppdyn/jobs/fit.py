@@ -566,18 +566,18 @@ def pathway_rows(members: Sequence[Evidence | None]) -> list[dict[str, Any]]:
 
     They are None for a member without evidence; without any there are no rows.
     """
-    first = next((one for one in members if one is not None), None)
+    first = next((evidence for evidence in members if evidence is not None), None)
     if first is None:
         return []
     rows: list[dict[str, Any]] = [
         {"layer": p.layer, "pathway": p.name, "coefficients": int(count)}
         for p, count in zip(first.pathways, first.counts, strict=True)
     ]
-    for one in members:
-        numbers = (
-            {} if one is None else {"precision": (-one.log_variances.detach()).exp(), "norm": one.squared_norms.sqrt()}
-        )
-        numbers |= {} if one is None else one.shares()
+    for evidence in members:
+        numbers: dict[str, Tensor] = {}
+        if evidence is not None:
+            precision, norm = (-evidence.log_variances.detach()).exp(), evidence.squared_norms.sqrt()
+            numbers = {"precision": precision, "norm": norm, **evidence.shares()}
         for i, row in enumerate(rows):
             for name in ("precision", "norm", "effective", "normalised", "relative"):
                 row.setdefault(name, []).append(numbers[name].tolist()[i] if numbers else None)

@@ -169,10 +169,10 @@ class DynamicsFit(StackFit):
         weights = self.model.assemble()
         for split in SPLITS:
             inputs, states = self.held(split)
-            found = self.solve(self.model, weights, inputs)
-            errors = zip(rollout_error(found.states, states), ~found.diverged, strict=True)
+            rollouts = self.solve(self.model, weights, inputs)
+            errors = zip(rollout_error(rollouts.states, states), ~rollouts.diverged, strict=True)
             metrics[f"{split}/error"] = [mean_error(of[kept]) for of, kept in errors]
-            metrics[f"{split}/diverged"] = found.diverged.double().mean(1).tolist()
+            metrics[f"{split}/diverged"] = rollouts.diverged.double().mean(1).tolist()
         equivariance = [self._equivariance(index, member) for index, member in enumerate(self.members())]
         if all(equivariance):
             metrics["equivariance/error"] = [of["error"] for of in equivariance]

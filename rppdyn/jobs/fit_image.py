@@ -81,8 +81,9 @@ class ImageFit(StackFit):
                 raise ConfigError(f"{where}: pixels of the table {config.task.source} have a fixed place; leave it out")
             if ARRANGEMENTS[config.task.arrangement].quadrant_is_asked:
                 raise ConfigError(f"{where}: the quadrant is asked, and would be another one; leave it out")
-        own = config.task.data is not None
-        self.data = self._own_images() if own else [self._images(seed) for seed in config.all_seeds]
+        self.data = (
+            self._own_images() if config.task.data is not None else [self._images(seed) for seed in config.all_seeds]
+        )
         self.device = device_of(config.device)
         super().__init__(
             config,
@@ -129,8 +130,8 @@ class ImageFit(StackFit):
         self.stack.train()
         errors = super()._backward(inputs, targets)
         self.stack.eval()
-        own = self.config.model.settings.get("operators")
-        if own is not None and (own.closure or own.orthogonality):
+        operators = self.config.model.settings.get("operators")
+        if operators is not None and (operators.closure or operators.orthogonality):
             self.stack.per_member(penalty).sum().backward()
         if self.config.model.penalises:
             self.stack.per_member(lambda net: omega_penalty(net, self.config.model.filters.penalty)).sum().backward()
@@ -165,14 +166,14 @@ class ImageFit(StackFit):
         assert task.data is not None
         part = task.split if isinstance(task.split, str) else None
         labels = task.labels if task.targets is None else task.targets
-        own = read_images(task.data, task.images, labels, numbers=task.targets is not None, part=part)
-        splits = splits_of(task, own, self.config.all_seeds)
-        x = own.x if task.resize is None else resized(own.x, task.resize)
-        classes = None if own.classes is None else len(own.classes)
+        images = read_images(task.data, task.images, labels, numbers=task.targets is not None, part=part)
+        splits = splits_of(task, images, self.config.all_seeds)
+        x = images.x if task.resize is None else resized(images.x, task.resize)
+        classes = None if images.classes is None else len(images.classes)
         task.train, task.validation = len(splits[0][0]), len(splits[0][1])
         self.config.check_batches()
         few = splits if task.split_seed is None else splits[:1]  # images that all seeds have are there once
-        data = [parted(x, own.y, classes, [*map(torch.tensor, split)], names=own.classes) for split in few]
+        data = [parted(x, images.y, classes, [*map(torch.tensor, split)], names=images.classes) for split in few]
         return data * (len(splits) // len(few))
 
     def fitted(self) -> FittedFunction:
@@ -238,7 +239,7 @@ class ImageFit(StackFit):
             metrics |= {f"{split}/{name}": values for name, values in self._errors(split).items()}
         metrics["equivariance/error"] = self._shift_error()
         omegas = [implied_omegas(self.stack.member(index)) for index in range(self.stack.members)]
-        metrics |= {f"omega/{layer}": [own[layer] for own in omegas] for layer in omegas[0]}
+        metrics |= {f"omega/{layer}": [omega[layer] for omega in omegas] for layer in omegas[0]}
         return metrics
 
     def _errors(self, split: str) -> dict[str, list[float]]:

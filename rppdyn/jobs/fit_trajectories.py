@@ -250,8 +250,8 @@ class RecordingsFit(DynamicsFit):
     def rollouts(self, members: Sequence[DynamicsModel]) -> Iterable[Trajectories]:
         for member, (y, drive, _) in zip(members, self._tested, strict=True):
             with torch.no_grad():
-                found = solve(member, None, y[:, 0].clone(), drive, self.config.rollout.substeps)
-            yield found
+                trajectories = solve(member, None, y[:, 0].clone(), drive, self.config.rollout.substeps)
+            yield trajectories
 
     def truth(self, index: int) -> Tensor:
         y, _, known = self._tested[index]

@@ -242,13 +242,13 @@ class Transition(StackFit):
     def _equivariance_of_rollouts(self, member: TransitionModel) -> float:
         """The geometric mean, over steps, trajectories and elements of the group, of Eq. 3.3 for states along rollouts."""
         truth = self.data.test
-        found = _rolled_out(member, truth)
+        rollout = _rolled_out(member, truth)
         errors, elements = [], list(zip(self.images.obs_maps, self.images.action_maps, strict=True))
         for rho_x, rho_u in elements[1 : 1 + MAX_COMPARED_ELEMENTS]:
             rho_x, rho_u = rho_x.double().cpu(), rho_u.double().cpu()
             turned = replace(truth, states=truth.states @ rho_x.mT, actions=truth.actions @ rho_u.mT)
             moved = _rolled_out(member, turned)
-            errors.append(relative_difference(moved, found @ rho_x.mT).nan_to_num(1.0))
+            errors.append(relative_difference(moved, rollout @ rho_x.mT).nan_to_num(1.0))
         return float(geometric_mean(torch.stack(errors).flatten())) if errors else float("nan")
 
     def test(self) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class Transition(StackFit):
         components = []
         self.curves = {"times": list(range(length + 1)), "error": []}
         for member in self.members():
-            errors, found = self._errors(member, truth), _rolled_out(member, truth)
+            errors, rollout = self._errors(member, truth), _rolled_out(member, truth)
             self.curves["error"].append(geometric_mean(errors).tolist())
             if self.config.evaluation.protocol == "published":
                 errors = torch.cat([errors.new_full((len(errors), 1), PUBLISHED_INITIAL_ERROR), errors], 1)
@@ -273,11 +273,13 @@ class Transition(StackFit):
                 f"test/error_{h}": float(geometric_mean(errors[:, :h].flatten())) for h in horizons
             }
             values["validation/error"] = float(geometric_mean(self._errors(member, self.data.validation).flatten()))
-            bounded = (found.abs().amax((-1, -2)) < 1e6 * truth.states.abs().amax()) & found.isfinite().all(-1).all(-1)
+            bounded = (rollout.abs().amax((-1, -2)) < 1e6 * truth.states.abs().amax()) & rollout.isfinite().all(-1).all(
+                -1
+            )
             values["rollout/diverged"] = float((~bounded).double().mean())
             values |= {f"equivariance/{name}": value for name, value in self._equivariance(member).items()}
             values["equivariance/rollout"] = self._equivariance_of_rollouts(member)
-            off = ((found - truth.states[:, 1:]).abs() / std).nan_to_num(nan=torch.inf)
+            off = ((rollout - truth.states[:, 1:]).abs() / std).nan_to_num(nan=torch.inf)
             components.append([off[:, h - 1].quantile(0.5, 0).tolist() for h in horizons])
             measured.append(values)
         self.curves["components"] = {

@@ -218,18 +218,19 @@ def in_function(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Flo
         largest = MAX_GRADIENT_DEFECT
         value, f = f, lambda x: torch.func.vmap(torch.func.jacrev(lambda one: value(one[None])[0]))(x).flatten(1)
         rep_out = rep_out.dim * rep_in.T
-    found = discover(f, rep_in, rep_out, x[_evenly(len(x), MAX_POINTS)], largest=largest)
-    logger.info("group=auto: %s", found)
-    return list(found.generators)
+    discovery = discover(f, rep_in, rep_out, x[_evenly(len(x), MAX_POINTS)], largest=largest)
+    logger.info("group=auto: %s", discovery)
+    return list(discovery.generators)
 
 
-def generators_of(found: Sequence[Tensor], family: Group) -> list[Any]:
+def generators_of(generators: Sequence[Tensor], family: Group) -> list[Any]:
     """Return the generators as plain numbers, rotations made exact, and print them with what they are in words."""
-    turns = [(A - A.T) / 2 for A in found]
+    turns = [(A - A.T) / 2 for A in generators]
     if any(
-        float((A - turn).norm()) > MAX_STRETCH_SHARE * float(A.norm()) for A, turn in zip(found, turns, strict=True)
+        float((A - turn).norm()) > MAX_STRETCH_SHARE * float(A.norm())
+        for A, turn in zip(generators, turns, strict=True)
     ):
-        turns = list(found)
+        turns = list(generators)
     if turns:
         shown = "; ".join(f"{[[round(x, 3) for x in row] for row in A.tolist()]}, {kind_of(A)}" for A in turns)
         logger.warning(
@@ -286,7 +287,7 @@ def split_of(recordings: Recordings, config: FitTrajectoriesConfig, seed: int) -
     shares, chunk = config.task.split, config.task.chunk
     every = list(recordings.trajectories)
     if len(every) >= 3:
-        return Split(*([every[i] for i in own] for own in shared_out(len(every), shares, seed)))
+        return Split(*([every[i] for i in part] for part in shared_out(len(every), shares, seed)))
     parts: tuple[list[Recording], ...] = ([], [], [])
     for recording in every:
         ends = [0, *(round(float(share) * len(recording.states)) for share in np.cumsum(shares))]
@@ -399,7 +400,7 @@ def padded(
         missing = length - len(y)
         states.append(torch.cat([y, y[-1:].expand(missing, -1)]))
         steps.append(torch.cat([drive.steps[: length - 1], drive.steps.new_zeros(missing)])[: length - 1])
-        own = drive.controls[: length - 1]
-        controls.append(torch.cat([own, own.new_zeros(length - 1 - len(own), own.shape[1])]))
+        drawn = drive.controls[: length - 1]
+        controls.append(torch.cat([drawn, drawn.new_zeros(length - 1 - len(drawn), drawn.shape[1])]))
         known.append(torch.arange(length) < len(y))
     return torch.stack(states), Drive(torch.stack(steps), torch.stack(controls)), torch.stack(known)

@@ -322,9 +322,9 @@ def _end(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
 
 def _left_out(group: RunGroup, metric: str) -> str | None:
     """The share, in the mean over seeds, of what an error leaves out."""
-    share, what = PARTLY.get(metric, ("", ""))
+    share, noun = PARTLY.get(metric, ("", ""))
     shares = [run.last(AT_END + share) or 0.0 for run in group.runs if run.has(AT_END + metric)]
-    return f"{100 * fmean(shares):.3g} % of {what} diverged" if any(shares) else None
+    return f"{100 * fmean(shares):.3g} % of {noun} diverged" if any(shares) else None
 
 
 def _pairs(subject: str, groups: Sequence[RunGroup]) -> Markup | None:
@@ -418,8 +418,8 @@ def _equivariance(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | 
 
 def _measured(group: RunGroup, identity: str, opened: bool) -> Markup | None:
     """Equivariance errors of the first run of a group that `rppdyn equivariance` has measured; None where it has none."""
-    found = ((run, content) for run in group.runs if (content := _content(run, "equivariance.json")) is not None)
-    run, result = next(found, (None, None))
+    measured = ((run, content) for run in group.runs if (content := _content(run, "equivariance.json")) is not None)
+    run, result = next(measured, (None, None))
     if run is None or result is None:
         return None
     errors = []

@@ -456,12 +456,12 @@ def image_function(config: EquivarianceConfig) -> tuple[str, ImageTarget]:
         _load_weights(config.weights, call)
     x, origin = images_of(config)
     x = x[evenly(len(x), config.states)]
-    what = (
+    described = (
         f"{type(call).__name__}, {config.weights or 'its own weights'}" if isinstance(call, nn.Module) else "a function"
     )
     network = in_precision(call, torch.float64) if isinstance(call, nn.Module) else None
     f = tried(network if network is not None else call, x[:2])
-    return what, ImageTarget("function", f, network, x.double(), origin)
+    return described, ImageTarget("function", f, network, x.double(), origin)
 
 
 def images_of(config: EquivarianceConfig) -> tuple[Float[Tensor, "N C H W"], str]:

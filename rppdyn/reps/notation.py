@@ -31,10 +31,10 @@ def group(text: str, flag: str = "--group") -> Group:
     Raises:
         ConfigError: the text is no such expression.
     """
-    found = _value(flag, text, GROUPS, "SO(3)")
-    if not isinstance(found, Group):
+    value = _value(flag, text, GROUPS, "SO(3)")
+    if not isinstance(value, Group):
         raise ConfigError(f"{flag} {text}: no group; write for example SO(3), and SO13p() with its brackets")
-    return found
+    return value
 
 
 def chain(texts: Sequence[str], G: Group, symmetries: Sequence[str] = (), remedy: str = "") -> list[Group]:
@@ -76,10 +76,10 @@ def representation(flag: str, text: str, G: Group) -> Rep:
     Raises:
         ConfigError: the text is no such expression.
     """
-    found = _value(flag, text, REPRESENTATIONS, "5*T(0)+5*T(1)")
-    if not isinstance(found, RepType):
+    value = _value(flag, text, REPRESENTATIONS, "5*T(0)+5*T(1)")
+    if not isinstance(value, RepType):
         raise ConfigError(f"{flag} {text}: no representation; write for example 5*T(0)+5*T(1)")
-    return found(G)
+    return value(G)
 
 
 def _value(flag: str, text: str, names: Mapping[str, Any], example: str) -> Any:

@@ -67,7 +67,9 @@ def draw_panels(
             axes.set_axis_off()
             continue
         panel[1](axes)
-        dress(axes, panel[0])
+        axes.set_title(panel[0], fontsize="medium")
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
     if title:
         figure.suptitle(title, fontsize="medium")
     if legend:
@@ -120,7 +122,9 @@ def paint_curves(
             colour = COLOURS[k % len(COLOURS)] if alone and len(shown) > 1 else group.colour
             line = group.line if len(shown) < 2 or alone else LINES[k % len(LINES)]
             if lost := group.lost(metric):
-                notes[note_losses(group, lost)] = None
+                kept = len(group.runs) - lost  # diverged ones are not drawn
+                count = f"{kept} of {len(group.runs)} seeds" if kept else f"{lost} of {lost} diverged"
+                notes[f"{group.label}: {count}"] = None
             curve = group.curve(metric)
             if curve is None or group.label in tiny:
                 continue
@@ -143,12 +147,6 @@ def paint_curves(
     if log:
         axes.set_yscale("log")
         label_decades(axes.yaxis)
-
-
-def note_losses(group: RunGroup, lost: int) -> str:
-    """Count the runs that are drawn, or say that all diverged."""
-    total = len(group.runs)
-    return f"{group.label}: " + (f"{total - lost} of {total} seeds" if lost < total else f"{lost} of {lost} diverged")
 
 
 def _at_rounding(groups: Sequence[RunGroup], metric: str) -> dict[str, float]:
@@ -326,13 +324,6 @@ def legend_below(axes: Axes, columns: int, handles: Sequence[Artist] | None = No
     axes.legend(
         handles=handles, loc="upper center", bbox_to_anchor=place, ncols=columns, frameon=False, fontsize="small"
     )
-
-
-def dress(axes: Axes, title: str, fontsize: str = "medium") -> None:
-    """Give axes their title, a pale grid, and no frame above and to the right."""
-    axes.set_title(title, fontsize=fontsize)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def leave_empty(axes: Axes, text: str) -> None:

@@ -281,7 +281,7 @@ class Checkpoints:
         try:
             write(temporary)
             _write_manifest(temporary, step)
-            final = self._path(step)
+            final = self.folder / f"step-{step:012d}"
             if final.exists():  # the same step written again: the older one leaves only once the new one is complete
                 os.rename(final, self.folder / f".replaced-{step:012d}")
             os.rename(temporary, final)
@@ -320,9 +320,6 @@ class Checkpoints:
         for path in self._found():
             if _step(path) > step:
                 _remove(path)
-
-    def _path(self, step: int) -> Path:
-        return self.folder / f"step-{step:012d}"
 
     def _found(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("step-*") if path.is_dir() and path.name[5:].isdecimal())

@@ -154,8 +154,8 @@ class Log:
             expected, slack = self._by_velocity(column)
             off = np.abs(np.concatenate(smooth) - expected) - slack / 4
         else:
-            change = [np.abs(np.diff(own, prepend=own[:1], append=own[-1:])) for own in smooth]
-            off = np.concatenate([np.maximum(own[:-1], own[1:]) for own in change])
+            change = [np.abs(np.diff(steps, prepend=steps[:1], append=steps[-1:])) for steps in smooth]
+            off = np.concatenate([np.maximum(steps[:-1], steps[1:]) for steps in change])
         usual = np.quantile(off[~large], 0.9)
         return bool(usual < 0.05 * period and (off[large] <= max(0.03 * period, 3 * usual)).mean() > MIN_CORRELATION)
 
@@ -181,8 +181,8 @@ class Log:
     def _smooth(self) -> NDArray:
         """Which velocities say something of the time between two of theirs: steps may be coarse, or noise large."""
         v = [states[:, self.pairs :] for states in self.states]
-        change = np.concatenate([np.diff(own, axis=0) for own in v])
-        return (change**2).sum(0) < 0.5 * (np.concatenate([own[1:] for own in v]) ** 2).sum(0)
+        change = np.concatenate([np.diff(velocities, axis=0) for velocities in v])
+        return (change**2).sum(0) < 0.5 * (np.concatenate([velocities[1:] for velocities in v]) ** 2).sum(0)
 
     def _refuse_other_velocities(self) -> None:
         """Refuse velocities that clearly are other things than the rates of their positions."""
@@ -241,7 +241,7 @@ class Log:
     def _warn_of_repeated_rows(self) -> None:
         """Warn of a log that was written more often than its numbers were renewed."""
         still: list[NDArray] = [np.all(states[1:] == states[:-1], axis=1) for states in self.states]
-        alone = np.concatenate([own[1:-1] & ~own[:-2] & ~own[2:] for own in still])
+        alone = np.concatenate([repeats[1:-1] & ~repeats[:-2] & ~repeats[2:] for repeats in still])
         if len(alone) and alone.mean() > MIN_REPEATED_SHARE:
             name = self.recordings.trajectories[0].name
             logger.warning(

@@ -269,11 +269,11 @@ class TrainAgentConfig(RunConfig):
         """The configurations of the seeds' own runs; where there is a `run_dir`, in folders `seed0`, ... of it."""
         if self.seeds == 1:
             return [self]
-        own = []
+        configs = []
         for seed in range(self.seed, self.seed + self.seeds):
             run_dir = None if self.run_dir is None else str(Path(self.run_dir, f"seed{seed}"))
-            own.append(replace(self, seed=seed, seeds=1, run_dir=run_dir))
-        return own
+            configs.append(replace(self, seed=seed, seeds=1, run_dir=run_dir))
+        return configs
 
     @property
     def length(self) -> tuple[str, int]:

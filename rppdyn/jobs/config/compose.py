@@ -226,8 +226,8 @@ def composed_search(name: str, overrides: Sequence[str]) -> Any:
     with _hydra(name, overrides) as prepared, one_line(name):
         parsed = [_parsed(word) for word in prepared]
         varied = [override for override in parsed if override.is_sweep_override()]
-        own = any(str(override.get_key_element()).startswith("hydra.sweeper.params") for override in parsed)
-        if not varied and not own:
+        has_parameters = any(str(override.get_key_element()).startswith("hydra.sweeper.params") for override in parsed)
+        if not varied and not has_parameters:
             raise ConfigError(
                 "hydra/sweeper=optuna: nothing is varied; give an interval or choices, for example "
                 "'agent.learning_rate=tag(log,interval(1e-5,1e-2))' or model.hidden=32,64"
@@ -252,10 +252,10 @@ def search(name: str, overrides: Sequence[str], task: Callable[[DictConfig], flo
         )
         hydra.multirun(config_name=name, task_function=task, overrides=list(prepared))
     file = Path(node.hydra.sweep.dir, "optimization_results.yaml")
-    found = OmegaConf.to_container(OmegaConf.load(file))
-    assert isinstance(found, dict)
+    best = OmegaConf.to_container(OmegaConf.load(file))
+    assert isinstance(best, dict)
     return {
-        **{str(key): value for key, value in found.items()},
+        **{str(key): value for key, value in best.items()},
         "trials": node.hydra.sweeper.n_trials,
         "file": str(file),
     }
