@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,8 @@ def test_a_resumed_run_says_where_its_settings_are_from(tmp_path, monkeypatch, c
 )
 def test_a_warning_is_said_once_and_each_run_says_that_it_goes_on(how, runs, tmp_path, monkeypatch, capfd, caplog):
     monkeypatch.chdir(tmp_path)
+    for name in ("handlers", "level"):  # Hydra's own of a sweep would write to this test's stderr in later tests
+        monkeypatch.setattr(logging.root, name, copy(getattr(logging.root, name)))
     assert main(["train-agent", *TINY, *how]) == 0
     assert "\n".join([*capfd.readouterr(), caplog.text]).count("the spec of InvertedPendulum-v5") == 1
     assert main(["train-agent", *TINY, *how, "--resume", "total_steps=6"]) == 0
