@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cache
@@ -20,7 +20,6 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
-from gymnasium.envs.registration import WrapperSpec
 
 from rppdyn.envs.certification.certificate import (
     DRAWING,
@@ -410,24 +409,17 @@ def single_environment(env: VecEnv) -> Iterator[gym.Env]:
     if registered is None:
         raise ValueError(f"{env} has environments without an id to find their symmetry by; pass spec=")
     registered = copy.copy(registered)
-    registered.additional_wrappers = tuple(_made_again(registered.additional_wrappers))
-    single = gym.make(registered, disable_env_checker=True)
-    try:
-        yield single
-    finally:
-        single.close()
-
-
-def _made_again(wrappers: Iterable[WrapperSpec]) -> Iterator[WrapperSpec]:
-    """Leave out stable-baselines3's `Monitor`, which can't be made from its spec and changes no observation or action."""
-    for wrapper in wrappers:
-        if wrapper.kwargs is not None:
-            yield wrapper
-        elif wrapper.entry_point != "stable_baselines3.common.monitor:Monitor":
+    # stable-baselines3's `Monitor` can't be made from its spec, and changes neither observations nor actions.
+    monitor = "stable_baselines3.common.monitor:Monitor"
+    registered.additional_wrappers = tuple(w for w in registered.additional_wrappers if w.entry_point != monitor)
+    for wrapper in registered.additional_wrappers:
+        if wrapper.kwargs is None:
             raise ValueError(
                 f"the environments are in other processes, and their wrapper {wrapper.name} can't be made again here to find "
                 "their symmetry: derive it from gymnasium.utils.RecordConstructorArgs, or pass spec="
             )
+    with closing(gym.make(registered, disable_env_checker=True)) as single:
+        yield single
 
 
 def _choose(

@@ -156,7 +156,14 @@ def read_episodes(dataset: str | Path, *, env_id: str | None = None, trust: bool
         require_trust(env_spec.id, folder, options)
         trust = True
     about = EpisodeDataset(name, made_id, options, (), scale, None if trust else folder)
-    _require_spaces_of_env(about, source)
+    with closing(about.env()) as env:
+        for what in ("observation", "action"):
+            here, there = getattr(env, f"{what}_space"), getattr(source, f"{what}_space")
+            if not _same_box(here, there):
+                raise ValueError(
+                    f"{name}: its {what} space is {_one_line(there)}, that of {made_id} is {_one_line(here)}; collect it again "
+                    "from the environment as it is registered"
+                )
     loaded = replace(about, episodes=tuple(_episodes(name, source)))
     _require_finite(loaded)
     return loaded
@@ -181,17 +188,6 @@ def _episodes(name: str, source: Any) -> Iterator[Episode]:
 def _require_vectors(name: str, what: str, space: gym.Space) -> None:
     if not (isinstance(space, spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)):
         raise ValueError(f"{name}: its {what} space is {_one_line(space)}, and a vector of numbers is needed")
-
-
-def _require_spaces_of_env(dataset: EpisodeDataset, source: Any) -> None:
-    with closing(dataset.env()) as env:
-        for what in ("observation", "action"):
-            here, there = getattr(env, f"{what}_space"), getattr(source, f"{what}_space")
-            if not _same_box(here, there):
-                raise ValueError(
-                    f"{dataset.name}: its {what} space is {_one_line(there)}, that of {dataset.env_id} is {_one_line(here)}; "
-                    "collect it again from the environment as it is registered"
-                )
 
 
 def _same_box(a: gym.Space, b: spaces.Box) -> bool:

@@ -524,21 +524,13 @@ def environment_digest(env: gym.Env) -> str | None:
         content = sorted(hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files)
         names = [f"{kind.__module__}:{kind.__qualname__}" for kind in classes]
         parts = [names, content, arguments, getattr(base, "frame_skip", None)]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=_plain).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(plain(parts), sort_keys=True).encode()).hexdigest()
     except (OSError, TypeError, ValueError):
         return None
 
 
 DRAWING = "render_mode width height camera_id camera_name default_camera_config max_geom visual_options".split()
 """Options that say how an environment is drawn."""
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return [str(value.dtype), np.asarray(value).tolist()]
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(value)
 
 
 def spec_digest(spec: SymmetrySpec) -> str:
