@@ -6,11 +6,8 @@ an angle that a rotation shifts becomes its cosine and sine (`rppdyn.envs.spec`)
 (`Space.origin`) is zero for most robots; InvertedPendulum-v5's pole is built slightly off the vertical, and its mirror
 image is exact about the pole's own axis only.
 
-Features on which a symmetry acts linearly, where it does not on raw coordinates.
-
-An angle that a rotation shifts becomes (cos, sin). A unit quaternion becomes its rotation matrix: q and -q are the same
-orientation, and four quarter turns of a quaternion give -q, so quaternions carry a representation of the double cover
-only. Every other coordinate is its own feature. Features stand in the order of the coordinates they replace.
+A unit quaternion becomes its rotation matrix, for q and -q are the same orientation, and four quarter turns of a quaternion
+give -q: quaternions carry a representation of the double cover only. Features stand in the order of the coordinates.
 """
 
 from __future__ import annotations

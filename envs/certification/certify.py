@@ -9,11 +9,9 @@ turn of an angle do not count. The observation leaves out positions and clips ve
 from the spec's action on the simulator's positions, velocities and activations; controls and the solver's warm start are
 mirrored with them.
 
-Whether mirrored states lie where rollouts go: a wrong map whose images are never visited can't be refuted by data.
-
-Each feature y of positions, velocities and activations is replaced by its *place* among the values that an independent set
-of rollouts visited: the share of them below it, from 0 to 1, and beyond them the distance to the nearest in standard
-deviations,
+A wrong map whose images rollouts never visit can't be refuted by data, so that is told, too. Each feature y of positions,
+velocities and activations is replaced by its *place* among the values that an independent set of rollouts visited: the share
+of them below it, from 0 to 1, and beyond them the distance to the nearest in standard deviations,
 
 .. math:: u(y) = F(y) + \max(0, y - y_{max}) / \sigma - \max(0, y_{min} - y) / \sigma .
 
@@ -259,7 +257,7 @@ def _ticker(bar: Progress) -> Tick:
     return tick
 
 
-# -- everything that a certificate reports of a generator, from visited states, rollouts, resets and other rollouts ------------
+# -- what a certificate reports of a generator ------------------------------------------------------------------------------
 
 
 ROLLOUTS = 12  # mirrored rollouts
@@ -413,7 +411,7 @@ def kolmogorov_smirnov(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     return h / n, min(1.0, 2.0 * p) if h else 1.0
 
 
-# -- whether mirrored states lie where rollouts go: a wrong map whose images are never visited can't be refuted by data --------
+# -- whether mirrored states lie where rollouts go ---------------------------------------------------------------------------
 
 
 NEAR_QUANTILE = 0.95  # of the visited states' own distances, that counts as near; a higher one is set by an odd episode

@@ -2,11 +2,8 @@ r"""Steps of a simulator from visited states, to be compared with those from the
 
 The original states are stepped once and serve every generator; for each generator only the images are stepped.
 
-Group elements acting on many states at once: the discrete generators, and random elements of continuous ones.
-
 A discrete generator acts on every state. Of a continuous one, with matrix A on each space, elements :math:`\exp(t A)` are
 drawn with t uniform over a period, and state i is carried by the element of number i modulo `RANDOM_ELEMENTS`.
-
 Wrappers of an environment are judged by the same steps, with and without each of them.
 """
 
@@ -174,7 +171,7 @@ class SimulatedSteps:
         return max((c.verdict for c in self.compared(elements, m) if c), key=VERDICTS.index)
 
 
-# -- group elements acting on many states at once: the discrete generators, and random elements of continuous ones -------------
+# -- group elements acting on many states at once ----------------------------------------------------------------------------
 
 
 RANDOM_ELEMENTS = 16  # random elements of a continuous generator; one for each state would cost an exponential for each

@@ -8,10 +8,8 @@ symmetry acts by f -> A f + a (`quantities`). Therefore
 and about the fixed point c that the chosen symmetries have in common the action is linear, z' - c = rho (z - c). An angle
 that is shifted about no common fixed point is encoded as its cosine and sine, and a quaternion always as a rotation matrix.
 
-Images of observed entries that are none of the known quantities, found by simulation.
-
-The observation is looked at in states and in their images under a symmetry. Under a discrete one an entry must be plus or
-minus another one, under a continuous one it must not change.
+Images of entries that are none of the known quantities are found by simulation: the observation is looked at in states and in
+their images. Under a discrete symmetry an entry must be plus or minus another one, under a continuous one it must not change.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Quantities of bodies, geoms and sites transform by their kind (`rppdyn.envs.model_symmetry`); those of joints and actuators by
 the symmetry's action on positions, velocities and controls.
 
-How the readings of a model's sensors transform under its symmetries.
-
 A sensor's reading is carried to the sensor of the same type at the image of what it is attached to. Sensors that measure
 against a reference frame, tendons, contacts and the like have no rule here; an observation's entries that come from them
 are fitted (`rppdyn.envs.observation.action`).

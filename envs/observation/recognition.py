@@ -5,8 +5,6 @@ together, forces that need not), and every entry is compared with every known qu
 one of them, a multiple of one, or a sum or difference of two, each perhaps clipped. The result is checked in states that
 the simulator really reaches; an entry that fails there, or that nothing explains, stays unexplained.
 
-Which known quantities the entries of an unknown function's output are, found by comparing values over samples.
-
 An entry is explained by a candidate column if, over all samples, it is slope times the column plus an offset, where not cut
 off at the entry's lowest and highest value. Where several columns explain an entry, the one is taken in whose
 neighbourhood the entry's neighbours are explained too: observations are made of whole arrays.
