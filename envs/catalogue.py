@@ -124,12 +124,12 @@ def symmetry_spec(
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} is unknown; use {' or '.join(map(repr, VARIANTS))}")
     names = _joined(symmetry)
-    with resolved(source) as (given, name):
-        return _with_verdicts(*_sourced(given, name, names, variant))
+    with resolve_source(source) as (system, name):
+        return _with_verdicts(*_spec_of_system(system, name, names, variant))
 
 
 @contextmanager
-def resolved(source: Any) -> Iterator[tuple[Any, str]]:
+def resolve_source(source: Any) -> Iterator[tuple[Any, str]]:
     """The model or environment that a source is, or that its id or file names, and its name; the first one of a `VecEnv`.
 
     What is made for an id is closed at the end.
@@ -166,8 +166,8 @@ def compiled_terms(
 
     Arguments and errors are those of `symmetry_spec`.
     """
-    with resolved(source) as (given, name):
-        model = given if isinstance(given, mujoco.MjModel) else getattr(given.unwrapped, "model", None)
+    with resolve_source(source) as (system, name):
+        model = system if isinstance(system, mujoco.MjModel) else getattr(system.unwrapped, "model", None)
     if not isinstance(model, mujoco.MjModel):
         raise ValueError(f"terms are of a MuJoCo model: give one, its file or a MuJoCo environment, not {source!r}")
     derivation = derive(model)
@@ -296,10 +296,10 @@ def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[
     Raises:
         ValueError: no such environment or file, no symmetry, or none that acts on the observation.
     """
-    with resolved(source) as (given, name):
-        if not isinstance(given, mujoco.MjModel) and (hasattr(given.unwrapped, "symmetry_spec") or _is_stock(given)):
-            return [_with_verdicts(*_sourced(given, name, None, "derived"))], []
-        derivation = derive(_model_of(given))
+    with resolve_source(source) as (system, name):
+        if not isinstance(system, mujoco.MjModel) and (hasattr(system.unwrapped, "symmetry_spec") or _is_stock(system)):
+            return [_with_verdicts(*_spec_of_system(system, name, None, "derived"))], []
+        derivation = derive(_model_of(system))
         default = _unspoilt(derivation)
         choices = ["+".join(default)] if default else []
         choices += [one for one in derivation.names if one not in default]
@@ -308,7 +308,7 @@ def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[
         specs, refused = [], []
         for choice in choices:
             try:
-                specs.append(_with_verdicts(*_sourced(given, name, choice, "derived")))
+                specs.append(_with_verdicts(*_spec_of_system(system, name, choice, "derived")))
             except ValueError as error:
                 refused.append(str(error) if choice in str(error) else f"{choice}: {error}")
                 choices += (
@@ -330,20 +330,22 @@ def symmetry_choices(source: str | Path | gym.Env | mujoco.MjModel) -> dict[str,
     """Choices of a task's symmetries by name, the default first; for other models, each derived symmetry by itself."""
     if isinstance(source, str) and (named := _TASKS.get(_task_name(source))):
         return dict(named)
-    with resolved(source) as (given, name):
-        if isinstance(given, mujoco.MjModel):
+    with resolve_source(source) as (system, name):
+        if isinstance(system, mujoco.MjModel):
             named = None
         else:
-            named = _TASKS[_task_name(name)] if _is_stock(given) else getattr(given.unwrapped, "symmetry_choices", None)
-        return dict(named) if named else {one: (one,) for one in derive(_model_of(given)).names}
+            named = (
+                _TASKS[_task_name(name)] if _is_stock(system) else getattr(system.unwrapped, "symmetry_choices", None)
+            )
+        return dict(named) if named else {one: (one,) for one in derive(_model_of(system)).names}
 
 
-def _sourced(given: Any, name: str, symmetry: str | None, variant: str) -> SourcedSpec:
+def _spec_of_system(system: Any, name: str, symmetry: str | None, variant: str) -> SourcedSpec:
     """The spec of a model or an environment."""
-    is_model = isinstance(given, mujoco.MjModel)
-    if not is_model and hasattr(given.unwrapped, "symmetry_spec"):
-        return _offered(given, symmetry, variant), simulated(given)
-    model, is_stock = _model_of(given), not is_model and _is_stock(given)
+    is_model = isinstance(system, mujoco.MjModel)
+    if not is_model and hasattr(system.unwrapped, "symmetry_spec"):
+        return _offered(system, symmetry, variant), simulated(system)
+    model, is_stock = _model_of(system), not is_model and _is_stock(system)
     if variant == "published" and not is_stock:
         raise ValueError(f"variant='published' is of the models of Gymnasium's tasks only; leave it out for {name}")
     if variant == "published" and symmetry is not None:
@@ -357,14 +359,16 @@ def _sourced(given: Any, name: str, symmetry: str | None, variant: str) -> Sourc
             data = mujoco.MjData(model)
             observation = recognise(model, data, lambda: np.concatenate([data.qpos, data.qvel]), name=name)
         else:
-            observation = observation_of(given)
+            observation = observation_of(system)
         spec = _build(name, model, chosen, space_of(observation, chosen), notes(observation, chosen))
         return published_spec(spec, _task_name(name)) if variant == "published" else spec
 
     if is_model:
         return find_or_derive(model, (name, symmetry), build), model
-    spec = find_or_derive(given, (name, symmetry, variant, is_stock, given.observation_space.shape), build)
-    return spec, None if step_wrappers(given) else given.unwrapped  # others map observations alone, as the spec has it
+    spec = find_or_derive(system, (name, symmetry, variant, is_stock, system.observation_space.shape), build)
+    return spec, None if step_wrappers(
+        system
+    ) else system.unwrapped  # others map observations alone, as the spec has it
 
 
 def _offered(env, symmetry: str | None, variant: str) -> SymmetrySpec:
@@ -381,16 +385,16 @@ def _offered(env, symmetry: str | None, variant: str) -> SymmetrySpec:
     return spec
 
 
-def _model_of(given: Any) -> mujoco.MjModel:
-    if isinstance(given, mujoco.MjModel):
-        return given
-    if not isinstance(given.unwrapped, MujocoEnv):
+def _model_of(system: Any) -> mujoco.MjModel:
+    if isinstance(system, mujoco.MjModel):
+        return system
+    if not isinstance(system.unwrapped, MujocoEnv):
         raise ValueError(
-            f"no symmetry spec for {env_name(given)}: it is no Gymnasium MuJoCo environment to derive one from, and offers "
+            f"no symmetry spec for {env_name(system)}: it is no Gymnasium MuJoCo environment to derive one from, and offers "
             "none; give it a method symmetry_spec(symmetry), or pass spec=, made with rppdyn.envs.mirror_spec or group_spec "
             "(on the command line env.spec=FILE, or model=mlp for none)"
         )
-    return given.unwrapped.model
+    return system.unwrapped.model
 
 
 @contextmanager

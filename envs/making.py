@@ -20,7 +20,7 @@ from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.envs.registration import EnvSpec
 
 from rppdyn.envs.state import Resumable
-from rppdyn.envs.wrappers import PASSIVE, ReturnedError, flattened, raise_named, require_reset
+from rppdyn.envs.wrappers import PASSIVE, ReturnedError, flattened, raise_naming_method, require_reset
 from rppdyn.errors import UserError, place_in_users_code, reason, require_trust, search_modules
 from rppdyn.runs.files import require_memory
 
@@ -142,7 +142,7 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
                     require_reset(env, env.reset())
                 except BaseException as error:
                     env.close()
-                    raise_named(env, "reset", error)
+                    raise_naming_method(env, "reset", error)
     except gym.error.UnregisteredEnv as error:
         raise ValueError(f"unknown environment {env_id!r}: {reason(error)} (see gymnasium.pprint_registry())") from None
     except ModuleNotFoundError as error:

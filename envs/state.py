@@ -32,7 +32,7 @@ import torch
 from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs.simulator import get_derived, get_integration_state, set_integration_state
-from rppdyn.envs.wrappers import PASSIVE, held_remarks, raise_named, require_reset, require_step
+from rppdyn.envs.wrappers import PASSIVE, held_remarks, raise_naming_method, require_reset, require_step
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -170,7 +170,7 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
             with held_remarks():
                 return require_reset(self.env, self.env.reset(**options))
         except Exception as error:
-            raise_named(self.env, "reset", error)
+            raise_naming_method(self.env, "reset", error)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         try:
@@ -180,7 +180,7 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
                 self._stepped = True
                 return require_step(self.env, self.env.step(action), within=True)
         except Exception as error:
-            raise_named(self.env, "step", error)
+            raise_naming_method(self.env, "step", error)
 
     def capture_state(self) -> dict[str, Any]:
         return capture_state(self)

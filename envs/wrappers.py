@@ -236,9 +236,8 @@ def require_step(env: gym.Env, returned: Any, within: bool = False) -> Any:
     return returned
 
 
-def raise_named(env: gym.Env, method: str, error: BaseException) -> NoReturn:
-    """Raise an error; in place of one of Gymnasium's wrappers, into which the return of the user's code did not fit, one that
-    names the user's method."""
+def raise_naming_method(env: gym.Env, method: str, error: BaseException) -> NoReturn:
+    """Raise an error again; where one of Gymnasium's wrappers failed on what the user's method returned, name the method."""
     named = isinstance(error, ReturnedError) or place_in_users_code(error) is not None
     if named or not isinstance(error, Exception) or not is_users_class(type(env.unwrapped)):
         raise error

@@ -38,7 +38,7 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 from scipy.spatial import cKDTree
 
-from rppdyn.envs.catalogue import resolved, symmetry_specs
+from rppdyn.envs.catalogue import resolve_source, symmetry_specs
 from rppdyn.envs.certification.certificate import (
     QUANTILE_LEVELS,
     Certificate,
@@ -214,17 +214,17 @@ def opened(env: str | Path | gym.Env | mujoco.MjModel | CompiledTerms) -> Iterat
         if isinstance(env, CompiledTerms):
             yield TermsSimulator(env)
             return
-        with resolved(env) as (given, name):
-            if isinstance(given, mujoco.MjModel):
-                yield BareSimulator(given, name)
+        with resolve_source(env) as (system, name):
+            if isinstance(system, mujoco.MjModel):
+                yield BareSimulator(system, name)
                 return
-            own_state = not isinstance(given.unwrapped, MujocoEnv) and hasattr(given.unwrapped, "simulator_state")
-            simulator = ObservedSimulator(given) if own_state else Simulator(given)
-            state = capture_state(given.unwrapped, strict=False)
+            own_state = not isinstance(system.unwrapped, MujocoEnv) and hasattr(system.unwrapped, "simulator_state")
+            simulator = ObservedSimulator(system) if own_state else Simulator(system)
+            state = capture_state(system.unwrapped, strict=False)
             try:
                 yield simulator
             finally:
-                restore_state(given.unwrapped, state)
+                restore_state(system.unwrapped, state)
 
 
 def check(spec: SymmetrySpec, simulator: Simulator) -> None:
@@ -465,7 +465,7 @@ def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool =
     Raises:
         ValueError: an environment without a MuJoCo model or a `simulator_state`, or whose spec or wrappers can't be certified.
     """
-    with resolved(env) as (one, _):
+    with resolve_source(env) as (one, _):
         source = simulated(one)
         if source is None:
             raise ValueError(

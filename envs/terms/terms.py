@@ -38,11 +38,11 @@ TERMS: dict[str, type[Term]] = {}
 """Every kind of term by the name that a list of terms calls it."""
 
 
-_arrays = BeforeValidator(lambda value: value.tolist() if isinstance(value, np.ndarray) else value)
+_from_array = BeforeValidator(lambda value: value.tolist() if isinstance(value, np.ndarray) else value)
 Flag = Annotated[bool, Strict()]
 Names = tuple[Text, ...]
-Numbers = Annotated[tuple[Number, ...], _arrays]
-Pair = Annotated[tuple[Number, Number], _arrays]
+Numbers = Annotated[tuple[Number, ...], _from_array]
+Pair = Annotated[tuple[Number, Number], _from_array]
 Factors = Number | Numbers | dict[str, Number]
 """One number, one per entry, or numbers by regular expression of joints' or entries' names."""
 
@@ -705,11 +705,11 @@ class HeightScan(Term, kind="height_scan"):
         frame: "yaw", the base's axes turned level, or "body", its own ones.
     """
 
-    size: Annotated[tuple[Nonnegative, Nonnegative], _arrays] = (1.6, 1.0)
+    size: Annotated[tuple[Nonnegative, Nonnegative], _from_array] = (1.6, 1.0)
     resolution: Positive = 0.1
     ordering: Literal["xy", "yx"] = "xy"
     centre: Pair = (0.0, 0.0)
-    points: Annotated[tuple[Pair, ...], _arrays, Field(min_length=1)] | None = None
+    points: Annotated[tuple[Pair, ...], _from_array, Field(min_length=1)] | None = None
     frame: Literal["yaw", "body"] = "yaw"
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
