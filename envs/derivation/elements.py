@@ -23,7 +23,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
 
-from rppdyn.envs.derivation.trees import Skeleton, TreeMatch, local_transform
+from rppdyn.envs.derivation.trees import Skeleton, TreeMatch
 from rppdyn.envs.model_symmetry import EQUALITY, FREE, GEOM, OBJECT, TRANSMISSION, WRAP, control_addresses
 
 NONE = -1
@@ -89,11 +89,9 @@ def dof_matrix(skeleton: Skeleton, trees: TreeMatch) -> np.ndarray:
 
 def image_in_body(skeleton: Skeleton, trees: TreeMatch, kind: str, i: int) -> tuple[int, np.ndarray, np.ndarray]:
     """Body, position and orientation (an improper one for a reflection) of a geom's or site's image."""
-    body, pos, axes = local_transform(skeleton, kind, i)
-    if body == 0:
-        return 0, trees.isometry.rotation @ pos + trees.isometry.translation, trees.isometry.rotation @ axes
-    M = trees.frames[body]
-    return int(trees.bodies[body]), M @ pos, M @ axes
+    body = int(getattr(skeleton.model, f"{kind}_bodyid")[i])
+    place = trees.image(body, getattr(skeleton.model, f"{kind}_pos")[i])
+    return int(trees.bodies[body]), place, trees.frames[body] @ skeleton.axes[kind][i]
 
 
 def _match_local(skeleton: Skeleton, trees: TreeMatch, kind: str, which: np.ndarray) -> np.ndarray:
@@ -205,7 +203,7 @@ def match_actuators(
             return (kind, a, b), gear
         to, W = int(sites[a]), np.zeros((3, 3))
         if to != NONE:
-            W = local_transform(skeleton, "site", to)[2].T @ image_in_body(skeleton, trees, "site", a)[2]
+            W = skeleton.axes["site"][to].T @ image_in_body(skeleton, trees, "site", a)[2]
         return (kind, to, sites[b] if b >= 0 else b), np.r_[W @ gear[:3], np.sign(np.linalg.det(W)) * W @ gear[3:]]
 
     if any(target(i, False)[0] is None for i in range(n)):
@@ -290,9 +288,8 @@ def shape_gap(skeleton: Skeleton, i: int, j: int, position: np.ndarray, axes: np
     sizes = np.abs(image_size(skeleton, i, j, axes, m.geom_size[i]) - m.geom_size[j]).max()
     if m.geom_type[i] in (GEOM.PLANE, GEOM.HFIELD, GEOM.MESH):
         sizes = 0.0
-    _, there, axes_there = local_transform(skeleton, "geom", j)
-    gap = position - there  # of a plane, along its normal only, since it is infinite where things collide
-    distance = abs(axes_there[:, 2] @ gap) if m.geom_type[i] == GEOM.PLANE else np.linalg.norm(gap)
+    gap = position - m.geom_pos[j]  # of a plane, along its normal only, since it is infinite where things collide
+    distance = abs(skeleton.axes["geom"][j][:, 2] @ gap) if m.geom_type[i] == GEOM.PLANE else np.linalg.norm(gap)
     return float(distance) + sizes + orientation_gap(skeleton, i, j, axes)
 
 
@@ -300,7 +297,7 @@ def orientation_gap(skeleton: Skeleton, i: int, j: int, axes: np.ndarray) -> flo
     """A length: how far surfaces are apart because geom j is turned against the image of i."""
     m = skeleton.model
     shape, size = int(m.geom_type[i]), m.geom_size[j]
-    W = local_transform(skeleton, "geom", j)[2].T @ axes  # i's axes, in j's frame
+    W = skeleton.axes["geom"][j].T @ axes  # i's axes, in j's frame
     if shape == GEOM.SPHERE:
         return 0.0
     if shape == GEOM.PLANE:
@@ -328,7 +325,7 @@ def image_size(skeleton: Skeleton, i: int, j: int, axes: np.ndarray, size: np.nd
     """The size of a geom's image along the axes of geom j: a box that is turned over an edge changes length with width."""
     if skeleton.model.geom_type[i] not in (GEOM.BOX, GEOM.ELLIPSOID):
         return size
-    whole = np.round(np.abs(local_transform(skeleton, "geom", j)[2].T @ axes))
+    whole = np.round(np.abs(skeleton.axes["geom"][j].T @ axes))
     return whole @ size if _is_permutation(whole) else size
 
 

@@ -410,8 +410,7 @@ def _geoms(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     measured = ~np.isin(m.geom_type, (GEOM.PLANE, GEOM.HFIELD, GEOM.MESH))
 
     def place(i: int, row: np.ndarray) -> np.ndarray:
-        body = m.geom_bodyid[i]
-        position = trees.frames[body] @ row + (trees.isometry.translation if body == 0 else 0.0)
+        position = trees.image(m.geom_bodyid[i], row)
         if m.geom_type[i] == GEOM.PLANE:
             there = m.geom_pos[to[i]]
             normal = rotation_matrix(m.geom_quat[to[i]]).reshape(3, 3)[:, 2]
@@ -605,7 +604,7 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
             return carried
         # The first point belongs to the first body of a connection, and to the second body of a weld.
         first, second = (a, b) if kind == EQUALITY.CONNECT else (b, a)
-        points = [point(first, row[:3]), point(second, row[3:6])]
+        points = [trees.image(first, row[:3]), trees.image(second, row[3:6])]
         carried[:6] = np.concatenate(points[::-1] if swapped(k) else points)
         if kind == EQUALITY.WELD:
             pose = trees.frames[a] @ rotation_matrix(row[6:10]).reshape(3, 3) @ trees.frames[b].T
@@ -613,9 +612,6 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
             there = m.eq_data[to[k], 6:10] / np.linalg.norm(m.eq_data[to[k], 6:10])
             carried[6:10] = quat if quat @ there > 0 else -quat
         return carried
-
-    def point(body: int, x: np.ndarray) -> np.ndarray:
-        return trees.frames[body] @ x + (trees.isometry.translation if body == 0 else 0.0)
 
     def in_use(k: int, row: np.ndarray) -> np.ndarray:
         """The numbers that the type of a constraint looks at."""

@@ -84,6 +84,10 @@ class TreeMatch:
     misfit: float
     strayed: float = 0.0
 
+    def image(self, body: int, point: np.ndarray) -> np.ndarray:
+        """Image of a point, from a body's frame into that of its partner."""
+        return self.frames[body] @ point + (self.isometry.translation if body == 0 else 0.0)
+
 
 def rotation_about(axis: np.ndarray, angle: float) -> np.ndarray:
     """Rotation matrix about a unit axis."""
@@ -529,9 +533,3 @@ class Skeleton:
 def matrices(quats: np.ndarray) -> np.ndarray:
     """Rotation matrices (n, 3, 3) of unit quaternions (n, 4)."""
     return rotation_matrix(np.asarray(quats, float)).reshape(-1, 3, 3)
-
-
-def local_transform(skeleton: Skeleton, kind: str, i: int) -> tuple[int, np.ndarray, np.ndarray]:
-    """Body, position and orientation of a geom or site in its body's frame."""
-    m = skeleton.model
-    return int(getattr(m, f"{kind}_bodyid")[i]), getattr(m, f"{kind}_pos")[i], skeleton.axes[kind][i]
