@@ -10,9 +10,9 @@ are fitted (`rppdyn.envs.observation.action`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import mujoco
 import numpy as np
@@ -40,7 +40,8 @@ def quantities_of(model: mujoco.MjModel) -> tuple[Quantity, ...]:
     """Every quantity of a model, the ones that observations are most often made of first."""
     bodies, geoms, sites = (Fixtures.of(model, kind) for kind in ("body", "geom", "site"))
     quantities = [*_joint_quantities(model), *(_array(bodies, name, *parts) for name, parts in _BODY_ARRAYS)]
-    quantities += [_array(bodies, name, *parts, images=Subtrees.of(model)) for name, parts in _SUBTREE_ARRAYS]
+    below = subtrees(model, bodies)
+    quantities += [_array(bodies, name, *parts, subtrees=below) for name, parts in _SUBTREE_ARRAYS]
     quantities += [_array(geoms, "geom_xpos", Part("position", "", "m"))]
     quantities += [_array(sites, "site_xpos", Part("position", "", "m"))]
     quantities += [_array(sites, "site_xmat", Part("orientation", "orientation", "1"))]
@@ -53,12 +54,12 @@ def quantities_of(model: mujoco.MjModel) -> tuple[Quantity, ...]:
     return tuple(quantity for quantity in quantities if quantity.entries)
 
 
-def _array(fixtures: Fixtures, name: str, *parts: Part, images: Subtrees | None = None) -> Quantity:
+def _array(fixtures: Fixtures, name: str, *parts: Part, subtrees: Any = None) -> Quantity:
     """A quantity that is an array of `mjData` with one row for each thing."""
-    still = images.still if images else fixtures.still if name in _POSES else ()
+    still, images = subtrees or (fixtures.still if name in _POSES else (), fixtures.images)
     return element_quantity(
         name, fixtures.names, [parts] * len(fixtures.names), lambda data: getattr(data, name).ravel(),
-        (images or fixtures).images, fixtures.frame, still,
+        images, fixtures.frame, still,
     )  # fmt: skip
 
 
@@ -426,43 +427,29 @@ class Fixtures:
         return self.turns[j].T @ symmetry.frames[self.bodies[i]] @ self.turns[i]
 
 
-@dataclass(frozen=True, eq=False)
-class Subtrees:
-    """Every body with all that it carries.
+def subtrees(
+    model: mujoco.MjModel, bodies: Fixtures
+) -> tuple[np.ndarray, Callable[[ModelSymmetry], np.ndarray]]:  # fmt: skip
+    """Bodies below which nothing moves, and a function: the body whose subtree each subtree is carried to, -1 if none.
 
     A subtree's centre of mass is carried to that of its image unless the masses in it that no joint moves lie elsewhere.
-
-    Args:
-        bodies: the bodies themselves.
-        masses: mass of each subtree that no joint moves, in kg, and `centres`, where that is in the world, (n, 3).
-        still: indices of the subtrees in which nothing moves.
     """
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    moving = model.body_weldid != 0
+    masses = np.where(moving, 0.0, model.body_mass)  # of each subtree that no joint moves, in kg
+    moments = masses[:, None] * data.xipos
+    for b in range(model.nbody - 1, 0, -1):
+        parent = model.body_parentid[b]
+        masses[parent] += masses[b]
+        moments[parent] += moments[b]
+        moving[parent] |= moving[b]
+    centres = moments / np.where(masses > 0, masses, 1.0)[:, None]  # in the world
 
-    bodies: Fixtures
-    masses: np.ndarray
-    centres: np.ndarray
-    still: np.ndarray
+    def images(symmetry: ModelSymmetry) -> np.ndarray:
+        images = bodies.images(symmetry)
+        there = centres @ symmetry.rotation.T + symmetry.translation
+        near = np.linalg.norm(there - centres[images], axis=1) <= bodies.reach
+        return np.where(np.isclose(masses, masses[images]) & (near | (masses == 0)), images, -1)
 
-    @classmethod
-    def of(cls, model: mujoco.MjModel) -> Subtrees:
-        """All of a model's."""
-        data = mujoco.MjData(model)
-        mujoco.mj_kinematics(model, data)
-        still = model.body_weldid == 0
-        masses = np.where(still, model.body_mass, 0.0)
-        moments, moving = masses[:, None] * data.xipos, ~still
-        for b in range(model.nbody - 1, 0, -1):
-            parent = model.body_parentid[b]
-            masses[parent] += masses[b]
-            moments[parent] += moments[b]
-            moving[parent] |= moving[b]
-        centres = moments / np.where(masses > 0, masses, 1.0)[:, None]
-        return cls(Fixtures.of(model, "body"), masses, centres, np.flatnonzero(~moving))
-
-    def images(self, symmetry: ModelSymmetry) -> np.ndarray:
-        """Index of the subtree that each one is carried to, -1 where there is none."""
-        images = self.bodies.images(symmetry)
-        there = self.centres @ symmetry.rotation.T + symmetry.translation
-        near = np.linalg.norm(there - self.centres[images], axis=1) <= self.bodies.reach
-        alike = np.isclose(self.masses, self.masses[images]) & (near | (self.masses == 0))
-        return np.where(alike, images, -1)
+    return np.flatnonzero(~moving), images

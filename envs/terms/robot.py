@@ -72,28 +72,24 @@ class Robot:
     @cached_property
     def default(self) -> np.ndarray:
         """The default pose: one number per joint."""
-        pose = self.model.qpos0[self.places].copy()
-        angles: Sequence[object] = ()
-        if isinstance(self.pose, Mapping):
-            angles = tuple(self.pose.values())
-        elif isinstance(self.pose, Sequence | np.ndarray) and not isinstance(self.pose, str):
-            angles = tuple(self.pose)
-        elif self.pose is not None and not isinstance(self.pose, str):
-            raise ValueError(f"default pose {self.pose!r}: give angles by joint, a list of them, or a keyframe's name")
-        for angle in angles:
+        pose, described = self.model.qpos0[self.places].copy(), self.pose
+        if isinstance(described, str):
+            names = [self.model.key(k).name for k in range(self.model.nkey)]
+            return self.model.key_qpos[names.index(choose([described], names, "keyframe")[0])][self.places]
+        if described is None:
+            return pose
+        if not isinstance(described, Mapping | Sequence | np.ndarray):
+            raise ValueError(f"default pose {described!r}: give angles by joint, a list of them, or a keyframe's name")
+        for angle in described.values() if isinstance(described, Mapping) else described:
             if not isinstance(angle, int | float | np.number) or not np.isfinite(angle):
                 raise ValueError(f"default pose: the angle {angle!r} is no finite number")
-        if isinstance(self.pose, str):
-            names = [self.model.key(k).name for k in range(self.model.nkey)]
-            return self.model.key_qpos[names.index(choose([self.pose], names, "keyframe")[0])][self.places]
-        if isinstance(self.pose, Mapping):
-            for name, angle in self.pose.items():
+        if isinstance(described, Mapping):
+            for name, angle in described.items():
                 pose[self.choose_joints([name])] = angle
-        elif self.pose is not None:
-            if len(self.pose) != len(pose):
-                raise ValueError(f"default pose of {len(self.pose)} numbers, the model has {len(pose)} joints")
-            pose = np.array(self.pose, dtype=np.float64)
-        return pose
+            return pose
+        if len(described) != len(pose):
+            raise ValueError(f"default pose of {len(described)} numbers, the model has {len(pose)} joints")
+        return np.array(described, dtype=np.float64)
 
     @cached_property
     def idle_joints(self) -> set[str]:

@@ -221,7 +221,7 @@ class _Image:
             if isinstance(term, GaitPhase | FootClocks) and term.offsets is not None:
                 offsets, clocks = (
                     dict(zip(term.feet, term.offsets, strict=True)),
-                    np.arange(CLOCK_PHASES) / CLOCK_PHASES,
+                    np.linspace(0, 1, CLOCK_PHASES, False),
                 )
                 ahead = np.array([offsets[image_of(foot)] - offset for foot, offset in offsets.items()])
                 self.clock = float(clocks[np.abs(np.exp(2j * np.pi * (clocks[:, None] + ahead)) - 1).max(1).argmin()])
