@@ -29,12 +29,12 @@ from rppdyn.compression import (
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.image import BoundImageConfig, BoundRegressionConfig
-from rppdyn.jobs.fit import run_fit
+from rppdyn.jobs.fit import FitSubject, run_fit
 from rppdyn.jobs.fit_image import ImageFit, load_image_models
 from rppdyn.jobs.fit_regression import Regression
 from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Ensemble
-from rppdyn.priors import Evidence, weights_of
+from rppdyn.priors import weights_of
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS, legend_below, save
 from rppdyn.runs.files import write_json
@@ -63,14 +63,13 @@ class Stage(NamedTuple):
     levels: int = 0
 
 
-class SubspaceFit:
-    """A fit's task and networks, compressed with each setting in turn (a :class:`~rppdyn.jobs.fit.FitSubject`).
+class SubspaceFit(FitSubject):
+    """A fit's task and networks, compressed with each setting in turn.
 
     Each seed has its own data, initial network and projectors. What the prior knows of data is the validation set, whose
-    statistics normalise inputs and targets, and what a data-dependent prior was fitted to; the bound is on other data.
+    statistics normalise inputs and targets, and what a data-dependent prior was fitted to; the bound is on other data. A member
+    that has diverged has the bound 1.
     """
-
-    compiled = False
 
     def __init__(self, config: BoundConfig):
         self.config, self.options = config, config.subspace
@@ -106,7 +105,6 @@ class SubspaceFit:
         self.stages = self._stages()
         self.stage = -1
         self.subspaces: list[Subspace] = []
-        self.optimiser: torch.optim.Optimizer | None = None
         self.trained: list[Tensor] = []  # coefficients before they were quantised
         self.records: list[list[dict[str, Any]]] = []  # of each setting, one per seed
         self.prior_risks: list[float] = []
@@ -161,9 +159,10 @@ class SubspaceFit:
             self._begin(index)
         steps = stage.epochs * self._batches(stage)
         if stage.kind == "prior" or stage.dimension:
-            assert self.optimiser is not None
-            for group in self.optimiser.param_groups:
-                group["lr"] = self._rate(stage, local, steps)
+            optimiser, kind = self.config.optimiser, stage.kind
+            rates = {"prior": self.options.prior_rate, "quantised": self.options.quantised_rate}
+            warm_up = optimiser.warm_up * self._batches(stage) if kind == "subspace" else 0
+            self._set_rate(rates.get(kind, optimiser.learning_rate), local, steps, warm_up)
             self.optimiser.zero_grad(set_to_none=True)
             self.loss = self._backward(stage, *self._batch(stage, step, local))
             self.optimiser.step()
@@ -172,9 +171,8 @@ class SubspaceFit:
 
     def _begin(self, index: int) -> None:
         self.stage, stage = index, self.stages[index]
-        rate = self._rate(stage, 0, 1)
         if stage.kind == "prior":
-            self.optimiser = torch.optim.Adam(weights_of(self.fit.stack), lr=rate, foreach=True)
+            self.optimiser = torch.optim.Adam(weights_of(self.fit.stack), foreach=True)
             return
         if stage.kind == "subspace":
             self._make_subspaces(stage.dimension)
@@ -183,7 +181,7 @@ class SubspaceFit:
                 with torch.no_grad():
                     subspace.weight.copy_(trained)
                 subspace.quantise(stage.levels, self.options.start)
-        self.optimiser = self._adam(rate)
+        self.optimiser = self._adam()
 
     def _make_subspaces(self, dimension: int) -> None:
         self.subspaces = [
@@ -196,30 +194,19 @@ class SubspaceFit:
             for index, seed in enumerate(self.config.all_seeds)
         ]
 
-    def _adam(self, rate: float) -> torch.optim.Optimizer:
+    def _adam(self) -> torch.optim.Optimizer:
         parameters = [p for s in self.subspaces for p in (s.weight, s.levels) if p is not None]
-        return torch.optim.Adam(parameters, lr=rate, foreach=True)
-
-    def _rate(self, stage: Stage, local: int, steps: int) -> float:
-        optimiser = self.config.optimiser
-        rates = {"prior": self.options.prior_rate, "quantised": self.options.quantised_rate}
-        rate = rates.get(stage.kind, optimiser.learning_rate)
-        if optimiser.schedule == "cosine":
-            rate *= 0.5 * (1 + math.cos(math.pi * local / steps))
-        warm_up = optimiser.warm_up * self._batches(stage) if stage.kind == "subspace" else 0
-        return rate * min(1.0, (local + 1) / max(1, warm_up))
+        return torch.optim.Adam(parameters, foreach=True)
 
     def _batch(self, stage: Stage, step: int, local: int) -> tuple[Tensor, Tensor]:
         """A batch of each member, in an order that follows from its seed and the epoch."""
         inputs, targets = self.data[stage.kind]
-        size, count = self.config.optimiser.batch_size, inputs.shape[1]
-        if size >= count:
+        count = inputs.shape[1]
+        if self.config.optimiser.batch_size >= count:
             return inputs, targets
         batch = local % self._batches(stage)
         order = [torch.randperm(count, generator=stream(seed, step - batch)) for seed in self.config.all_seeds]
-        chosen = torch.stack(order).to(inputs.device)[:, batch * size : (batch + 1) * size]
-        members = torch.arange(len(chosen), device=chosen.device)[:, None]
-        return inputs[members, chosen], targets[members, chosen]
+        return self._rows(inputs, targets, torch.stack(order).to(inputs.device), batch)
 
     def _backward(self, stage: Stage, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
         if stage.kind == "prior":
@@ -372,7 +359,7 @@ class SubspaceFit:
             "initial": self.fit.stack.state_dict(),
             "weights": [s.weight.detach().clone() for s in self.subspaces],
             "levels": [None if s.levels is None else s.levels.detach().clone() for s in self.subspaces],
-            "optimiser": None if self.optimiser is None else self.optimiser.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
             "trained": self.trained,
             "records": self.records,
             "prior_risks": self.prior_risks,
@@ -391,14 +378,8 @@ class SubspaceFit:
             for subspace, weight, levels in zip(self.subspaces, state["weights"], state["levels"], strict=True):
                 subspace.weight = nn.Parameter(weight)
                 subspace.levels = None if levels is None else nn.Parameter(levels)
-            self.optimiser = self._adam(0.0)
+            self.optimiser = self._adam()
         self.optimiser.load_state_dict(state["optimiser"])
-
-    def give_up(self) -> None:
-        """A member that has diverged has no number of its own, and the bound 1."""
-
-    def evidence(self) -> list[Evidence | None]:
-        return []
 
 
 class _Predict(nn.Module):

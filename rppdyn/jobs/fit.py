@@ -15,10 +15,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rppdyn import priors
@@ -194,34 +194,87 @@ def backward(
     return errors.detach()
 
 
-class FitSubject(Protocol):
-    """The contents of a run folder: models that are fitted, and all that is measured and kept of them; see `StackFit`.
+class FitSubject(ABC):
+    """What a run fits, measures and keeps. A step follows from the state and its number, so that a resumed run repeats it.
 
-    A step must follow from the state and its number alone, so that a resumed run repeats it.
+    Attributes:
+        compiled: whether it is trained by ``torch.compile``.
     """
 
-    compiled: bool
+    config: FitConfig
+    optimiser: torch.optim.Optimizer
+    compiled = False
 
     @property
-    def steps(self) -> int: ...
+    @abstractmethod
+    def steps(self) -> int:
+        """Number of updates in the whole fit."""
+
     @property
+    @abstractmethod
     def steps_per_epoch(self) -> int: ...
+
     @property
-    def module(self) -> nn.Module: ...
-    def step(self, step: int) -> None: ...
-    def evaluate(self) -> dict[str, Any]: ...
-    def headline(self, metrics: dict[str, Any]) -> dict[str, float]: ...
-    def state_dict(self) -> dict[str, Any]: ...
+    @abstractmethod
+    def module(self) -> nn.Module:
+        """The networks, which are saved."""
+
+    @abstractmethod
+    def step(self, step: int) -> None:
+        """Make the update number ``step``, counted from 0."""
+
+    @abstractmethod
+    def evaluate(self) -> dict[str, Any]:
+        """Metrics by name: numbers, or lists of numbers."""
+
+    @abstractmethod
+    def headline(self, metrics: dict[str, Any]) -> dict[str, float]:
+        """The metrics worth a place behind the progress bar."""
+
+    @abstractmethod
+    def test(self) -> dict[str, Any]:
+        """Errors and other measures of the finished members, lists with one value per seed."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers from which :meth:`load_state_dict` goes on exactly."""
+
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-    def give_up(self) -> None: ...
-    def test(self) -> dict[str, Any]: ...
-    def evidence(self) -> list[Evidence | None]: ...
-    def save(self, folder: RunFolder) -> None: ...
-    def draw(self, folder: RunFolder) -> None: ...
+
+    def give_up(self) -> None:  # noqa: B027
+        """Make all that is measured of members that have diverged nan."""
+
+    def evidence(self) -> list[Evidence | None]:
+        """The evidence of the finished members, where variances were learned; None of one that has diverged."""
+        return []
+
+    def save(self, folder: RunFolder) -> None:  # noqa: B027
+        """Save what figures are drawn from, and further files beside the members and the result."""
+
+    def draw(self, folder: RunFolder) -> None:
+        """The figure of the finished fit."""
+        draw_run(folder, "curves")
+
+    def _set_rate(self, rate: float, step: int, steps: int, warm_up: int) -> None:
+        """Give the optimiser a step's learning rate: of the configured schedule, and rising over the first steps."""
+        if self.config.optimiser.schedule == "cosine":
+            rate *= 0.5 * (1 + math.cos(math.pi * step / steps))
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate * min(1.0, (step + 1) / max(1, warm_up))
+
+    def _rows(
+        self, inputs: Tensor, targets: Tensor, order: Int[Tensor, "members N"], batch: int
+    ) -> tuple[Tensor, Tensor]:
+        """A batch of each member, of its data in an order of its own."""
+        size = self.config.optimiser.batch_size
+        chosen = order[:, batch * size : (batch + 1) * size]
+        members = torch.arange(len(chosen), device=chosen.device)[:, None]
+        return inputs[members, chosen], targets[members, chosen]
 
 
-class StackFit(ABC):
-    """A configured task and its members, each fitted to data of its own (a :class:`FitSubject`).
+class StackFit(FitSubject):
+    """A configured task and its members, each fitted to data of its own.
 
     Args:
         inputs, targets: ``(members, N, ...)``.
@@ -230,12 +283,7 @@ class StackFit(ABC):
             shortened to that, and those that are no numbers left out. Adam's next ten steps would all go where one such
             gradient points, however long it is.
         by_gradients: whether weights enter in other ways than as maps of features (:func:`rppdyn.priors.gradient_curvature`).
-
-    Attributes:
-        compiled: whether it is trained by ``torch.compile``.
     """
-
-    compiled = False
 
     def __init__(
         self,
@@ -309,17 +357,6 @@ class StackFit(ABC):
     def metrics(self) -> dict[str, Any]:
         """Measure the members as they stand; called without gradients."""
 
-    @abstractmethod
-    def test(self) -> dict[str, Any]:
-        """Errors and other measures of the finished members, lists with one value per seed."""
-
-    def save(self, folder: RunFolder) -> None:  # noqa: B027  (most have nothing of the kind)
-        """Save what figures are drawn from, and further files beside the members and the result."""
-
-    def draw(self, folder: RunFolder) -> None:
-        """The figure of the finished fit."""
-        draw_run(folder, "curves")
-
     @property
     def module(self) -> nn.Module:
         """The stack, or the module that contains it, which is saved."""
@@ -357,7 +394,6 @@ class StackFit(ABC):
 
     @property
     def steps(self) -> int:
-        """Number of updates in the whole fit."""
         return self.config.optimiser.epochs * self.steps_per_epoch
 
     @property
@@ -366,7 +402,6 @@ class StackFit(ABC):
         return self.likelihood.scale(self.noise.detach().exp()) / self.targets[0].numel()
 
     def step(self, step: int) -> None:
-        """Make the update number ``step``, counted from 0."""
         epoch, batch = divmod(step, self.steps_per_epoch)
         options, learning = self.config.optimiser, self.config.marginal_likelihood
         learns = epoch >= learning.burn_in and (epoch - learning.burn_in) % learning.every == 0
@@ -375,12 +410,7 @@ class StackFit(ABC):
             self.variances.update(self.optimiser, rate=rate, generators=self._streams(epoch))
         inputs, targets = self._batch(epoch, batch)
         inputs, targets = self.prepare(inputs, targets, step)
-        rate = options.learning_rate
-        if options.schedule == "cosine":
-            rate *= 0.5 * (1 + math.cos(math.pi * step / self.steps))
-        rate *= min(1.0, (step + 1) / max(1, options.warm_up * self.steps_per_epoch))
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
+        self._set_rate(options.learning_rate, step, self.steps, options.warm_up * self.steps_per_epoch)
         self.optimiser.zero_grad(set_to_none=True)
         self.loss = self._backward(inputs, targets)
         if self.longest is not None:
@@ -396,7 +426,6 @@ class StackFit(ABC):
         return [stream(seed, epoch) for seed in self.config.all_seeds]
 
     def evidence(self) -> list[Evidence | None]:
-        """Return the evidence of the finished members, where variances were learned; None of one that has diverged."""
         return [] if self.variances is None else self.variances.evidence(self._streams(self.config.optimiser.epochs))
 
     def _shorten(self, longest: float) -> None:
@@ -413,15 +442,13 @@ class StackFit(ABC):
 
     def _batch(self, epoch: int, batch: int) -> tuple[Tensor, Tensor]:
         """A batch of each member, in an order that follows from its seed and the epoch."""
-        size, count = self.config.optimiser.batch_size, self.inputs.shape[1]
-        if size >= count:
+        count = self.inputs.shape[1]
+        if self.config.optimiser.batch_size >= count:
             return self.inputs, self.targets
         if self._order is None or self._ordered != epoch:
             order = [torch.randperm(count, generator=generator) for generator in self._streams(epoch)]
             self._order, self._ordered = torch.stack(order).to(self.inputs.device), epoch
-        chosen = self._order[:, batch * size : (batch + 1) * size]
-        members = torch.arange(len(chosen), device=chosen.device)[:, None]
-        return self.inputs[members, chosen], self.targets[members, chosen]
+        return self._rows(self.inputs, self.targets, self._order, batch)
 
     @torch.no_grad()
     def give_up(self) -> None:
@@ -439,7 +466,6 @@ class StackFit(ABC):
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Any]:
-        """Metrics by name: numbers, or lists of numbers."""
         self.give_up()
         metrics = {f"train/{self.likelihood.name}": self.loss.tolist()} | self.metrics()
         metrics |= {} if self.variances is None else self.variances.metrics()
@@ -447,12 +473,10 @@ class StackFit(ABC):
         return metrics | means
 
     def headline(self, metrics: dict[str, Any]) -> dict[str, float]:
-        """The metrics worth a place behind the progress bar."""
         name = "validation" if "validation/error_mean" in metrics else "test"
         return {name: metrics[f"{name}/error_mean"]}
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers from which :meth:`load_state_dict` goes on exactly."""
         state = {"stack": self.stack.state_dict(), "optimiser": self.optimiser.state_dict(), "loss": self.loss}
         state |= {} if self.longest is None else {"lengths": self.lengths}
         return state if self.variances is None else state | {"variances": self.variances.state_dict()}
