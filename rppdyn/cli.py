@@ -118,7 +118,7 @@ class Verb:
 
 
 def report_error(error: BaseException, of: str = "") -> int:
-    """Say what a user did wrong, and in which of several runs, in one line; raise again what wasn't the user."""
+    """Print a user's error in one line, with the run it is of; raise other errors again."""
     if not by_user(error):
         raise error
     said = one_line(error)

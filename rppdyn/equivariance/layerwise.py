@@ -168,7 +168,7 @@ def _blocks_and_head(network: RPPEMLP, known: bool) -> list[Layer]:
 
 @torch.no_grad()
 def _joined(layers: list[Layer], flow: Flow | None, x: Tensor | None) -> list[KnownLayer]:
-    """Layers without an action become one with each layer that reads them; a flow says which actions follow, at inputs x."""
+    """Join layers without an action to each layer that reads them. A flow tells, at inputs x, which actions follow."""
     known: dict[str, KnownLayer] = {}
     pending: dict[str, Layer] = {}
     actions: dict[str, Action] = {} if flow is None else {INPUT: flow}
@@ -193,7 +193,7 @@ def _joined(layers: list[Layer], flow: Flow | None, x: Tensor | None) -> list[Kn
 
 
 def _composed(layer: Layer, pending: Mapping[str, Layer]) -> Layer:
-    """A layer with those that have no action among what it reads, as a function of what these read."""
+    """A layer composed with the layers without an action that it reads, as a function of their inputs."""
     parts = {name: pending[name] for name in layer.inputs or () if name in pending}
     if not parts:
         return layer

@@ -195,7 +195,7 @@ def lie_derivative(
 
 
 def derivative(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """``f(x)`` and its derivative along ``v``; by forward mode, which leaves out what was detached, where f has it."""
+    """``f(x)`` and its derivative along ``v``: by forward mode if f supports it, which treats detached values as constants."""
     try:
         return _forward(f, x, v)
     except RuntimeError:  # (or f is at fault, and raises again below)

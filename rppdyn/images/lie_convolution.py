@@ -279,7 +279,7 @@ def lie_rows(
 
 
 def in_support(group: PlaneGroup, pixels: Float[Tensor, "Q 2"], kernel_size: int) -> Float[Tensor, " Q"]:
-    """1 of a kernel's pixels that a filter has: all, or those in a disc where it is turned by any angle."""
+    """1 for a kernel's pixels inside the filter: all of them, or a disc if the filter is turned by any angle."""
     if group.kind == "periodic" and group.elements is None:
         return (pixels.norm(dim=-1) <= kernel_size / 2).to(pixels)
     return torch.ones_like(pixels[:, 0])

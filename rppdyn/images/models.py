@@ -387,7 +387,7 @@ class ImageModel(nn.Module):
 
 
 def pathways_at(size: Size, pathways: Mapping[str, int | float]) -> dict[str, int | float]:
-    """Pathways of a layer on maps of a size; on one pixel only those that commute with shifts, or "conv" in place of none.
+    """The pathways of a layer on maps of a size. On one pixel those that commute with shifts, or "conv" if there are none.
 
     All maps of one pixel commute with shifts. It does not turn, and there is no group convolution.
     """

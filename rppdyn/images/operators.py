@@ -326,6 +326,6 @@ class OperatorPathway(ImagePathway):
 
 
 def penalty(module: nn.Module) -> Float[Tensor, ""] | None:
-    """The sum of the penalties of a module's operator pathways that have one; None where none has."""
+    """The sum of the penalties of a module's operator pathways; None if none has a penalty."""
     penalised = [p for p in module.modules() if isinstance(p, OperatorPathway) and (p.closure or p.orthogonality)]
     return sum((p.penalty() for p in penalised[1:]), penalised[0].penalty()) if penalised else None

@@ -61,7 +61,7 @@ def build_env(config: TrainAgentConfig, **options: Any) -> Any:
 
 
 def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySpec:
-    """The symmetry that a run was begun with, and that its networks fit; for a new run that of its environment.
+    """The symmetry that a run's networks were built for; of a new run its environment's.
 
     Of an environment from which none can be derived, and which says none itself, a plain network has none.
 
@@ -290,7 +290,7 @@ PRELOAD = ["rppdyn.jobs.building"]
 
 
 class WorkerEnv(VecEnv):
-    """Environments that step in a worker, one after the other, for agents that are trained together.
+    """Environments in a worker process, which steps them one after the other.
 
         RPPSAC("RPPPolicy", WorkerEnv(partial(make_env, "Ant-v5")), seed=3)
 

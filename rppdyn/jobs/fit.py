@@ -102,7 +102,7 @@ def _hidden(hidden: int | str | list, G: Group) -> Any:
 
 
 def widest(hidden: int | str | list, G: Group) -> int:
-    """The inputs of the layer that has most of those between hidden ones and the last."""
+    """The largest number of inputs of any layer but the first."""
     layers = [_hidden(layer, G) for layer in (hidden if isinstance(hidden, list) else [hidden])]
     return max(layer if isinstance(layer, int) else layer.dim for layer in layers)
 
@@ -151,7 +151,7 @@ def stack_of(config: FitConfig, nets: Sequence[nn.Module]) -> Ensemble:
 def equivariance_metrics(
     function: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Float[Tensor, "N n"]
 ) -> dict[str, float]:
-    """A member's equivariance error and that of each generator; nan of one whose outputs are no numbers any more."""
+    """A member's equivariance error and that of each generator; nan if its outputs are not finite."""
     if not function(x).isfinite().all():
         return {"error": math.nan}
     error = equivariance_error(function, rep_in, rep_out, x, n_samples=4)
@@ -452,7 +452,7 @@ class StackFit(FitSubject):
 
     @torch.no_grad()
     def give_up(self) -> None:
-        """Make the weights of members that have diverged nan, so that all that is measured of them is.
+        """Make the weights of diverged members nan, and so all that is measured of them.
 
         One has diverged whose weights, or whose optimiser's moments, are not finite. Adam leaves weights where they are
         once a second moment is infinite: that looks like a fit that has ended, and is none.

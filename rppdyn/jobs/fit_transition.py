@@ -351,7 +351,7 @@ def _network_inputs(model: TransitionModel, n: int, z: Tensor) -> Tensor:
 
 
 def _check_rewards(config: FitTransitionConfig, spec: SymmetrySpec) -> None:
-    """Refuse rewards that a strict network, or moved transitions, would make those of a symmetry that changes them."""
+    """Refuse to learn rewards with a strict network or augmentation, if the symmetry changes rewards."""
     if config.task.augment:
         refuse_changed_rewards(spec, "task.augment=true with model.reward=true")
     changed = [symmetry.name for symmetry in spec.symmetries if symmetry.reward_symmetric is False]

@@ -297,7 +297,7 @@ def estimate_of(sums: Tensor, published: float) -> Estimate:
 
 
 def _layers(network: MeasuredNetwork, x: Tensor, generators: dict[str, list[Tensor]]) -> Layers | None:
-    """The attribution of the error to layers; None where the network has only one whose output's action is known."""
+    """The attribution of the error to layers; None if the action is known of only one layer's output."""
     module, inputs = network.module, network.inputs(x)
     count = len(module.rep_in.G.discrete_generators)
     attributions: list[Attribution] = []

@@ -26,6 +26,7 @@ from rppdyn.jobs.config.fit import FitTrajectoriesConfig
 from rppdyn.jobs.fit import StackFit
 from rppdyn.nn import InvariantNormaliser
 from rppdyn.reps import Rep, V, notation
+from rppdyn.runs.statistics import evenly
 from rppdyn.tasks import Recording, Recordings
 from rppdyn.tasks.labelled import LabelledImages, Rows, named_parts, shared_out
 
@@ -195,7 +196,7 @@ def by_evidence(z: Float[Tensor, "N n"], rates: Float[Tensor, "N n"], rep: Rep, 
     """
     generator = torch.Generator().manual_seed(seed)
     rates = rates + RATE_NOISE * rates.std(0) * torch.randn(rates.shape, generator=generator, dtype=rates.dtype)
-    chosen = _evenly(len(z), MAX_RATES)
+    chosen = evenly(len(z), MAX_RATES)
     with_symmetry, without = (
         learn_symmetry(z[chosen], rates[chosen], family, generator=torch.Generator().manual_seed(seed))
         for family in (rep, None)
@@ -216,9 +217,9 @@ def in_function(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Flo
     largest = MAX_DEFECT
     if not float(rep_out.lie_generators.abs().max()):
         largest = MAX_GRADIENT_DEFECT
-        value, f = f, lambda x: torch.func.vmap(torch.func.jacrev(lambda one: value(one[None])[0]))(x).flatten(1)
+        value, f = f, lambda x: torch.func.vmap(torch.func.jacrev(lambda row: value(row[None])[0]))(x).flatten(1)
         rep_out = rep_out.dim * rep_in.T
-    discovery = discover(f, rep_in, rep_out, x[_evenly(len(x), MAX_POINTS)], largest=largest)
+    discovery = discover(f, rep_in, rep_out, x[evenly(len(x), MAX_POINTS)], largest=largest)
     logger.info("group=auto: %s", discovery)
     return list(discovery.generators)
 
@@ -242,7 +243,7 @@ def generators_of(generators: Sequence[Tensor], family: Group) -> list[Any]:
 
 
 def group_of(task: Any, discover: Callable[[], list[Any]]) -> Group | None:
-    """The group of a task's configuration; where it is to be discovered, that of the generators which a function finds."""
+    """The configured group, or for group=auto the one that the discovered generators span."""
     if task.group is None:
         return None
     if task.group != AUTO:
@@ -252,10 +253,6 @@ def group_of(task: Any, discover: Callable[[], list[Any]]) -> Group | None:
     if not task.generators:
         return None
     return Group(f"found in {task.data}", lie_algebra=torch.tensor(task.generators, dtype=torch.float64))
-
-
-def _evenly(count: int, most: int) -> Tensor:
-    return torch.linspace(0, count - 1, min(most, count)).round().long()
 
 
 # -- trajectories: their split, their units, and how a group acts on them ----------------------------------------------
@@ -307,7 +304,7 @@ def split_of(recordings: Recordings, config: FitTrajectoriesConfig, seed: int) -
 
 
 def positions_count(config: FitTrajectoriesConfig, recordings: Recordings) -> int:
-    """Numbers of a state that are positions; all where it is not said which are.
+    """The number of positions in a state; all of it if the columns aren't told apart.
 
     Raises:
         ConfigError: velocities or momenta are not as many.

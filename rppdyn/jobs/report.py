@@ -119,7 +119,7 @@ def estimate(measure: Measure | None, write: Write, left_out: str | None = None)
 def spread(
     centre: float, interval: tuple[float, float] | None, each: Sequence[float], write: Write, strong: bool = False
 ) -> Markup:
-    """A value, and below it its interval, or where there is none what it is the mean of; neither where all are the same."""
+    """A value with its interval below, or, without an interval, each of the values; alone if all are equal."""
     shown = each if interval is None else interval
     if isclose(min(shown), max(shown)):
         return html.spread(write(centre), None, None, strong)
@@ -186,7 +186,7 @@ def page_of(groups: Sequence[RunGroup], played: Sequence[FileAgent] = ()) -> str
 
 
 def blocks(parts: Iterable[Markup | None]) -> Markup:
-    """Parts of a section one below the other, without those that are None."""
+    """The parts of a section that are not None, one below the other."""
     return html.blocks(list(parts))
 
 

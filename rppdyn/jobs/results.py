@@ -68,7 +68,7 @@ def pairs(rows: Mapping[str, Any], width: int) -> list[str]:
 
 
 def by_member(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Values by name, one for each member; None where a member has none, or what it has is no number."""
+    """Values by name, one for each member; None if it is missing or not finite."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: numbers([row.get(name) for row in rows]) for name in names}
 

@@ -128,7 +128,7 @@ def plain_function(
 
 
 def tried(call: Callable[[Tensor], Any], sample: Tensor, outputs: int | None = None) -> Callable[[Tensor], Tensor]:
-    """A callable in the precision that it computes in: double where it accepts that, else single; it may write into its inputs.
+    """A callable in double precision if it accepts that, else in single. It may write into its inputs.
 
     Args:
         outputs: how many it must give for each input; None: any.
@@ -293,7 +293,7 @@ MAX_INPUT_NUMBERS = 2**28  # numbers in all inputs together, which are two gigab
 
 
 def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) -> tuple[NDArray, NDArray | None, str]:
-    """Raw observations, actions that were or could be taken there (None where no critic asks), and where they are from.
+    """Raw observations, actions taken there (None if no critic needs any), and where they are from.
 
     Raises:
         ConfigError: there is no environment to take them from, or the file does not hold such observations.

@@ -187,7 +187,7 @@ class Events(KVWriter):
 def load_callbacks(
     names: Sequence[str], load: Callable[[str], Callable], named_by: str | None = None
 ) -> list[BaseCallback]:
-    """New callbacks: of a class one without arguments, of a function (locals, globals) one that calls it at each step.
+    """New callbacks. A class is called without arguments; a function of (locals, globals) is called at each step.
 
     Args:
         names: `module:Class` or `module:function`.
@@ -331,7 +331,7 @@ class AgentRun(BaseCallback):
         return not self.stopped
 
     def _on_training_end(self) -> None:
-        """Begin the last evaluation, so that those of all seeds are under way before one is waited for."""
+        """Begin the last evaluation here, so that all seeds evaluate at once and none waits for another."""
         self.stop.interrupts = False
         if not self.stopped and self.session.measured < self.agent.num_timesteps:
             self._evaluate()
@@ -522,7 +522,7 @@ def share_out(config: TrainAgentConfig, waiting: Seeds) -> tuple[list[Seeds], in
 
 
 def _train_in_workers(parts: Sequence[Seeds], threads: int, stop: StopRequest, progress: bool) -> list[TrainManyResult]:
-    """Train each part in a worker; the seeds of one that is gone have that for their error."""
+    """Train each part in a worker. If a worker dies, its seeds end with that error."""
     with ExitStack() as stack:
         workers = [stack.enter_context(closing(Worker(PRELOAD))) for _ in parts]
         answers = [
@@ -554,7 +554,7 @@ def _train_part(part: Seeds, threads: int, progress: bool, position: int) -> Tra
 
 
 def _train_seeds(seeds: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], Progress]) -> TrainManyResult:
-    """Train seeds in this process; the bar shows steps from that on at which the last one begins."""
+    """Train seeds in this process. The bar begins at the step of the seed that is least advanced."""
     if seeds and seeds[0].agent.ppo is not None:
         return _train_in_turn(seeds, threads, stop, bar_from)
     runs: dict[int, AgentRun] = {}
@@ -641,7 +641,7 @@ def _restore(config: TrainAgentConfig, agent: Agent, checkpoint: Path) -> None:
 
 
 def _say_fresh(config: TrainAgentConfig, agent: Agent, step: int, why: str) -> None:
-    """Say that episodes begin anew where a run goes on, and begin with one that the run has not seen."""
+    """Warn that a resumed run starts a fresh episode, and seed it so that the run has not seen it before."""
     if not step:
         logger.warning(
             "%s, so a run that is interrupted goes on from its last checkpoint with a fresh episode, not bit for bit",
@@ -670,7 +670,7 @@ def _prior(model: ModelConfig, agent: Agent) -> str:
 
 
 def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: Agent) -> None:
-    """Write the spec the networks were built for, and what stepping the simulator found of it; warn where that is little.
+    """Write the networks' spec and the simulator's certificate of it; warn if there is none, or if it refutes the symmetry.
 
     A certificate is one of this spec for this very model, weakened actuators included. Where the user has none, what the
     package's authors found of a stock model stands in the spec.

@@ -150,7 +150,7 @@ def paint_curves(
 
 
 def _at_rounding(groups: Sequence[RunGroup], metric: str) -> dict[str, float]:
-    """The largest value of each group that never leaves rounding, where there are others that do; zeros always."""
+    """The largest value of each group that is rounding alone, by label; where all are, of those that are zero."""
     largest = {group.label: float(curve.centre.max()) for group in groups if (curve := group.curve(metric)) is not None}
     tiny = {label: size for label, size in largest.items() if size < ROUNDING}
     return tiny if len(tiny) < len(largest) else {label: size for label, size in tiny.items() if not size}

@@ -57,7 +57,7 @@ def cache_folder(name: str) -> Path:
 
 @contextmanager
 def names_file(path: Path) -> Iterator[None]:
-    """Name a file in an error of the operating system that names none: those of a file that is open say what alone."""
+    """Add the file's name to an `OSError` that has none: errors of writing to an open file lack it."""
     try:
         yield
     except OSError as error:
@@ -112,7 +112,7 @@ class UnwrittenError(UserError):
 
 
 def write_measured(result: Any, files: Mapping[str, Callable[[Path], object]]) -> None:
-    """Write what took long to measure, each file by its function; one that can't be written loses nothing of the others.
+    """Write what took long to measure, each file by its function. If one can't be written, the others still are.
 
     Raises:
         UnwrittenError: a file can't be written; it has the result.
@@ -134,7 +134,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
-    """Replace a file by what `torch.save` makes of tensors, which is the same for equal ones."""
+    """Replace a file by tensors, as `torch.save` writes them. Equal tensors give equal files."""
     import torch  # takes seconds
 
     with replacing(path) as temporary, temporary.open("wb") as file:  # a path's name would be stored, too

@@ -456,7 +456,7 @@ class RunResult:
 
 
 def with_metrics(runs: Sequence[str]) -> list[str]:
-    """The runs that have metrics, of those that are to be compared; what has none yet is warned of, and left out.
+    """The runs to compare that have metrics; warn of the others, and leave them out.
 
     Where none has any it is all of them, for the comparison to refuse.
     """

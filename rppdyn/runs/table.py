@@ -185,7 +185,7 @@ def value_of(config: Mapping[str, Any], key: str) -> Any:
 
 
 def different_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys in which those configurations that have them differ."""
+    """Keys whose values differ between the configurations that have them."""
     values: dict[str, set[str]] = {}
     for key in sorted({key for config in configs for key in config}):
         having = [config for config in configs if key in config or key.startswith(STOCK_KEYS)]
@@ -201,7 +201,7 @@ def colour_name(config: Mapping[str, Any]) -> str:
 
 
 def setting(config: Mapping[str, Any], key: str) -> str:
-    """Format one setting for a run's name: `leg_joint=0.5`; a flag that is on gives its key, one that is off nothing."""
+    """Format one setting for a run's name: `leg_joint=0.5`. A flag gives its key if it is on, and nothing if it is off."""
     name, value = key.rpartition(".")[2], value_of(config, key)
     if isinstance(value, bool):
         return name if value else ""

@@ -149,7 +149,7 @@ class WorkerError(UserError):
 
 
 class Worker:
-    """A pool of one process: it calls functions one after another, and what they keep in their modules stays there.
+    """A pool of one process, which calls functions one after another. What they store in their modules stays there.
 
     It imports what its functions are in and nothing else, so that scripts without a main guard and notebooks can have one.
     It leaves Ctrl-C and SIGTERM, which terminals and schedulers send to all of a job's processes, to this one. It ends when

@@ -102,7 +102,7 @@ class Log:
         return np.concatenate([np.diff(states[:, column]) for states in self.states])
 
     def _by_velocity(self, column: int) -> tuple[NDArray, NDArray]:
-        """What the velocity of a column says of each step, and how far off that may be where it changes within one."""
+        """The change of a column that its velocity predicts for each step, and how far off the prediction may be."""
         expected, slack = [], []
         for states, seconds in zip(self.states, self.seconds, strict=True):
             v = states[:, self.pairs + column]
@@ -221,7 +221,7 @@ class Log:
                 )
 
     def _warn_of_jumps(self) -> None:
-        """Warn of a step in which all that moves jumps at once; an impact leaves positions where they are."""
+        """Warn of a step in which all columns jump at once. An impact would leave positions where they are."""
         z = np.concatenate(self.states)
         steps = np.abs(np.concatenate([np.diff(states, axis=0) for states in self.states]))
         moving = np.ptp(z, axis=0) > 0

@@ -259,7 +259,7 @@ class Pendulum:
     def _step(
         self, z: Float[Tensor, "12 n"], energy: Float[Tensor, " n"], h: float, halvings: int = 0
     ) -> tuple[Float[Tensor, "12 n"], Float[Tensor, " n"]]:
-        """States and energies after ``h`` seconds, in one step or, where that spoils the energy, in halves."""
+        """States and energies after ``h`` seconds: in one step, or in two halves if one step spoils the energy."""
         c = self._constants(z, 2)
         x, p = symplectic_step(partial(self._force, constants=c), c["masses"], z[:6], z[6:], h)
         after = torch.cat([x, p])

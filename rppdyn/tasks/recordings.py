@@ -124,7 +124,7 @@ def read_recordings(
 
 
 def _of_arrays(name: str, arrays: Mapping[str, NDArray], asked: Collection[str]) -> Iterator[Table]:
-    """Arrays of one trajectory, or of several along the first axis, as those have it that are asked for."""
+    """The trajectories in some arrays: one, or several along the first axis, by the shape of the columns asked for."""
     arrays = {key: value for key, value in arrays.items() if value.ndim}
     if not arrays:
         raise ValueError(f"{name} holds no arrays")

@@ -165,7 +165,7 @@ def _hdf5(path: Path) -> Iterator[Table]:
 
 
 def require_contained(file: Any, name: str) -> None:
-    """Refuse an HDF5 file that takes numbers from other files, in whose groups one goes around, or that is too large.
+    """Refuse an HDF5 file that is too large, has links to other files, or has groups that contain themselves.
 
     Raises:
         UserError: naming the object in the file.

@@ -34,7 +34,7 @@ def word(text: str, metavar: str, **words: Any) -> Any:
 
 
 def _writable(path: str) -> str:
-    """Refuse a file that can't be written, before the work: a folder, one in a folder that is not there, a protected one."""
+    """Refuse, before the work begins, a file that can't be written: a folder, a protected file, or one in no folder."""
     target = Path(path)
     if target.is_dir():
         raise ValueError("is a folder; give a file")

@@ -213,7 +213,7 @@ def sweep(name: str, overrides: Sequence[str], task: Callable[[DictConfig], Any]
 
 
 def is_search(words: Sequence[str]) -> bool:
-    """Return whether a sweep is a search by Optuna, which chooses the next configuration by what the last ones came to."""
+    """Return whether a sweep is a search by Optuna."""
     return any(re.fullmatch(r"\+{0,2}hydra/sweeper=['\"]?optuna['\"]?", word) for word in words)
 
 
@@ -533,7 +533,7 @@ KEYS = {
 
 
 def own_words(name: str, words: Sequence[str], *, begun: bool = False) -> list[str]:
-    """Overrides with the task said where `data=` says that it is the user's own, whose keys need no section.
+    """Overrides with `task=` added if there is `data=`, and the section `task.` before keys of such data.
 
     Args:
         name: name of the configuration.
@@ -577,7 +577,7 @@ def _as_word(value: Any) -> str:
 
 
 def preflight(config: RunConfig, resume: bool) -> dict[str, Any] | None:
-    """Refuse a run folder that can't be used; what `result.json` holds of a run that needs no more steps.
+    """Refuse a run folder that can't be used; return the content of `result.json` if the run is finished.
 
     Raises:
         RunFolderError: the folder exists (without `resume`), is no run's, or holds another configuration.
