@@ -200,8 +200,8 @@ class Training:
         name, _ = self.objective
         values: list[float | None] = []
         for each in getattr(result, "results", [result]):
-            found = {**each.metrics, **getattr(each, "test", {})}.get(name)
-            values += found if isinstance(found, list) else [found]
+            value = {**each.metrics, **getattr(each, "test", {})}.get(name)
+            values += value if isinstance(value, list) else [value]
         if not values or any(value is None for value in values):
             raise ValueError(f"{name} is no number: the run was stopped, or a member diverged")
         return fmean(value for value in values if value is not None)
@@ -298,7 +298,7 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
     if compose.is_search(words):
         return _search(job, words, trust)
     configs = compose.composed_sweep(job.name, words)
-    folders = [own.folder() for config in configs for own in config.each()]
+    folders = [run.folder() for config in configs for run in config.each()]
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(f"several runs of this sweep share the folder {folder}: {_apart(configs)}")
@@ -321,10 +321,10 @@ def _search(job: Training, words: Sequence[str], trust: bool) -> int:
         raise UsageError(
             f"run_dir={base.run_dir} in a search: its trials would share the folder; give runs_root= instead"
         )
-    found = compose.search(job.name, words, _SweepTask(job, True, trust, searches=True))
-    best = " ".join(f"{key}={value}" for key, value in found["best_params"].items())
-    print(f"best of {found['trials']} trials: {name} {found['best_value']:.4g} with {best}")
-    print(f"  written to {found['file']}; each trial's run is below {Path(base.runs_root, base.verb)}")
+    search = compose.search(job.name, words, _SweepTask(job, True, trust, searches=True))
+    best = " ".join(f"{key}={value}" for key, value in search["best_params"].items())
+    print(f"best of {search['trials']} trials: {name} {search['best_value']:.4g} with {best}")
+    print(f"  written to {search['file']}; each trial's run is below {Path(base.runs_root, base.verb)}")
     return 0
 
 

@@ -236,9 +236,11 @@ def _of_images(config: EquivarianceConfig, folder: RunFolder | None) -> Equivari
     whole = tuple(config.whole.split(",")) if config.whole else ()
     measured = [measure_images(member, flows, whole) for member in members]
     name = members[0].name
-    own = dict(members={name: measured}, seeds=[member.seed for member in members]) if folder is not None else {}
+    members_apart = (
+        dict(members={name: measured}, seeds=[member.seed for member in members]) if folder is not None else {}
+    )
     return _result(config, source, "transformations of images", list(flows), len(members[0].images), members[0].origin,
-                   {name: pooled(measured)}, **own)  # fmt: skip
+                   {name: pooled(measured)}, **members_apart)  # fmt: skip
 
 
 def _generators(rep: Rep) -> list[str]:

@@ -96,8 +96,8 @@ class Regression(StackFit):
             held_out = torch.Generator().manual_seed(TEST_SEED)
             validation, test = (self.task.sample(count, held_out) for count in (given.validation, given.test))
             self.validations, self.tests = ([each] * len(data) for each in (validation, test))
-        own = data if normalise_by == "train" else self.validations
-        self.normalisers = [(_normaliser(self.task.rep_in, x), _normaliser(self.task.rep_out, y)) for x, y in own]
+        units_of = data if normalise_by == "train" else self.validations
+        self.normalisers = [(_normaliser(self.task.rep_in, x), _normaliser(self.task.rep_out, y)) for x, y in units_of]
         inputs = torch.stack([normalise(x) for (normalise, _), (x, _) in zip(self.normalisers, data, strict=True)])
         targets = torch.stack([normalise(y) for (_, normalise), (_, y) in zip(self.normalisers, data, strict=True)])
         inputs, targets = (t.to(device=device, dtype=self.dtype) for t in (inputs, targets))
@@ -193,7 +193,7 @@ class Regression(StackFit):
         warn_of_sizes(torch.cat([rows.x, rows.y], 1), (*rows.names, *rows.output_names))
         parts = [[(rows.x[index], rows.y[index]) for index in split] for split in splits]
         train, validation, test = ([*each] for each in zip(*parts, strict=True))
-        task.train, task.validation, task.test = (len(own[0][0]) for own in (train, validation, test))
+        task.train, task.validation, task.test = (len(split[0][0]) for split in (train, validation, test))
         group = group_of(task, partial(self._discovered, rows, train[0][0]))
         return OwnRows(rows, task, group), train, validation, test
 
@@ -206,10 +206,10 @@ class Regression(StackFit):
         family = GL(len(rows.names) // count)
         sought = OwnRows(rows, task, family)
         plain = replace(self.config.model, kind="mlp", free_variance=1.0)
-        own = replace(
+        ungrouped = replace(
             task, group=None, rep=None, rep_out=None, augment=False, split_seed=task.split_seed or self.config.seed
         )
-        first = Regression(replace(self.config, task=own, model=plain, seeds=1, objective="map"))
+        first = Regression(replace(self.config, task=ungrouped, model=plain, seeds=1, objective="map"))
         (member,) = fitted(first).members()
         return generators_of(in_function(member, sought.rep_in, sought.rep_out, x), family)
 

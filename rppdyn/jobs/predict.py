@@ -78,16 +78,16 @@ def run(config: PredictConfig) -> PredictResult:
     else:
         predict = model.rollout if name == "fit_transition" else model.predict
     wanted = inspect.signature(predict).parameters
-    own: Any = compose.from_run(name, folder) if name in ("fit_trajectories", "fit_regression") else None
+    fit: Any = compose.from_run(name, folder) if name in ("fit_trajectories", "fit_regression") else None
     is_arrays = config.data.endswith(".npz")
     arrays = read_arrays(config.data) if is_arrays else {}
     needed = [name for name, p in wanted.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
     optional = [name for name, p in wanted.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty]
     missing = [name for name in needed if name not in arrays]
     if name == "fit_trajectories" and missing:
-        return _along(config, own.task, model)
-    if name == "fit_regression" and missing and own.task.data is not None:
-        arrays, missing = {"x": _rows(config.data, own.task.inputs or ["x"])}, []
+        return _along(config, fit.task, model)
+    if name == "fit_regression" and missing and fit.task.data is not None:
+        arrays, missing = {"x": _rows(config.data, fit.task.inputs or ["x"])}, []
     elif not is_arrays:
         arrays = dict(next(table for _, table in read_tables(config.data)))
         missing = [name for name in needed if name not in arrays]

@@ -69,9 +69,9 @@ def is_own(run: Path) -> bool:
 @contextmanager
 def staying_own(run: Path) -> Iterator[None]:
     """Sign a run again after its files have been written in the block, if it was the user's own before."""
-    own = is_own(run)
+    signed = is_own(run)
     yield
-    if own:
+    if signed:
         sign(run)
 
 
@@ -98,11 +98,11 @@ def _named(config: bytes, spec: bytes) -> list[str]:
         names = [stored.get("callbacks") or [], stored["env"].get("kwargs") or {}]
     except Exception:  # no configuration of an agent
         return []
-    found = [str(env_id).rpartition(":")[0] for env_id in ids if ":" in str(env_id)]
+    modules = [str(env_id).rpartition(":")[0] for env_id in ids if ":" in str(env_id)]
     for text in code_named_in(names):
         module = text.partition(":")[0] if ":" in text else text.rpartition(".")[0]
-        found.append(text if os.path.exists(text) else module)
-    return found
+        modules.append(text if os.path.exists(text) else module)
+    return modules
 
 
 def _files(name: str) -> list[str]:
@@ -471,14 +471,14 @@ def with_metrics(runs: Sequence[str]) -> list[str]:
 
 def differences(stored: dict[str, Any], asked: dict[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
     """Leaves in which two configurations differ, as (dotted key, stored value, value asked for), sorted by key."""
-    found: list[tuple[str, Any, Any]] = []
+    different: list[tuple[str, Any, Any]] = []
     for key in sorted(stored.keys() | asked.keys()):
         left, right = stored.get(key, ABSENT), asked.get(key, ABSENT)
         if isinstance(left, dict) and isinstance(right, dict):
-            found += differences(left, right, f"{prefix}{key}.")
+            different += differences(left, right, f"{prefix}{key}.")
         elif left != right and (left == left or right == right):  # nan is nan
-            found.append((f"{prefix}{key}", left, right))
-    return found
+            different.append((f"{prefix}{key}", left, right))
+    return different
 
 
 def _yaml(config: dict[str, Any]) -> str:

@@ -475,8 +475,8 @@ def _read_file(path: Path, pendulum: Pendulum, parameters: Mapping[str, Any]) ->
     except (ValueError, KeyError, TypeError, SafetensorError) as e:
         raise ValueError(f"{path} holds no trajectories ({e}); {remedy}") from e
     for name, wanted in parameters.items():
-        if (found := stored.get(name)) != wanted:
-            raise OtherParametersError(path, name, found, wanted)
+        if (value := stored.get(name)) != wanted:
+            raise OtherParametersError(path, name, value, wanted)
     try:
         return _parse(arrays, about, pendulum, parameters)
     except (ValueError, KeyError) as e:

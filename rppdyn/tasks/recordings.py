@@ -181,8 +181,8 @@ def _split(tables: Iterator[Table], column: str | None) -> Iterator[tuple[str, M
             if column is None and rows.sum() == 1:
                 logger.warning("%s, episode %s has one row, and is left out", name, shown)
                 continue
-            own = {key: values[rows] for key, values in table.items() if len(values) == len(rows)}
-            yield f"{name}, {what} {shown}", own, rows.nonzero()[0] + 1
+            columns = {key: values[rows] for key, values in table.items() if len(values) == len(rows)}
+            yield f"{name}, {what} {shown}", columns, rows.nonzero()[0] + 1
 
 
 def _times(name: str, table: Mapping[str, NDArray], time: str | float | None, length: int, rows: NDArray) -> NDArray:
