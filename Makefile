@@ -4,13 +4,13 @@
 #   make test          install, run the tests
 #   make install       the environment alone, test tools included
 #   make test-cluster  sweeps by Hydra's launchers, one on a Ray cluster that loses a node
-#   make test-extras   other loggers, Optuna, packages of environments, and mjlab with its trainer, which it installs
+#   make test-extras   other loggers, Optuna, packages of environments, mjlab, writers of logs: all of which it installs
 #   make lint          ruff: rules and formatting; mypy: types
 #   make docs          the documentation site, in build/site: open build/site/index.html, the search works from the disk
 #   make newcomer      twenty commands of a first user, typed from the pages in an empty folder
 #   make evidence      every claim's effect and verdict, computed again from the raw data
 #   make bench         the benchmarks beside their peers, in six minutes where nothing else runs; raw times in build/benchmarks/
-#   make clean         remove .venv, .venv-mjlab, caches and build products; runs/ stays
+#   make clean         remove .venv, .venv-extras, caches and build products; runs/ stays
 #
 #   PYTHON=...         the interpreter to build .venv from (3.11 or newer)
 #   BENCHMARKS=...     some of them: basis layers acting sac dynamics images install
@@ -26,7 +26,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.ready-run
 TEST_READY := $(VENV)/.ready-test
-MJLAB := .venv-mjlab
+EXTRAS := .venv-extras
 
 # Without compiled modules each process of the tests compiles torch and scipy again, for some seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -93,15 +93,20 @@ test-cluster: $(TEST_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/acceptance/test_launchers.py
 
 # Packages of environments without their pins: they want another MuJoCo than this one, and say so (docs/jobs/your-environment.md).
-# mjlab pins MuJoCo and rsl_rl, so it has an environment of its own, of 2 GB. Its simulator runs on the CPU.
+# mjlab pins MuJoCo and rsl_rl, and LeRobot another torch, so they have an environment of their own, of 3 GB; LeRobot's pins are left out.
+# mjlab's simulator runs on the CPU, whose kernels it compiles for minutes at first.
 test-extras: $(TEST_READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[wandb,optuna]"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gymnasium-robotics==1.4.2 shimmy==2.0.1 PettingZoo
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/acceptance/test_extras.py
-	[ -x $(MJLAB)/bin/python ] || $(BIN)/python -m venv $(MJLAB)
-	grep -E '^(torch|numpy|gymnasium|stable_baselines3)==' constraints.txt > $(MJLAB)/constraints.txt
-	$(MJLAB)/bin/python -m pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") -c $(MJLAB)/constraints.txt -e ".[onnx]" mjlab==1.6.0 pytest beartype
-	OMP_NUM_THREADS=1 $(MJLAB)/bin/python -m pytest tests/integrations/test_mjlab.py tests/integrations/test_rsl_rl.py tests/integrations/test_augmentation.py
+	[ -x $(EXTRAS)/bin/python ] || $(BIN)/python -m venv $(EXTRAS)
+	grep -E '^(torch|numpy|gymnasium|stable_baselines3)==' constraints.txt > $(EXTRAS)/constraints.txt
+	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") -c $(EXTRAS)/constraints.txt \
+	    -e ".[onnx]" mjlab==1.6.0 pytest beartype "datasets>=4,<5" "huggingface-hub<0.36" accelerate "av<16" jsonlines deepdiff draccus==0.10.0 einops \
+	    opencv-python-headless h5py psutil tensorboardX termcolor
+	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps lerobot==0.4.4 robomimic==0.3.0
+	OMP_NUM_THREADS=1 $(EXTRAS)/bin/python -m pytest tests/integrations/test_mjlab.py tests/integrations/test_rsl_rl.py tests/integrations/test_augmentation.py \
+	    tests/tasks/test_recordings.py
 
 lint: $(TEST_READY)
 	$(BIN)/ruff check .
@@ -135,5 +140,5 @@ bench: $(RUN_READY)
 	done; if [ -n "$$failed" ]; then echo "make: failed:$$failed" >&2; exit 1; fi
 
 clean:
-	rm -rf $(VENV) $(MJLAB) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(EXTRAS) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

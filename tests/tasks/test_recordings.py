@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -123,6 +127,52 @@ def test_lerobot(tmp_path, paths, version):
     first.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=rf"{first.name} can't be read as a Parquet file"):
         read_recordings(tmp_path / "own", ["observation.state"])
+
+
+# -- the formats' own libraries, which `make test-extras` installs -----------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_lerobots_own_writer_writes(tmp_path, paths, monkeypatch):
+    if find_spec("lerobot") is None:
+        pytest.skip("lerobot is not installed: make test-extras")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):  # of a build that is not torch's; it is asked for pictures alone
+        for name in ("", ".transforms", ".transforms.v2", ".transforms.v2.functional", ".io"):
+            stub = MagicMock(__path__=[], __spec__=ModuleSpec(f"torchvision{name}", None))
+            monkeypatch.setitem(sys.modules, f"torchvision{name}", stub)
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    features = {"observation.state": {"dtype": "float32", "shape": (4,), "names": list("abcd")},
+                "action": {"dtype": "float32", "shape": (2,), "names": ["x", "y"]}}  # fmt: skip
+    dataset = LeRobotDataset.create("me/own", fps=20, features=features, root=tmp_path / "own", use_videos=False)
+    for states in np.concatenate(paths, -1).astype(np.float32):
+        for state in states:
+            dataset.add_frame({"observation.state": state, "action": np.zeros(2, np.float32), "task": "swing"})
+        dataset.save_episode()
+    dataset.finalize()
+    same(read_recordings(tmp_path / "own", ["observation.state"], controls=["action"]), *paths)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_robomimics_own_reader_reads_the_same(tmp_path, paths):
+    """Its writers play demonstrations again in a simulator, so what is tested above is held beside its reader."""
+    reader = pytest.importorskip("robomimic.utils.dataset")
+    from robomimic.utils.obs_utils import initialize_obs_modality_mapping_from_dict
+
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "log.hdf5", "w") as file:
+        asked = robomimic(file, *paths)
+    names = [name.removeprefix("obs/") for name in asked["state"]]
+    initialize_obs_modality_mapping_from_dict({"low_dim": names})
+    theirs = reader.SequenceDataset(str(tmp_path / "log.hdf5"), names, ["actions"], hdf5_use_swmr=False)
+    assert len(theirs) == EPISODES * STEPS
+    ours = read_recordings(tmp_path / "log.hdf5", time=0.05, **asked)
+    for i in (0, STEPS - 1, STEPS, EPISODES * STEPS - 1):
+        state = np.concatenate([theirs[i]["obs"][name][0] for name in names])
+        assert np.allclose(ours.trajectories[i // STEPS].states[i % STEPS], state)
 
 
 def test_times_in_another_file_than_a_lerobots_are_asked_for(tmp_path):
