@@ -27,7 +27,7 @@ from gymnasium import spaces
 from gymnasium.envs.mujoco import MujocoEnv
 from jaxtyping import Float
 from numpy.typing import NDArray
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from torch import Tensor
 
@@ -451,13 +451,14 @@ def replay_episodes(agent: OffPolicyAlgorithm) -> list[Episode]:
     Transitions of one environment follow each other in the buffer; two are of one episode where the first one's next
     observation is the second one's and no episode ended between them. A full buffer has overwritten the beginning of its
     oldest episodes, and the newest ones may not have ended yet. Actions are those that the environment took, rewards are
-    kept in single precision.
+    kept in single precision. A buffer of hindsight's has them with the goals that were really set.
 
     Raises:
         ValueError: the buffer has no next observations, or its actions are no vectors.
     """
     buffer = agent.replay_buffer
-    if not isinstance(buffer, ReplayBuffer) or isinstance(buffer, DictReplayBuffer) or buffer.optimize_memory_usage:
+    vectors = isinstance(agent.observation_space, spaces.Box)
+    if not isinstance(buffer, ReplayBuffer) or not vectors or buffer.optimize_memory_usage:
         raise ValueError(f"episodes of a {type(buffer).__name__} can't be told apart: optimize_memory_usage=False")
     if not isinstance(agent.action_space, spaces.Box):
         raise ValueError(f"the agent's action space is {agent.action_space}; episodes need vectors of numbers")
@@ -471,7 +472,12 @@ def _episodes_of(agent: OffPolicyAlgorithm, order: NDArray, i: int) -> Iterator[
     """The episodes of environment i, each with the index in `order` where it begins."""
     buffer = agent.replay_buffer
     assert buffer is not None
-    rows = {key: getattr(buffer, key)[order, i] for key in ("observations", "next_observations", "rewards")}
+    stored = {key: getattr(buffer, key) for key in ("observations", "next_observations", "rewards")}
+    rows = {
+        key: np.concatenate([part[order, i].reshape(len(order), -1) for part in array.values()], 1)
+        if isinstance(array, dict) else array[order, i]
+        for key, array in stored.items()
+    }  # fmt: skip
     observations, following = rows["observations"], rows["next_observations"]
     actions = agent.policy.unscale_action(buffer.actions[order, i])  # the buffer's are scaled to [-1, 1]
     done, timeout = (getattr(buffer, key)[order, i].astype(bool) for key in ("dones", "timeouts"))

@@ -326,7 +326,9 @@ def _actuator_scale(spec: EnvSpec, name: str) -> dict[str, float]:
         if wrapper.name == "ScaledActuators":
             for actuator, factor in (wrapper.kwargs or {}).get("scale", {}).items():
                 scale[actuator] = scale.get(actuator, 1.0) * factor
-        elif not _is_transparent(wrapper.name):
+        elif (
+            not _is_transparent(wrapper.name) and wrapper.name != "FlattenObservation"
+        ):  # which make_env puts there, too
             raise ValueError(
                 f"{name}: behind the wrapper {wrapper.name} it may be another environment: collect without it, or from an "
                 "environment that is registered with it inside"

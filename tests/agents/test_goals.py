@@ -15,6 +15,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 
 from rppdyn.agents import RPPSAC, replay_episodes
 from rppdyn.agents.goals import HindsightBuffer
+from rppdyn.envs import make_env, read_episodes, write_episodes
 from rppdyn.envs.wrappers import flat_names
 
 
@@ -138,5 +139,22 @@ def test_an_episode_that_is_not_gone_on_with_ends_where_it_was():
 def test_what_hindsight_can_t_do_is_said():
     with pytest.raises(ValueError, match="make learning_starts longer than an episode"):
         agent(learning_starts=5).learn(20)
-    with pytest.raises(ValueError, match="episodes of a HindsightBuffer"):
-        replay_episodes(agent())
+
+
+@pytest.mark.parametrize("rows", [500, 60])
+def test_episodes_of_its_buffer_are_those_that_were_played(tmp_path, monkeypatch, rows):
+    """With the goals that were set, whole or with their beginning overwritten; a dataset has them, and gives them back."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    trained = agent(buffer_size=rows).learn(85)
+    found = replay_episodes(trained)
+    assert [len(episode) for episode in found] == ([25, 25, 25, 10] if rows == 500 else [25, 25, 10])
+    for episode in found:
+        seen = parts(torch.from_numpy(episode.observations))
+        assert (seen["desired_goal"] == seen["desired_goal"][0]).all()
+        assert (episode.rewards == worth(seen["achieved_goal"][1:], seen["desired_goal"][1:], {})).all()
+        assert not episode.terminated and episode.truncated == (len(episode) == 25)
+    write_episodes("rppdyn/reach/hindsight-v0", found, env=make_env("Reach-v0"))
+    again = read_episodes("rppdyn/reach/hindsight-v0", trust=True)
+    for a, b in zip(found, again.episodes, strict=True):
+        assert all(np.array_equal(getattr(a, key), getattr(b, key)) for key in ("observations", "actions", "rewards"))
+    assert make_env(again.env_id).observation_space.shape == (8,)
