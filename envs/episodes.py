@@ -472,13 +472,9 @@ def _episodes_of(agent: OffPolicyAlgorithm, order: NDArray, i: int) -> Iterator[
     """The episodes of environment i, each with the index in `order` where it begins."""
     buffer = agent.replay_buffer
     assert buffer is not None
-    stored = {key: getattr(buffer, key) for key in ("observations", "next_observations", "rewards")}
-    rows = {
-        key: np.concatenate([part[order, i].reshape(len(order), -1) for part in array.values()], 1)
-        if isinstance(array, dict) else array[order, i]
-        for key, array in stored.items()
-    }  # fmt: skip
-    observations, following = rows["observations"], rows["next_observations"]
+    kept: list[Any] = [buffer.observations, buffer.next_observations]  # arrays, or dictionaries of them
+    parts = [list(one.values()) if isinstance(one, dict) else [one] for one in kept]
+    observations, following = (np.concatenate([x[order, i].reshape(len(order), -1) for x in one], 1) for one in parts)
     actions = agent.policy.unscale_action(buffer.actions[order, i])  # the buffer's are scaled to [-1, 1]
     done, timeout = (getattr(buffer, key)[order, i].astype(bool) for key in ("dones", "timeouts"))
     ends = np.flatnonzero(done[:-1] | (following[:-1] != observations[1:]).any(-1)) + 1
@@ -491,7 +487,7 @@ def _episodes_of(agent: OffPolicyAlgorithm, order: NDArray, i: int) -> Iterator[
             Episode(
                 np.concatenate([observations[start:stop], following[last:stop]]),
                 actions[start:stop],
-                rows["rewards"][start:stop],
+                buffer.rewards[order[start:stop], i],
                 terminated=bool(done[last] and not timeout[last]),
                 truncated=bool(timeout[last]),
             ),
