@@ -474,9 +474,7 @@ def _episodes_of(agent: OffPolicyAlgorithm, order: NDArray, i: int) -> Iterator[
     assert buffer is not None
     kept: list[Any] = [buffer.observations, buffer.next_observations]  # arrays, or dictionaries of them
     parts = [list(one.values()) if isinstance(one, dict) else [one] for one in kept]
-    observations, following = (
-        np.concatenate([x[order, i].reshape(len(order), x[0, i].size) for x in one], 1) for one in parts
-    )
+    observations, following = (np.concatenate([x.reshape(*x.shape[:2], -1)[order, i] for x in one], 1) for one in parts)
     actions = agent.policy.unscale_action(buffer.actions[order, i])  # the buffer's are scaled to [-1, 1]
     done, timeout = (getattr(buffer, key)[order, i].astype(bool) for key in ("dones", "timeouts"))
     ends = np.flatnonzero(done[:-1] | (following[:-1] != observations[1:]).any(-1)) + 1
