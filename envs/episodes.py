@@ -472,6 +472,8 @@ def _episodes_of(agent: OffPolicyAlgorithm, order: NDArray, i: int) -> Iterator[
     """The episodes of environment i, each with the index in `order` where it begins."""
     buffer = agent.replay_buffer
     assert buffer is not None
+    if not len(order):
+        return
     kept: list[Any] = [buffer.observations, buffer.next_observations]  # arrays, or dictionaries of them
     parts = [list(one.values()) if isinstance(one, dict) else [one] for one in kept]
     observations, following = (np.concatenate([x.reshape(*x.shape[:2], -1)[order, i] for x in one], 1) for one in parts)
@@ -479,8 +481,6 @@ def _episodes_of(agent: OffPolicyAlgorithm, order: NDArray, i: int) -> Iterator[
     done, timeout = (getattr(buffer, key)[order, i].astype(bool) for key in ("dones", "timeouts"))
     ends = np.flatnonzero(done[:-1] | (following[:-1] != observations[1:]).any(-1)) + 1
     for start, stop in zip([0, *ends], [*ends, len(order)], strict=True):
-        if start == stop:  # an empty buffer
-            continue
         last = stop - 1
         yield (
             int(start),
