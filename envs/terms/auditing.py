@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch
 from rppdyn.envs.spec import Space, SymmetrySpec, align
 from rppdyn.envs.terms.layout import CompiledTerms
 from rppdyn.envs.terms.simulator import TermSteps, step_terms
+from rppdyn.runs.files import plain
 
 SIMULATOR_TOLERANCE = 1e-6  # of the simulator with the derivation, relative to an entry's spread
 MAX_TABLE_ROWS = 60  # wrong entries that a table spells out
@@ -83,9 +83,7 @@ class Audit:
     def table(self) -> str:
         """The verdict, and a line for each wrong entry with its right value."""
         sizes = " and ".join(f"{n} entries of the {space}" for space, n in self.entries.items())
-        stepped = (
-            f"{self.states} states in the simulator" if self.states else "beside a contract, without the simulator"
-        )
+        stepped = f"{self.states} states in the simulator" if self.states else "beside a contract, without a simulator"
         lines = [f"{self.name}: {', '.join(self.elements)}; {sizes}; {stepped}"]
         for relation, defect in self.relations.items():
             lines.append(f"{relation}: {'yes' if defect < COEFFICIENT_TOLERANCE else f'no, off by {defect:.2g}'}")
@@ -116,12 +114,8 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return {
-            "name": self.name, "elements": list(self.elements), "is_right": self.is_right,
-            "is_representation": self.is_representation, "relations": self.relations, "worst": self.worst,
-            "entries": self.entries, "states": self.states, "notes": list(self.notes),
-            "wrong": [{k: None if v != v else v for k, v in vars(w).items()} for w in self.wrong],
-        }  # fmt: skip
+        verdicts = {"is_right": self.is_right, "is_representation": self.is_representation}
+        return plain(asdict(self) | verdicts, finite=True)
 
 
 def audit(
@@ -150,7 +144,7 @@ def audit(
     """
     spec = compiled if isinstance(compiled, SymmetrySpec) else compiled.spec
     name = name or getattr(function, "__name__", "the map")
-    maps: dict[str, list[_Affine]] = {}
+    maps: dict[str, list[np.ndarray]] = {}
     both = _names(function)
     spaces: dict[str, Space] = {"observation": spec.obs, "action": spec.action}
     for key, space in spaces.items():
@@ -164,7 +158,7 @@ def audit(
         maps["action"] = _probe(_call(actions, spec, name, "action", _names(actions)), spec.action.dim, name, "action")
     elif "actions" in both:
         maps["action"] = _probe(_call(function, spec, name, "action", both), spec.action.dim, name, "action")
-    elements = _elements(spec)
+    elements = {key: _elements(spec, space) for key, space in spaces.items()}
     steps: dict[str, TermSteps] = {}
     if isinstance(compiled, CompiledTerms):
         steps = dict(zip(spec.generator_names, step_terms(compiled, states=states, seed=seed), strict=True))
@@ -173,22 +167,19 @@ def audit(
     worst = 0.0
     named: list[str] = []
     for key, images in maps.items():
-        space = spaces[key]
-        derived = {title: _derived(space, matrix(space)) for title, matrix in elements.items()}
+        space, derived = spaces[key], elements[key]
         titles = _match(images, derived)
         named = named or titles
         relations |= {f"{key}: {relation}": defect for relation, defect in _relations(images, titles, derived).items()}
         for image, title in zip(images, titles, strict=True):
             defect = _defects(image, key, steps.get(title), space)
-            off = (np.abs(image.matrix - derived[title].matrix) > COEFFICIENT_TOLERANCE).any(1) | (
-                np.abs(image.shift - derived[title].shift) > COEFFICIENT_TOLERANCE
-            )
+            off = (np.abs(image - derived[title]) > COEFFICIENT_TOLERANCE).any(1)[:-1]
             worst = max(worst, float(np.nanmax(np.where(off, np.nan, defect), initial=0.0)))
             for i in np.flatnonzero(off):
-                there, wanted = (_describe(m.matrix[i], m.shift[i]) for m in (image, derived[title]))
+                there, wanted = (_describe(m[i]) for m in (image, derived[title]))
                 wrong.append(WrongEntry(key, title, int(i), space.entries[i].name, there, wanted, float(defect[i])))
     notes = []
-    if missing := [title for title in elements if title not in named]:
+    if missing := [title for title in elements["observation"] if title not in named]:
         notes.append(f"the map leaves out {', '.join(missing)}")
     for title, stepped in steps.items():
         if stepped.left_out:
@@ -204,18 +195,13 @@ def audit(
     return Audit(name, tuple(named), relations, tuple(wrong), worst, sizes, states if steps else 0, tuple(notes))
 
 
-@dataclass(frozen=True, eq=False)
-class _Affine:
-    """x' = A x + b."""
+def _affine(matrix: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """x' = A x + b as one matrix, on (x, 1)."""
+    return np.block([[matrix, shift[:, None]], [np.zeros_like(shift), np.ones(1)]])
 
-    matrix: np.ndarray
-    shift: np.ndarray
 
-    def __matmul__(self, other: _Affine) -> _Affine:
-        return _Affine(self.matrix @ other.matrix, self.matrix @ other.shift + self.shift)
-
-    def distance(self, other: _Affine) -> float:
-        return float(max(np.abs(self.matrix - other.matrix).max(), np.abs(self.shift - other.shift).max()))
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.abs(a - b).max())
 
 
 def _names(function: Callable[..., Any]) -> set[str]:
@@ -275,7 +261,7 @@ def _tensordict(parts: dict[str, torch.Tensor], x: torch.Tensor) -> Any:
     return TensorDict(parts, batch_size=x.shape[:1])
 
 
-def _probe(call: Callable[[torch.Tensor], Any], dim: int, name: str, key: str) -> list[_Affine]:
+def _probe(call: Callable[[torch.Tensor], Any], dim: int, name: str, key: str) -> list[np.ndarray]:
     """The affine maps that a function is; the identity among several is left out.
 
     Raises:
@@ -307,10 +293,9 @@ def _probe(call: Callable[[torch.Tensor], Any], dim: int, name: str, key: str) -
             raise ValueError(
                 f"{name} is no affine map of the {key} (off by {rest:.1e}); a symmetry of its entries is one"
             )
-        images.append(_Affine(matrix, shift))
+        images.append(_affine(matrix, shift))
     if len(images) > 1:
-        one = _Affine(np.eye(dim), np.zeros(dim))
-        images = [image for image in images if image.distance(one) > COEFFICIENT_TOLERANCE] or images[:1]
+        images = [m for m in images if _distance(m, np.eye(dim + 1)) > COEFFICIENT_TOLERANCE] or images[:1]
     return images
 
 
@@ -340,38 +325,26 @@ def _kind(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _elements(spec: SymmetrySpec) -> dict[str, Callable[[Space], np.ndarray]]:
-    """Elements of the group but the identity, by name: generators, and products of two of them."""
-    names = spec.generator_names[: len(spec.group.discrete_generators)]
-    elements: dict[str, Callable[[Space], np.ndarray]] = {}
-    for i, name in enumerate(names):
-        elements[name] = partial(_product, generators=(i,))
-    for i, a in enumerate(names):
-        for j, b in enumerate(names[:i]):
-            elements[f"{b} and {a}"] = partial(_product, generators=(i, j))
+def _elements(spec: SymmetrySpec, space: Space) -> dict[str, np.ndarray]:
+    """Elements of the group but the identity, by name, as they act on a space: generators, and products of two of them."""
+    count, origin = len(spec.group.discrete_generators), np.array(space.origin)
+    generators = [_affine(A := space.generator(k), origin - A @ origin) for k in range(count)]
+    elements = dict(zip(spec.generator_names, generators, strict=False))
+    pairs = [(i, j) for i in range(count) for j in range(i)]
+    named = {
+        f"{spec.generator_names[j]} and {spec.generator_names[i]}": generators[i] @ generators[j] for i, j in pairs
+    }
     if not elements:
         raise ValueError(f"{', '.join(spec.generator_names)}: an audit is of discrete symmetries; choose one")
-    return elements
+    return elements | named
 
 
-def _product(space: Space, generators: Sequence[int]) -> np.ndarray:
-    product = np.eye(space.dim)
-    for i in generators:
-        product = product @ space.generator(i)
-    return product
-
-
-def _derived(space: Space, matrix: np.ndarray) -> _Affine:
-    origin = np.array(space.origin)
-    return _Affine(matrix, origin - matrix @ origin)
-
-
-def _match(images: Sequence[_Affine], derived: dict[str, _Affine]) -> list[str]:
+def _match(images: Sequence[np.ndarray], derived: dict[str, np.ndarray]) -> list[str]:
     """The element that each image is nearest to, by the number of entries that agree."""
     titles = []
     for image in images:
         agreeing = {
-            title: int((np.abs(image.matrix - right.matrix) <= COEFFICIENT_TOLERANCE).all(1).sum())
+            title: int((np.abs(image - right)[:-1, :-1] <= COEFFICIENT_TOLERANCE).all(1).sum())
             for title, right in derived.items()
             if title not in titles or len(images) > len(derived)
         }
@@ -379,42 +352,41 @@ def _match(images: Sequence[_Affine], derived: dict[str, _Affine]) -> list[str]:
     return titles
 
 
-def _relations(images: Sequence[_Affine], titles: Sequence[str], derived: dict[str, _Affine]) -> dict[str, float]:
+def _relations(images: Sequence[np.ndarray], titles: Sequence[str], derived: dict[str, np.ndarray]) -> dict[str, float]:
     """Distance from holding for the images, of each relation of the group that the images' elements obey."""
     distances: dict[str, float] = {}
-    n = len(images[0].shift)
-    one = _Affine(np.eye(n), np.zeros(n))
+    identity = np.eye(len(images[0]))
     known = dict(zip(titles, images, strict=True))
     for title, image in known.items():
         power, right, order = image, derived[title], 1
-        while right.distance(one) > 1e-9 and order < 24:
+        while _distance(right, identity) > 1e-9 and order < 24:
             power, right, order = power @ image, right @ derived[title], order + 1
         times = {2: "twice", 1: "once"}.get(order, f"{order} times")
-        distances[f"{title} {times} is nothing"] = power.distance(one)
+        distances[f"{title} {times} is nothing"] = _distance(power, identity)
     for a, A in known.items():
         for b, B in known.items():
             product = derived[a] @ derived[b]
-            target = next((t for t in known if derived[t].distance(product) < 1e-9), None)
+            target = next((t for t in known if _distance(derived[t], product) < 1e-9), None)
             if a < b and target is not None:
-                distances[f"{b}, then {a}, is {target}"] = (A @ B).distance(known[target])
+                distances[f"{b}, then {a}, is {target}"] = _distance(A @ B, known[target])
     return distances
 
 
-def _defects(image: _Affine, key: str, steps: TermSteps | None, space: Space) -> np.ndarray:
+def _defects(image: np.ndarray, key: str, steps: TermSteps | None, space: Space) -> np.ndarray:
     """Defect of each entry in the simulator relative to its spread; NaN where it never varied or was not stepped."""
     if steps is None:
         return np.full(space.dim, np.nan)
     before, after = steps.outcome.obs, steps.images.obs
     if key == "action":
         before, after = steps.actions, steps.elements.transform("action", steps.actions)
-    off = np.abs(after - before @ image.matrix.T - image.shift).max(0)
+    off = np.abs(after - before @ image[:-1, :-1].T - image[:-1, -1]).max(0)
     spread = np.concatenate([before, after]).std(0)
     return np.where(spread > 1e-9, off / np.where(spread > 1e-9, spread, 1.0), np.nan)
 
 
-def _describe(row: np.ndarray, shift: float) -> str:
-    parts = []
-    for j in np.flatnonzero(np.abs(row) > COEFFICIENT_TOLERANCE):
+def _describe(row: np.ndarray) -> str:
+    parts, shift = [], row[-1]
+    for j in np.flatnonzero(np.abs(row[:-1]) > COEFFICIENT_TOLERANCE):
         c = float(row[j])
         size = "" if abs(abs(c) - 1) < COEFFICIENT_TOLERANCE else f"{abs(c):.3g} "
         parts.append(f"{'-' if c < 0 else '+'}{size}[{j}]")
