@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium as gym
 import mujoco
@@ -138,19 +138,17 @@ class Simulator:
             raise ValueError(
                 f"{type(base).__name__} is no Gymnasium MuJoCo environment: to certify it, give it {STATE_METHODS}"
             )
-        self.env, self.model, self.data = without_passive(env), base.model, base.data
+        self._set_env(env)
+        self.model, self.data = base.model, base.data
         self._observation = observation_function(self.env)
 
-    @property
-    def name(self) -> str:
-        """The environment's id, for messages."""
-        base = self.env.unwrapped
-        return base.spec.id if base.spec else type(base).__name__
-
-    @property
-    def wrappers(self) -> tuple[str, ...]:
-        """Class names of the wrappers that steps go through, the outermost first, but for those that map observations."""
-        return tuple(type(layer).__name__ for layer in step_wrappers(self.env))
+    def _set_env(self, env: gym.Env) -> None:
+        base = env.unwrapped
+        self.env: Any = without_passive(env)
+        self.name = base.spec.id if base.spec else type(base).__name__  # for messages
+        self.wrappers: tuple[str, ...] = tuple(
+            type(layer).__name__ for layer in step_wrappers(self.env)
+        )  # that steps go through, the outermost first
 
     @property
     def state_keys(self) -> tuple[str, ...]:
@@ -166,11 +164,8 @@ class Simulator:
     @property
     def sizes(self) -> dict[str, tuple[int, ...] | None]:
         """The shape of each space that a spec for this simulator acts on."""
-        model = self.model
-        sizes: dict[str, tuple[int, ...] | None] = {"action": (model.nu,), "qpos": (model.nq,), "qvel": (model.nv,)}
-        if model.na:
-            sizes["act"] = (model.na,)
-        return sizes | self._task_sizes
+        counts = {"action": self.model.nu, "qpos": self.model.nq, "qvel": self.model.nv, "act": self.model.na}
+        return {key: (n,) for key, n in counts.items() if n or key != "act"} | self._task_sizes
 
     @property
     def _task_sizes(self) -> dict[str, tuple[int, ...] | None]:
@@ -413,7 +408,8 @@ class ObservedSimulator(Simulator):
             )
         if "state" not in base.simulator_state():
             raise ValueError(f"{type(base).__name__}: simulator_state() has no 'state'; put the observation there")
-        self.env, self._base = without_passive(env), base
+        self._set_env(env)
+        self._base = base
 
     @property
     def state_keys(self) -> tuple[str, ...]:
@@ -470,16 +466,8 @@ class BareSimulator(Simulator):
     is_task = is_observed = False
 
     def __init__(self, model: mujoco.MjModel, name: str = "model"):
-        self.model, self.data, self._name = model, mujoco.MjData(model), name
+        self.model, self.data, self.name, self.wrappers = model, mujoco.MjData(model), name, ()
         self.substeps = max(1, round(CONTROL_INTERVAL / model.opt.timestep))
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def wrappers(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
