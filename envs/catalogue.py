@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -124,33 +124,33 @@ def symmetry_spec(
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} is unknown; use {' or '.join(map(repr, VARIANTS))}")
     names = _joined(symmetry)
-    with resolve_source(source) as (system, name):
+    system, name, made = resolve_source(source)
+    with made:
         return _with_verdicts(*_spec_of_system(system, name, names, variant))
 
 
-@contextmanager
-def resolve_source(source: Any) -> Iterator[tuple[Any, str]]:
-    """The model or environment that a source is, or that its id or file names, and its name; the first one of a `VecEnv`.
+def resolve_source(source: Any) -> tuple[Any, str, AbstractContextManager[Any]]:
+    """The model or environment that a source is, or that its id or file names; its name; and what closes it if it was made here.
 
-    What is made for an id is closed at the end.
+    Of a `VecEnv` it is the first one.
 
     Raises:
         ValueError: no such environment or file, or nothing of the kind.
     """
     if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
-        yield load_model(source), Path(source).stem
-    elif isinstance(source, mujoco.MjModel):
-        yield source, "model"
-    elif isinstance(source, str):
-        with closing(stock_env(source, disable_env_checker=True)) as env:
-            yield env, env_name(env)
-    elif hasattr(source, "unwrapped") or hasattr(source, "get_attr"):
-        refuse_vector_env(source)
-        is_vectorised = hasattr(source, "get_attr") and hasattr(source, "num_envs")
-        with single_environment(source) if is_vectorised else nullcontext(source) as env:
-            yield env, env_name(env)
-    else:
+        return load_model(source), Path(source).stem, nullcontext()
+    if isinstance(source, mujoco.MjModel):
+        return source, "model", nullcontext()
+    if isinstance(source, str):
+        env = stock_env(source, disable_env_checker=True)
+        return env, env_name(env), closing(env)
+    if not (hasattr(source, "unwrapped") or hasattr(source, "get_attr")):
         raise ValueError(f"{type(source).__name__} is no environment, environment id, model or model file")
+    refuse_vector_env(source)
+    stack = ExitStack()
+    is_vectorised = hasattr(source, "get_attr") and hasattr(source, "num_envs")
+    env = stack.enter_context(single_environment(source)) if is_vectorised else source
+    return env, env_name(env), stack
 
 
 def compiled_terms(
@@ -166,7 +166,8 @@ def compiled_terms(
 
     Arguments and errors are those of `symmetry_spec`.
     """
-    with resolve_source(source) as (system, name):
+    system, name, made = resolve_source(source)
+    with made:
         model = system if isinstance(system, mujoco.MjModel) else getattr(system.unwrapped, "model", None)
     if not isinstance(model, mujoco.MjModel):
         raise ValueError(f"terms are of a MuJoCo model: give one, its file or a MuJoCo environment, not {source!r}")
@@ -296,7 +297,8 @@ def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[
     Raises:
         ValueError: no such environment or file, no symmetry, or none that acts on the observation.
     """
-    with resolve_source(source) as (system, name):
+    system, name, made = resolve_source(source)
+    with made:
         if not isinstance(system, mujoco.MjModel) and (hasattr(system.unwrapped, "symmetry_spec") or _is_stock(system)):
             return [_with_verdicts(*_spec_of_system(system, name, None, "derived"))], []
         derivation = derive(_model_of(system))
@@ -330,7 +332,8 @@ def symmetry_choices(source: str | Path | gym.Env | mujoco.MjModel) -> dict[str,
     """Choices of a task's symmetries by name, the default first; for other models, each derived symmetry by itself."""
     if isinstance(source, str) and (named := _TASKS.get(_task_name(source))):
         return dict(named)
-    with resolve_source(source) as (system, name):
+    system, name, made = resolve_source(source)
+    with made:
         if isinstance(system, mujoco.MjModel):
             named = None
         else:

@@ -214,7 +214,8 @@ def opened(env: str | Path | gym.Env | mujoco.MjModel | CompiledTerms) -> Iterat
         if isinstance(env, CompiledTerms):
             yield TermsSimulator(env)
             return
-        with resolve_source(env) as (system, name):
+        system, name, made = resolve_source(env)
+        with made:
             if isinstance(system, mujoco.MjModel):
                 yield BareSimulator(system, name)
                 return
@@ -465,7 +466,8 @@ def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool =
     Raises:
         ValueError: an environment without a MuJoCo model or a `simulator_state`, or whose spec or wrappers can't be certified.
     """
-    with resolve_source(env) as (one, _):
+    one, _, made = resolve_source(env)
+    with made:
         source = simulated(one)
         if source is None:
             raise ValueError(
