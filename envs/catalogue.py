@@ -130,7 +130,7 @@ def symmetry_spec(
 
 
 def resolve_source(source: Any) -> tuple[Any, str, AbstractContextManager[Any]]:
-    """The model or environment that a source is, or that its id or file names; its name; and what closes it if it was made here.
+    """The model or environment that a source is, or that its id or file names; its name; and what closes it if made here.
 
     Of a `VecEnv` it is the first one.
 
