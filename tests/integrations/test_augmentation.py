@@ -6,13 +6,12 @@ import copy
 import importlib
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import gymnasium as gym
 import pytest
 import torch
+from forked import run_code
 from mjlab_robots import mjlab_model
 
 from rppdyn.envs import compiled_terms, mirror_spec, symmetry_spec
@@ -198,14 +197,15 @@ def test_an_augmentation_is_found_again(again, adapter):
     torch.testing.assert_close(found, want, rtol=0, atol=0)
 
 
-def test_another_process_finds_it_by_name():
+def test_another_process_finds_it_by_name(tmp_path):
     augment = isaac_lab.data_augmentation(spec_of(D(3)))
     code = f"""
 import importlib, json, torch
 f = getattr(importlib.import_module({augment.__module__!r}), {augment.__name__!r})
 print(json.dumps(f(actions=torch.tensor([[1.0, 2.0]]))[1].tolist()))
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    run_code(code, folder=tmp_path)
+    said = (tmp_path / "out").read_text()
     assert json.loads(said) == augment(actions=torch.tensor([[1.0, 2.0]]))[1].tolist()
     with pytest.raises(AttributeError, match="damaged"):
         getattr(importlib.import_module(augment.__module__), augment.__name__[:-9])
