@@ -42,6 +42,15 @@ def test_what_a_task_recommends_stands_behind_the_agents_own_settings_and_the_us
     assert composed("total_steps=7", "agent=ppo").total_steps == 7
 
 
+def test_values_set_in_what_was_chosen_before_are_what_hydra_composes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (["env=Walker2d-v5", "model=mlp", "env.kwargs={a:{b:1}}", "env.kwargs.a.c=[1,2]", "agent.betas=[0.5,0.9]"],
+                  ["env=Ant-v5", "agent=ppo", "seed=${total_steps}", "total_steps=7", "+env.kwargs.a='x y'", "run_dir=null"],
+                  ["experiment=weak_walker", "model.hidden=[8,8]", "env.actuator_scale={}", "device=cpu"]):  # fmt: skip
+        (node,) = compose.sweep("train_agent", words, lambda node: node)
+        assert composed(*words) == compose.as_config("train_agent", node)
+
+
 @pytest.mark.parametrize("env", ["rppdyn/WindyPendulum-v0", "rppdyn.envs:rppdyn/WindyPendulum-v0"])
 def test_an_environment_in_a_namespace(env):
     config = composed(f"env={env}", "env.kwargs.wind=0.02", "env.symmetry=D6")
