@@ -164,3 +164,5 @@ def test_tasks_say_which_configuration(tmp_path, monkeypatch, capsys):
     assert RunFolder.open("run").config()["subspace"]["dimension"] == [8]
     assert main(["bound", "--resume", "run"]) == 0
     assert "nothing left to do" in capsys.readouterr().out
+    for words in (["equivariance", "run"], ["figure", "run", "--out", "a.png"]):
+        assert main(words) == 2 and "run of bound" in capsys.readouterr().err

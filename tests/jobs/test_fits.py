@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import time
@@ -471,3 +472,14 @@ def test_units_of_a_regression_do_not_matter(tmp_path, monkeypatch):
     for name in ("test/error", "equivariance/error"):
         assert found[1][name] == pytest.approx(found[0][name], rel=1e-6)
         assert found[2][name] == pytest.approx(found[0][name], rel=1e-6)
+
+
+@pytest.mark.parametrize(("masses", "about_its_axis"), [("[1,1]", None), ("[1,2]", 0.3303)])
+def test_wind_breaks_the_symmetry_of_unequal_masses_alone(tmp_path, masses, about_its_axis):
+    words = ("task=windy_pendulum", "task.wind=0.1", f"task.masses={masses}", "task.train=2", "task.horizon=1")
+    said = fit_dynamics.Dynamics(dynamics(tmp_path, *words, "model=mlp_ode")).symmetry()
+    assert float(re.search(r"by ([\d.]+);", said)[1]) > 0.2  # about the vertical it is broken either way
+    if about_its_axis is None:
+        assert said.endswith("it is symmetric exactly.")
+    else:
+        assert float(re.search(r"but for ([\d.]+) of it", said)[1]) == pytest.approx(about_its_axis, rel=0.1)

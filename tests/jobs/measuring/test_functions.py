@@ -23,7 +23,7 @@ from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.fit import save_members
 from rppdyn.jobs.loading import load_fit
-from rppdyn.jobs.measure import pooled
+from rppdyn.jobs.measure import most, pooled
 from rppdyn.runs import RunFolder, RunFolderError, iqm, read_metrics
 
 REGRESSION = ("model.hidden=8", "model.num_layers=1", "task.train=60", "task.validation=20", "task.test=40",
@@ -323,3 +323,8 @@ def test_an_unfinished_run(run, tmp_path, capfd):
         measured(copied)
     assert main(["equivariance", str(copied)]) == 2 and "unfinished" in capfd.readouterr().err
     assert main(["equivariance", str(run("emlp"))]) == 0 and "modified_inertia, emlp" in capfd.readouterr().out
+
+
+def test_the_largest_entries_are_shown_where_there_are_many():
+    errors = {"a": 0.1, "b": 0.3, "c": 0.2}
+    assert list(most(errors, 3)) == ["a", "b", "c"] and most(errors, 2) == {"b": 0.3, "c": 0.2}
