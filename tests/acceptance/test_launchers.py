@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import pytest
@@ -19,13 +20,30 @@ RUNS = "runs/train-agent/*/*/*"
 SWEEP = ("train-agent", "--multirun", "--resume", *SMALL, "total_steps=210", "seed=0,1")
 
 
+def installed(launcher: str) -> bool:
+    return find_spec("hydra_plugins") is not None and find_spec(f"hydra_plugins.hydra_{launcher}_launcher") is not None
+
+
+LAUNCHERS = {"": True, "joblib": installed("joblib"), "submitit_local": installed("submitit")}
+
+
 @pytest.fixture(scope="module")
-def one_after_the_other(rppdyn, tmp_path_factory):
-    """The folder of a sweep without a launcher, started with names of runs relative to it."""
-    cwd = tmp_path_factory.mktemp("sequential")
-    status, _, err = rppdyn(*SWEEP, cwd=cwd)
-    assert status == 0, err
-    return cwd
+def sweeps(rppdyn, fresh, tmp_path_factory):
+    """The folder of a sweep by each launcher, and without one, with names of runs relative to it; all are started together.
+
+    By a launcher it has an interpreter of its own: a forked one waits at its end until joblib's workers have been idle for five
+    minutes.
+    """
+    folders = {name: tmp_path_factory.mktemp(name or "sequential") for name, is_there in LAUNCHERS.items() if is_there}
+
+    def sweep(name):
+        run, words = (fresh, [f"hydra/launcher={name}"]) if name else (rppdyn, [])
+        return run(*SWEEP, *words, cwd=folders[name])
+
+    with ThreadPoolExecutor() as pool:
+        for status, _, err in pool.map(sweep, folders):
+            assert status == 0, err
+    return folders
 
 
 def assert_same_sweep(folder, reference):
@@ -42,29 +60,18 @@ def first_steps(events):
     return [min((each.Scalars(tag)[0].step for tag in each.Tags()["scalars"]), default=None) for each in read]
 
 
-def installed(launcher: str) -> pytest.MarkDecorator:
-    """Skips before the sweep to compare with is run."""
-    name = f"hydra_plugins.hydra_{launcher}_launcher"
-    missing = find_spec("hydra_plugins") is None or find_spec(name) is None
-    return pytest.mark.skipif(missing, reason=f"{name} is not installed: make test-cluster")
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [name for name in LAUNCHERS if name])
+def test_several_at_a_time(sweeps, launcher):
+    if launcher not in sweeps:
+        pytest.skip(f"hydra's launcher {launcher} is not installed: make test-cluster")
+    assert_same_sweep(sweeps[launcher], sweeps[""])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "launcher",
-    [pytest.param("joblib", marks=installed("joblib")), pytest.param("submitit_local", marks=installed("submitit"))],
-)
-def test_several_at_a_time(fresh, one_after_the_other, launcher, tmp_path):
-    """In an interpreter of its own: a forked one waits at its end until joblib's workers have been idle for five minutes."""
-    status, _, err = fresh(*SWEEP, f"hydra/launcher={launcher}", cwd=tmp_path)
-    assert status == 0, err
-    assert_same_sweep(tmp_path, one_after_the_other)
-
-
-@pytest.mark.slow
-@installed("ray")
+@pytest.mark.skipif(not installed("ray"), reason="hydra's launcher ray is not installed: make test-cluster")
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_a_cluster_that_loses_a_node(one_after_the_other, environment, monkeypatch, tmp_path):
+def test_a_cluster_that_loses_a_node(sweeps, environment, monkeypatch, tmp_path):
     """Two nodes with a run each; one is killed in mid-run, and its run ends elsewhere as if nothing had happened."""
     from ray.cluster_utils import Cluster
 
@@ -94,6 +101,6 @@ def test_a_cluster_that_loses_a_node(one_after_the_other, environment, monkeypat
         assert "retries remaining" in out
     finally:
         cluster.shutdown()
-    assert_same_sweep(tmp_path, one_after_the_other)
+    assert_same_sweep(tmp_path, sweeps[""])
     begun, again = sorted((first_steps(folder) for folder in tmp_path.glob("runs/**/events")), key=len)
     assert begun == [0] and again[0] in {0, None} and again[1] > 0, "the run that was lost began anew"

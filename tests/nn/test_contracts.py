@@ -71,7 +71,7 @@ EQUIVARIANT = (
     | {f"tensors of {G}": (*USUAL, G, dict(hidden=48, architecture="tensor")) for G in (Z(4), O(3), SO13())}
     | {
         f"swarm of {a} x {b}": (2 * swarm(a, b), swarm(a, b), a * b, dict(hidden=128))
-        for a, b in ((O(2), S(4)), (O(2), Z(5)), (SL(3), S(3)), (D(4), S(4)), (SO(2), D(3)), (O(2), S(5)))
+        for a, b in ((O(2), S(4)), (O(2), Z(5)), (SL(3), S(3)), (D(4), S(4)))
     }
     | {" > ".join(map(str, groups)): (V + Scalar, V, groups, dict(hidden=16)) for groups in CHAINS}
     | {f"{name} of {G}": (*USUAL, G, dict(activation=name)) for name, G in (("relu", Z(3)), ("softplus", SO(2)))}
@@ -86,6 +86,7 @@ EQUIVARIANT = (
             ("SO(2)", 3 * V + 2 * Scalar, V + Scalar, SO(2)),
             ("SO(3)", 2 * V + T(2) + Scalar, V + Scalar, SO(3)),
         )
+        if norm == "batch" or name in ("signs", "SO(3)")
     }
     | {
         "a type that vectors lack": rates(),
