@@ -407,7 +407,7 @@ class ObservedSimulator(Simulator):
                 f"{type(base).__name__} is no Gymnasium MuJoCo environment: to certify it, give it {STATE_METHODS}"
             )
         if "state" not in base.simulator_state():
-            raise ValueError(f"{type(base).__name__}: simulator_state() has no 'state'; put the observation there")
+            raise ValueError(f"{type(base).__name__}: simulator_state() has no entry 'state', the observation")
         self._set_env(env)
         self._base = base
 
