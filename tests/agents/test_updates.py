@@ -436,7 +436,7 @@ for case in cases:
 """
 CASES = [
     "[filled('mlp', env='Hopper-v5', ent_coef=0.2, n_steps=3, COMPILED)]",
-    "[with_own_units(filled(env='Reacher-v5', seed=s, max_gradient_norm=0.5, COMPILED), s) for s in (0, 1)]",
+    "[with_own_units(filled(env='Reacher-v5', seed=s, mirror_loss=0.1, max_gradient_norm=0.5, COMPILED), s) for s in (0, 1)]",
 ]
 ACTIONS = """
 def actions(agents, seen):
@@ -483,7 +483,7 @@ def test_compiled_updates_and_actions_are_the_plain_ones(tmp_path):
 
 
 RESUMED = """
-options = dict(batch_size=30, mirror_loss=0.1, max_gradient_norm=0.5, target_update_interval=2)
+options = dict(batch_size=30, target_update_interval=2)
 builds = lambda compile: [lambda s=s: built(seed=s, compile=compile, **options) for s in (0, 1)]
 agents = lambda trainers: [t() for t in trainers]
 plain = agents(train_many(builds(False), 70))
