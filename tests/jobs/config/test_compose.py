@@ -24,7 +24,7 @@ def composed(*overrides):
     return compose.composed("train_agent", overrides)
 
 
-@pytest.mark.parametrize("env", [*{*compose.choices("env"), *KNOWN_ENVIRONMENTS}])
+@pytest.mark.parametrize("env", sorted({*compose.choices("env"), *KNOWN_ENVIRONMENTS}))
 def test_every_environment_can_be_chosen_and_takes_options_without_a_plus(env):
     published = 0.004 if env.startswith(("Walker2d", "Swimmer")) else 0.005
     for words in (["env.kwargs.a=0.2"], ["env.kwargs={a:0.2}"], ["+env.kwargs.a=0.2"]):
