@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import re
+import traceback
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,13 @@ ARGUMENTS = ("env_id", "actuator_scale", "monitor", "named_by")
 """Arguments of `make_env` itself, which no option of an environment may be named after."""
 
 _WARNED: dict = {}
-"""Which of Gymnasium's remarks have been made, as Python's warnings keep it."""
+"""Remarks of Gymnasium's that have been made, as Python's warnings keep them."""
+
+TESTED_VERSIONS = {
+    "gymnasium_robotics": "gymnasium-robotics 1.4.2 runs on mujoco 3.3.7 and 3.8.0, and only its mazes and Adroit on 4.0.0",
+    "dm_control": "dm_control 1.0.50 runs on mujoco 3.17.0, through shimmy 2.0.1",
+}
+"""By package, the versions that were tried; docs/jobs/your-environment.md has the table."""
 
 
 MOTORISED_JOINTS = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
@@ -158,6 +166,8 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
     except ReturnedError:
         raise
     except Exception as error:
+        if advice := versions_that_go_together(error):
+            raise ValueError(f"{env_id} can't be made: {advice}") from error
         if not settings and place_in_users_code(error) is not None:
             raise
         raise ValueError(f"{env_id} can't be made or reset{suffix}: {reason(error)}") from error
@@ -259,6 +269,25 @@ def _actuators(model) -> dict[str, int]:
         if model.actuator(i).name:
             names[model.actuator(i).name] = i
     return names
+
+
+def versions_that_go_together(error: BaseException) -> str:
+    """One line on an error that one of these packages raised; "" for any other."""
+    files = [frame.f_code.co_filename.replace("\\", "/") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for package, tried in TESTED_VERSIONS.items():
+        if any(f"/{package}/" in file for file in files[-3:]):
+            name = package.replace("gymnasium_robotics", "gymnasium-robotics")
+            said = " ".join(str(error).split())[:160] or "an assertion of its own"
+            versions = f"{name} {_version(name)} fails on mujoco {mujoco.__version__}"
+            return f"{versions} ({type(error).__name__}: {said}); {tried}: install versions that go together"
+    return ""
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "of unknown version"
 
 
 def env_name(env: gym.Env) -> str:

@@ -323,11 +323,15 @@ class RunFolder:
     def refuse_links(self) -> None:
         """Refuse links that lead out of the folder: what is written to them would be written elsewhere.
 
+        W&B links its own log into the folder of each of its sessions, which nothing writes to once that session has ended.
+
         Raises:
             RunFolderError: naming the link and where it leads.
         """
         root = os.path.realpath(self.path)
         for parent, folders, files in os.walk(root):
+            if os.path.relpath(parent, root) == "wandb":
+                folders[:] = [name for name in folders if os.path.islink(os.path.join(parent, name))]
             for name in (*folders, *files):
                 link = os.path.join(parent, name)
                 if os.path.islink(link) and not os.path.realpath(link).startswith(root + os.sep):

@@ -465,7 +465,7 @@ def test_training_signs_its_run_with_a_key_of_the_users_own(planted, monkeypatch
 
 LINKS = ["figures", "events", "checkpoints", "metrics.jsonl", "timing.jsonl", "config.yaml", "result.json", ".lock",
          "figures/learning_curve.png", "checkpoints/.writing-000000000024", ".writing-PID-result.json",
-         "equivariance.json"]  # fmt: skip
+         "equivariance.json", "wandb"]  # fmt: skip
 
 
 @pytest.mark.parametrize("dangling", [False, True])
@@ -500,6 +500,9 @@ def test_a_run_folder_may_be_reached_through_a_link_and_hold_links_to_itself(pla
     os.rename(planted.run, planted.root / "data")
     planted.run.symlink_to("data")
     (planted.root / "data" / "latest").symlink_to("checkpoints")
+    logs = planted.root / "data" / "wandb" / "offline-run-1" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "debug-core.log").symlink_to(planted.root / "elsewhere.log")  # as W&B links its own
     assert main(VERBS["train-agent"]) == 0, capfd.readouterr().err
 
 

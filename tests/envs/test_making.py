@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import pytest
 from refusals import refused
@@ -108,3 +110,20 @@ def test_what_an_environment_refuses_is_said_in_one_line():
             stock_env("Small-v0", disable_env_checker=True).reset()
     finally:
         del gym.registry["Sized-v0"], gym.registry["Small-v0"]
+
+
+def test_packages_that_break_on_this_mujoco_name_versions_that_go_together(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "dm_control"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "dm_control").mkdir()
+    (tmp_path / "dm_control" / "__init__.py").touch()
+    (tmp_path / "dm_control" / "broken.py").write_text(
+        "def make(**options):\n    raise AttributeError('flex_vertedge')\n"
+    )
+    gym.register("Broken-v0", entry_point="dm_control.broken:make")
+    with refused(
+        "Broken-v0", "dm_control", f"fails on mujoco {mujoco.__version__}", "flex_vertedge", "versions that go together"
+    ):
+        make_env("Broken-v0")
+    gym.registry.pop("Broken-v0")
