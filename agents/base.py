@@ -1,4 +1,4 @@
-"""What agents with symmetric policies have in common, whatever algorithm trains them, and what both refuse."""
+"""Agents with symmetric policies, whatever algorithm trains them: their base class, and its refusals."""
 
 from __future__ import annotations
 

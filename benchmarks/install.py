@@ -95,7 +95,9 @@ def process(command: Sequence[str], timing: Timing) -> None:
     with tempfile.TemporaryDirectory() as folder:
         environment, nowhere = os.environ | {"RPPDYN_CACHE_DIR": folder}, subprocess.DEVNULL
         before, start = os.times(), time.perf_counter()
-        subprocess.run(command, check=True, stdout=nowhere, stderr=nowhere, cwd=folder, env=environment)
+        done = subprocess.run(command, stdout=nowhere, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-1500:]}")
         timing.wall.append(time.perf_counter() - start)
         after = os.times()
     timing.cpu.append(after.children_user + after.children_system - before.children_user - before.children_system)

@@ -332,14 +332,18 @@ def main() -> None:
     parser = command_line(__doc__, rounds=40, quick=8, plot=True)
     parser.add_argument("--assembly", action="store_true", help="compare ways of assembling weights instead")
     parser.add_argument("--products", action="store_true", help="measure channel-wise products alone")
-    parser.add_argument("--swarms", action="store_true", help="measure products of groups alone, as --quick does")
+    parser.add_argument(
+        "--swarms",
+        action="store_true",
+        help="measure groups with products, SO(3), Z(64) alone, as --quick",
+    )
     arguments, where = begin(parser)
+    if arguments.assembly:
+        write(arguments.json, where, {"times": {t.title: assembly(t, arguments.rounds) for t in tables()}})
+        return
     if arguments.products or arguments.swarms or arguments.quick:
         chosen = products() if arguments.products else swarms()
         write(arguments.json, where, {"times": {table.title: measure(table, arguments.rounds) for table in chosen}})
-        return
-    if arguments.assembly:
-        write(arguments.json, where, {"times": {t.title: assembly(t, arguments.rounds) for t in tables()}})
         return
     times = {table.title: measure(table, arguments.rounds) for table in tables()}
     times["pieces"] = pieces(tables()[-1], arguments.rounds)

@@ -564,7 +564,7 @@ class SymmetrySpec:
         }
 
     def contract(self, certificate: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What `symmetry.json` holds beside a policy: `to_dict`, and what a reader without this package needs.
+        """The content of `symmetry.json` beside a policy: `to_dict`, and all that a reader without this package needs.
 
         Its keys are listed in docs/jobs/export.md; `from_dict` reads it, and refuses one that was changed by hand.
 
@@ -577,7 +577,7 @@ class SymmetrySpec:
         return {**data, "digest": self.digest, "certificate": certificate, "rppdyn": __version__}
 
     def _images(self) -> dict[str, Any]:
-        """Of each discrete generator, where its images are entries with signs: x'[i] = sign[i] x[index[i]] + shift[i]."""
+        """Index, sign and shift of each discrete generator that permutes entries: x'[i] = sign[i] x[index[i]] + shift[i]."""
         images: dict[str, Any] = {}
         for k, name in enumerate(self.generator_names[: len(self.group.discrete_generators)]):
             images[name] = {}

@@ -461,14 +461,18 @@ def _print_measured(measure: Callable[[], Any], table: Callable[..., str]) -> An
 
 def _run_job(job: str, config: Any, **options: Any) -> int:
     """Run `module:function` of the jobs and print its result; refuse what is no run's folder before anything heavy loads."""
-    from rppdyn.jobs.config.command import kind_of
-    from rppdyn.jobs.config.compose import require_environment
+    from rppdyn.jobs.config.command import is_agent_file
     from rppdyn.runs import RunFolder
 
-    for what in getattr(config, "runs", None) or [getattr(config, "what", None) or config.run]:
-        if kind_of(what, functions=True) == "run":
-            RunFolder.open(what)
+    if hasattr(config, "runs"):
+        runs = [run for run in config.runs if not is_agent_file(run)]
+    else:
+        runs = [getattr(config, "what", None) or config.run] if getattr(config, "kind", "run") == "run" else []
+    for run in runs:
+        RunFolder.open(run)
     if getattr(config, "env", None) is not None:
+        from rppdyn.jobs.config.compose import require_environment
+
         require_environment(config.env)
     module_name, _, function = job.partition(":")
     module = import_module(f"rppdyn.jobs.{module_name}")

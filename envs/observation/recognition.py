@@ -203,7 +203,7 @@ class StateEntries(NamedTuple):
 
 
 def state_entries(simulator: Simulator) -> StateEntries:
-    """Where the observation has positions and velocities; that of a bare model is its state."""
+    """Indices of positions and velocities in the observation; that of a bare model is its state."""
     model = simulator.model
     if not simulator.is_observed:
         size = model.nq + model.nv + model.na

@@ -429,7 +429,10 @@ def centraliser(matrices: Float[Tensor, "k n n"], *, rtol: float = 1e-9) -> Floa
 
 
 def structure_constants(matrices: Float[Tensor, "k n n"]) -> tuple[Float[Tensor, "k k k"], Float[Tensor, ""]]:
-    r"""f with :math:`[M_i, M_j] \approx \sum_k f_{ij}^k M_k` by least squares; the share of their squares that is left."""
+    r"""f with :math:`[M_i, M_j] \approx \sum_k f_{ij}^k M_k` by least squares; the share of their squares that is left.
+
+    Matrices must be independent (:func:`check_independent`), or f is not unique.
+    """
     rows = matrices.flatten(1)
     brackets = commutators(matrices).flatten(2)
     f = torch.linalg.solve(rows @ rows.mT, brackets.flatten(0, 1) @ rows.mT, left=False).unflatten(

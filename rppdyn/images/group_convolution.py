@@ -151,7 +151,7 @@ class SeparableGroupConvolution(P4Convolution):
         self.offset = nn.Parameter(torch.zeros(fields_in))
 
     @classmethod
-    def at(cls, place: Place, variance: int | float, **arguments: Any) -> ImagePathway:
+    def at(cls, place: Place, variance: int | float) -> ImagePathway:  # type: ignore[override]
         """At a place; where images are lifted or projected, and of 1 x 1 filters, there is no separable form."""
         if place.kernel_size == 1 or place.orientations != (ROTATIONS, ROTATIONS):
             return GroupConvolution.at(place, variance)

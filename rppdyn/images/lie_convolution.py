@@ -182,7 +182,7 @@ class LieConvolution(ImagePathway):
         self.u = self.draw(*shape, std=gain / math.sqrt(fields_in * power), generator=generator)
 
     @classmethod
-    def at(cls, place: Place, variance: int | float, *, group: str = "se2", **arguments: Any) -> LieConvolution:
+    def at(cls, place: Place, variance: int | float, *, group: str) -> LieConvolution:  # type: ignore[override]
         chosen = place.settings or FilterSettings()
         orientations = (1, 1) if GROUPS[group].kind is None else place.orientations
         return cls(

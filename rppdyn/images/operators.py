@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 import math
 from abc import abstractmethod
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -293,7 +292,7 @@ class OperatorPathway(ImagePathway):
         self.weight = self.draw(out_channels, count, std=gain / math.sqrt(count), generator=generator)
 
     @classmethod
-    def at(cls, place: Place, variance: int | float, **arguments: Any) -> OperatorPathway:
+    def at(cls, place: Place, variance: int | float) -> OperatorPathway:  # type: ignore[override]
         settings = place.settings or OperatorSettings()
         if place.pooled:
             pixels = check_size(place.size)

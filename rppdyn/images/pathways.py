@@ -179,7 +179,7 @@ class PixelBias(ImagePathway):
         self.bias = nn.Parameter(torch.zeros(channels, *size))
 
     @classmethod
-    def at(cls, place: Place, variance: int | float, **arguments: Any) -> PixelBias:
+    def at(cls, place: Place, variance: int | float) -> PixelBias:  # type: ignore[override]
         return cls(place.out_channels, place.out_size, variance)
 
     def coefficients(self) -> tuple[Tensor, ...]:

@@ -84,6 +84,10 @@ class _Task:
                 what = f"{name!r} of {group!r}, which is {kind} of {cfg.params}"
                 raise ValueError(f"nothing is known here of {what}; say what it is by others={{{name!r}: ...}}")
             listed = [found] if isinstance(found, str | Mapping) else found
+            if len(listed) > 1 and (cfg.history_length > 1 or cfg.scale is not None):  # which mjlab has of the whole
+                raise ValueError(
+                    f"{name!r} of {group!r} is several terms with one history or scale: make each a term of its own"
+                )
             for term in ({"term": one} if isinstance(one, str) else dict(one) for one in listed):
                 label = name if len(listed) == 1 else f"{name} {term['term']}"
                 scale = {} if cfg.scale is None else {"scale": cfg.scale.tolist()}
@@ -168,7 +172,7 @@ READ: Mapping[str, Callable[..., Described | None]] = {
     "robot_body_pos_b": lambda task, command_name: task.seen("body_positions", command_name),
     "robot_body_ori_b": lambda task, command_name: task.seen("body_orientations", command_name),
 }  # fmt: skip
-"""What the functions of mjlab's tasks observe, by name; None where that depends on something that is not known here."""
+"""The term that each function of mjlab's tasks observes; None where that depends on something that is not known here."""
 
 
 def _on_a_plane(scene: Any, model: mujoco.MjModel) -> mujoco.MjModel:

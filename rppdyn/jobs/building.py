@@ -321,7 +321,7 @@ class WorkerEnv(VecEnv):
         return value
 
     def reset(self) -> Any:
-        observations = self._ask("reset", attributes={"_seeds": self._seeds, "_options": self._options})
+        observations, self.reset_infos = self.worker.submit(_reset_envs, self._seeds, self._options).result()
         self._reset_seeds()
         self._reset_options()
         return observations
@@ -371,9 +371,13 @@ def _make_envs(build: CloudpickleWrapper, count: int) -> tuple[gymnasium.Space, 
     return _envs.observation_space, _envs.action_space
 
 
+def _reset_envs(seeds: list[Any], options: list[Any]) -> tuple[Any, list[dict[str, Any]]]:
+    _envs._seeds, _envs._options = seeds, options
+    return _call_envs("reset", (), {})
+
+
 def _call_envs(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
     """The value of a method, and the infos of the last resets; an AttributeError of `get_attr` is its value."""
-    vars(_envs).update(options.pop("attributes", {}))
     try:
         return getattr(_envs, name)(*arguments, **options), _envs.reset_infos
     except AttributeError as error:

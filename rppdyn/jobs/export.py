@@ -33,6 +33,7 @@ from rppdyn.jobs.config.command import ExportConfig
 from rppdyn.jobs.loading import load, load_program
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import replacing, write_json
+from rppdyn.runs.statistics import evenly
 
 FORMAT = 1
 CHECKED_EPISODES = 4
@@ -118,7 +119,7 @@ def _states(evaluator: Evaluator, policy: BasePolicy, count: int) -> NDArray:
         seen.append(evaluator.explore(policy).observations)
         evaluator.seed += len(evaluator.envs)
     observations = np.concatenate(seen)
-    return observations[np.linspace(0, len(observations) - 1, count).round().astype(int)]
+    return observations[evenly(len(observations), count)]
 
 
 def _write(policy: BasePolicy, kind: str, path: Path, observations: NDArray) -> float:

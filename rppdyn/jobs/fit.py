@@ -195,7 +195,9 @@ def backward(
 
 
 class FitSubject(ABC):
-    """What a run fits, measures and keeps. A step follows from the state and its number, so that a resumed run repeats it.
+    """The models of a run: how they are fitted, measured and kept.
+
+    A step follows from the state and its number, so that a resumed run repeats it.
 
     Attributes:
         compiled: whether it is trained by ``torch.compile``.

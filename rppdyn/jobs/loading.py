@@ -149,7 +149,8 @@ def load_player(config: EvaluateAgentConfig) -> Iterator[tuple[Loaded, Policy, E
             env, space = evaluator.envs[0], evaluator.envs[0].observation_space
             act = loaded.acting_in(env)
             try:
-                act(np.zeros((config.episodes, *(space.shape or ())), dtype=space.dtype))
+                if config.kind != "run":
+                    act(np.zeros((config.episodes, *(space.shape or ())), dtype=space.dtype))
             except Exception as error:  # whatever its runtime raises
                 name = config.env or (env.spec.id if env.spec else type(env.unwrapped).__name__)
                 raise ConfigError(

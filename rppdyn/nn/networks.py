@@ -43,7 +43,6 @@ from rppdyn.nn.normalisation import WARM_UP, BatchNorm
 from rppdyn.nn.pathways import AffineMap, BreakingInputs, EquivariantPathway, named_pathways
 from rppdyn.nn.products import ChannelProducts, product_maps, with_operands
 from rppdyn.reps import Rep, RepType, Scalar
-from rppdyn.reps.notation import representation
 from rppdyn.reps.rep import is_int
 
 Form = Literal["channelwise", "published"]
@@ -295,8 +294,11 @@ class RPPEMLP(Network, ExactBuffers):
                 raise ValueError(
                     f"breaking={breaking!r}: a network without an equivariant pathway has no symmetry to leave"
                 )
-            rep_breaking = representation("breaking", breaking, group) if isinstance(breaking, str) else breaking
-            self.breaking = BreakingInputs(bind(rep_breaking, group), breaking_variance, breaking_learned, generator)
+            if isinstance(breaking, str):
+                from rppdyn.reps.notation import representation  # with pydantic, for text alone
+
+                breaking = representation("breaking", breaking, group)
+            self.breaking = BreakingInputs(bind(breaking, group), breaking_variance, breaking_learned, generator)
             rep = rep + self.breaking.rep
         first = rep
         layers: list[Hidden | Points] = [*_per_layer(hidden, num_layers)]

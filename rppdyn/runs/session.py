@@ -27,8 +27,20 @@ logger = logging.getLogger(__name__)
 
 # -- one progress bar per run, on standard error -----------------------------------------------------------------------
 
-BAR_FORMAT = "{desc} {percentage:3.0f}%{postfix} [{elapsed}<{remaining}] {rate_fmt} {n_fmt}/{total_fmt} |{bar}|"
-"""The parts of a line, of which a narrow terminal shows the first."""
+PARTS = ("{desc}", " {percentage:3.0f}%{postfix}", " [{elapsed}<{remaining}]", " {rate_fmt}", " {n_fmt}/{total_fmt}",
+         " |{bar}|")  # fmt: skip
+
+
+class Meter(tqdm):
+    """A line without the last parts that don't fit it: tqdm itself cuts it at its end, in the middle of a number."""
+
+    @staticmethod
+    def format_meter(*args: Any, ncols: int | None = None, **values: Any) -> str:
+        for kept in range(len(PARTS), 1, -1):
+            values["bar_format"] = "".join(PARTS[:kept])
+            if ncols is None or len(tqdm.format_meter(*args, **values)) <= ncols:
+                break
+        return tqdm.format_meter(*args, ncols=ncols, **values)
 
 
 class Progress:
@@ -49,8 +61,7 @@ class Progress:
         position: int = 0,
     ):
         terminal = sys.stderr.isatty()
-        self._bar = tqdm(
-            bar_format=BAR_FORMAT,
+        self._bar = Meter(
             total=total,
             initial=initial,
             desc=description,

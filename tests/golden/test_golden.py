@@ -32,14 +32,14 @@ AGENTS = {"walker_rpp.zip": "RPPSAC", "reacher_rpp.zip": "RPPSAC", "pendulum_eml
 
 
 def printed(*words: str) -> str:
-    """What a verb prints."""
+    """The output of a command."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main(list(words)) == 0, out.getvalue()
     return out.getvalue()
 
 
 def inputs(name: str) -> list[np.ndarray]:
-    """What the trained function of a run, or an agent, is asked about: the same numbers for ever."""
+    """Inputs for the trained function of a run, or for an agent: the same numbers for ever."""
     g = np.random.RandomState(1)  # NumPy promises that its numbers stay
     if name == "windy_pendulum":
         x = np.zeros((3, 12))

@@ -239,7 +239,7 @@ def test_long_fits_go_on_without_a_compiler_and_say_so(tmp_path, monkeypatch, ca
 
 
 def test_long_fits_are_compiled_where_that_works(tmp_path, monkeypatch):
-    """What a compiled field computes is tested with the models of dynamics."""
+    """Only that they are: numbers of compiled fields are compared with the models of dynamics."""
     fields = []
     monkeypatch.setattr("rppdyn.dynamics.models.compiled", lambda field, **options: fields.append(field) or field)
     monkeypatch.setattr(fit_dynamics, "COMPILING_STEPS", 4)

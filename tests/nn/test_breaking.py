@@ -55,7 +55,7 @@ def test_of_an_elements_that_leaves_them_as_they_are_the_network_stays_equivaria
 
 
 def test_what_is_learned_points_along_what_breaks_the_symmetry():
-    """Of a planar group with reflections a constant can only be mapped onto its own line. In still air it stays small."""
+    """A planar group with reflections maps a constant onto its own line alone. In still air it stays small."""
     wind = torch.tensor([0.8, 0.5], dtype=torch.float64)
     x = torch.randn(400, 4, generator=generator(1), dtype=torch.float64)
     norms = {}

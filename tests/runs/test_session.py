@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rppdyn.runs import RunFolder, RunFolderError, RunResult, Session, read_metrics
-from rppdyn.runs.session import LOGGERS
+from rppdyn.runs.session import LOGGERS, Meter
 
 
 @dataclass
@@ -140,3 +140,14 @@ def test_loggers_are_told_a_number_once_at_a_step(tmp_path, monkeypatch):
             0, {"train/loss": 1.0, "train/rate": 2.0, "each": [1, 2], "error": 0.5}, {"seconds": 3.0}, ("train/",)
         )
     assert told == [({"train/loss": 1.0}, 0), ({"error": 0.5, "seconds": 3.0}, 0), ({}, -1)]
+
+
+def test_a_narrow_terminal_shows_whole_parts_of_a_line():
+    """A number that is cut is another number."""
+    values = dict(n=12345, total=250_000, elapsed=61, unit="step", prefix="Ant-v5 rpp", postfix="return=812")
+    whole = Meter.format_meter(ncols=140, **values)
+    numbers = [part for part in whole.replace("/", " ").split() if part[0].isdigit()]
+    for columns in range(40, 120, 3):
+        line = Meter.format_meter(ncols=columns, **values)
+        shown = [part for part in line.replace("/", " ").split() if part[0].isdigit()]
+        assert len(line) <= columns and shown == numbers[: len(shown)], line

@@ -127,8 +127,8 @@ class EvaluateAgentConfig:
 
     @property
     def kind(self) -> str:
-        """As `kind_of` has it."""
-        return kind_of(self.run)
+        """Kind of thing that `run` names: "run", PRETRAINED, or a value of POLICIES."""
+        return kind_of_subject(self.run)
 
 
 @settings
@@ -154,8 +154,8 @@ class ExportConfig:
 
     @property
     def kind(self) -> str:
-        """As `kind_of` has it."""
-        return kind_of(self.what)
+        """Kind of thing that `what` names: "run", PRETRAINED, or a value of POLICIES."""
+        return kind_of_subject(self.what)
 
     @property
     def card(self) -> str:
@@ -176,7 +176,7 @@ POLICIES = {".zip": "stable-baselines3 file", ".pt2": "torch.export program", ".
 SUBJECTS = {suffix: kind for suffix, kind in POLICIES.items() if suffix != ".onnx"}
 
 
-def kind_of(what: str, files: Mapping[str, str] = POLICIES, functions: bool = False) -> str:
+def kind_of_subject(what: str, files: Mapping[str, str] = POLICIES, functions: bool = False) -> str:
     """Return what a word names: "run", PRETRAINED, "function" for module:function, or the kind of one of these files."""
     module, colon, name = what.partition(":")
     if Path(what).is_dir():
@@ -266,8 +266,8 @@ class EquivarianceConfig:
 
     @property
     def kind(self) -> str:
-        """As `kind_of` has it."""
-        return kind_of(self.what, SUBJECTS, functions=True)
+        """Kind of thing that `what` names: "run", PRETRAINED, "function", or a value of SUBJECTS."""
+        return kind_of_subject(self.what, SUBJECTS, functions=True)
 
     @property
     def representations(self) -> tuple[str, str, str] | None:
@@ -342,7 +342,7 @@ class DiscoverConfig:
     @property
     def kind(self) -> str:
         """Kind of thing that `what` names: "run" or "function"."""
-        return "function" if kind_of(self.what, functions=True) == "function" else "run"
+        return "function" if kind_of_subject(self.what, functions=True) == "function" else "run"
 
 
 @settings
@@ -396,7 +396,7 @@ class CollectConfig:
 
 def is_agent_file(path: str) -> bool:
     """Return whether this is a stable-baselines3 file and no folder of a run."""
-    return kind_of(path) == POLICIES[".zip"]
+    return kind_of_subject(path) == POLICIES[".zip"]
 
 
 def agent_files(config: ReportConfig | FigureConfig) -> None:

@@ -180,7 +180,7 @@ def test_a_member_that_diverged_is_left_out_by_name(found, run, tmp_path):
 
 
 def test_every_metric_of_fits_is_documented_and_every_documented_one_is_there(run):
-    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     rows = [
         line.split("|")[1]
         for line in page.partition("\n## Fits\n")[2].partition("\n## ")[0].splitlines()
