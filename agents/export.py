@@ -131,7 +131,7 @@ def entries_of(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 
 
 def writable_contract(beside: str | Path, spec: SymmetrySpec) -> Path:
-    """`symmetry.json` beside a policy (:meth:`~rppdyn.envs.SymmetrySpec.contract`): where it may be written.
+    """Return the path of `symmetry.json` beside a policy (:meth:`~rppdyn.envs.SymmetrySpec.contract`).
 
     Raises:
         UserError: one of another symmetry is there, which other policies of the folder may rely on.

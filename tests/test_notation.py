@@ -26,7 +26,7 @@ def test_groups(text, expected):
     ],
 )
 def test_representations(text, expected):
-    assert notation.representation("--rep-in", text, O(3)) == expected(O(3))
+    assert notation.representation(text, O(3), "--rep-in") == expected(O(3))
 
 
 @pytest.mark.parametrize("text", ["__import__('os')", "SO(", "SO", "SO(2.5)", "Q(3)", "SO(3)+2", "(lambda: SO(3))()",
@@ -40,5 +40,5 @@ def test_what_is_no_group_is_one_line(text):
 @pytest.mark.parametrize("text", ["5", "T", "T(-1)", "V**-1", "V.__class__", "V(1)", "T(True)", "V - V", "SO(3)"])
 def test_what_is_no_representation_is_one_line(text):
     with pytest.raises(ValueError) as error:
-        notation.representation("--rep-in", text, SO(3))
+        notation.representation(text, SO(3), "--rep-in")
     assert "\n" not in str(error.value)

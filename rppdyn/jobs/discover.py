@@ -243,7 +243,7 @@ def _representations(config: DiscoverConfig) -> Family:
     """The representations of the family that was asked for."""
     G = notation.group(str(config.family), "--family")
     flags = {"--rep-in": str(config.rep_in), "--rep-out": str(config.rep_out)}
-    rep_in, rep_out = (notation.representation(flag, text, G) for flag, text in flags.items())
+    rep_in, rep_out = (notation.representation(text, G, flag) for flag, text in flags.items())
     return Family(rep_in, rep_out, f"{rep_in} to {rep_out}")
 
 

@@ -163,7 +163,7 @@ def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: s
         if target.call is None:
             raise ConfigError(f"--group {group}: {config.what} is a policy, which is measured with --env")
         G = notation.group(group)
-        ends = notation.representation("--rep-in", rep_in, G), notation.representation("--rep-out", rep_out, G)
+        ends = notation.representation(rep_in, G, "--rep-in"), notation.representation(rep_out, G, "--rep-out")
         if G.is_complex:
             raise ConfigError(
                 f"--group {group}: it is complex, and inputs are real here; call rppdyn.equivariance.equivariance_error with "

@@ -97,7 +97,7 @@ def _hidden(hidden: int | str | list, G: Group) -> Any:
     if isinstance(hidden, list):
         return [_hidden(layer, G) for layer in hidden]
     if isinstance(hidden, str):
-        return component_major(notation.representation("model.hidden", hidden, G))
+        return component_major(notation.representation(hidden, G, "model.hidden"))
     return hidden
 
 

@@ -200,7 +200,7 @@ class Regression(StackFit):
     def _discovered(self, rows: Rows, x: Tensor) -> list[Any]:
         """Generators of the symmetry that a plain network of the training data has."""
         task = self.config.task
-        count = 1 if task.rep is None else notation.representation("rep", task.rep, GL(1)).dim
+        count = 1 if task.rep is None else notation.representation(task.rep, GL(1), "rep").dim
         if len(rows.names) % count:
             raise ConfigError(f"rep={task.rep}: {len(rows.names)} numbers are no {count} vectors")
         family = GL(len(rows.names) // count)

@@ -73,7 +73,7 @@ def vectors(text: str | None, group: Group, n: int, key: str, what: str) -> Rep:
                 f"{key}=T(0)+{max(1, (n - 1) // vector.dim)}*V for example"
             )
         return (n // vector.dim) * vector
-    rep = notation.representation(key, text, group)
+    rep = notation.representation(text, group, key)
     if rep.dim != n:
         raise ConfigError(
             f"{key}={text}: under {group} it has {rep.dim} numbers, and there are {n} in {what}; make them the same"
@@ -323,7 +323,7 @@ def vector_size(config: FitTrajectoriesConfig, n: int) -> int:
     rep = config.task.rep
     if rep is None:  # one vector
         return n
-    count = notation.representation("rep", rep, GL(1)).dim
+    count = notation.representation(rep, GL(1), "rep").dim
     if n % count:
         raise ConfigError(f"rep={rep}: {n} numbers are no {count} vectors")
     return n // count

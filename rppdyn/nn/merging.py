@@ -31,9 +31,8 @@ def merge(net: nn.Module) -> nn.Module:
         ValueError: naming a layer with pathways of another kind, such as those of images.
     """
     for name, _, pathway in named_pathways(net):
-        if not isinstance(pathway, BreakingInputs) and not isinstance(
-            layer := net.get_submodule(name), MERGEABLE_LAYERS
-        ):
+        layer = net.get_submodule(name)
+        if not isinstance(pathway, BreakingInputs) and not isinstance(layer, MERGEABLE_LAYERS):
             raise ValueError(
                 f"{name or 'the module'} is a {type(layer).__name__}, which no nn.Linear can take the place of: "
                 "merge networks of RelaxedLinear alone"

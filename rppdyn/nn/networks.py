@@ -297,10 +297,10 @@ class RPPEMLP(Network, ExactBuffers):
             if isinstance(breaking, str):
                 from rppdyn.reps.notation import representation  # with pydantic, for text alone
 
-                breaking = representation("breaking", breaking, group)
+                breaking = representation(breaking, group, "breaking")
             self.breaking = BreakingInputs(bind(breaking, group), breaking_variance, breaking_learned, generator)
             rep = rep + self.breaking.rep
-        first = rep
+        rep_wide = rep  # of x and the constants
         layers: list[Hidden | Points] = [*_per_layer(hidden, num_layers)]
         highest = max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out))
         share: tuple[Any, ...] = (architecture,)
@@ -318,7 +318,7 @@ class RPPEMLP(Network, ExactBuffers):
         shapes = [h if isinstance(h, Points) else self._hidden(h, *share) for h in layers]
         self.hidden = [shape.hidden if isinstance(shape, Points) else shape for shape in shapes]
         if has_symmetry:
-            for inner, outer in pairwise([first, *self.hidden, self.rep_out]):
+            for inner, outer in pairwise([rep_wide, *self.hidden, self.rep_out]):
                 (inner >> outer).require_countable()
         for name, scale in (("output_scale", output_scale), ("free_scale", free_scale)):
             if not 0 <= scale < math.inf:
@@ -351,13 +351,13 @@ class RPPEMLP(Network, ExactBuffers):
 
         self.norms: ModuleList[BatchNorm] = ModuleList()
         if normalisation is not None:
-            given = self.rep_in if has_symmetry else self.rep_in.dim * Scalar(group)
-            self.norms.extend(BatchNorm(rep, warm_up=WARM_UP[normalisation]) for rep in (given, *self.hidden))
+            seen = self.rep_in if has_symmetry else self.rep_in.dim * Scalar(group)
+            self.norms.extend(BatchNorm(rep, warm_up=WARM_UP[normalisation]) for rep in (seen, *self.hidden))
         check_bottlenecks(self)
         parts = [m for m in self.modules() if isinstance(m, ExactBuffers) and "layout" in m._buffers]
         if numbers := [number for part in parts for number in part.take_layout()]:
             between = (f"{len(list(same))} x ({rep})" for rep, same in groupby(self.hidden))
-            words = " -> ".join([str(first), *between, str(self.rep_out)])
+            words = " -> ".join([str(rep_wide), *between, str(self.rep_out)])
             place = torch.arange(len(numbers))
             self.register_layout(
                 f"{words} of {written_chain(self.groups)}", [layout_number(torch.tensor(numbers), place)]
@@ -392,13 +392,14 @@ class RPPEMLP(Network, ExactBuffers):
         return [*folded, last.fold(*head)]
 
     def _layers_weights(self) -> Weights:
-        hidden, head = [block.assemble() for block in self.blocks], _assemble(self.head)
-        if self.breaking is not None and hidden:
-            linear, *rest = hidden[0]
-            hidden[0] = self.breaking.fold(*linear), *rest
-        elif self.breaking is not None:
-            head = self.breaking.fold(*head)
-        return [*hidden, head]
+        layers: Weights = [*(block.assemble() for block in self.blocks), _assemble(self.head)]
+        if self.breaking is not None:
+            if self.blocks:
+                linear, *rest = layers[0]
+                layers[0] = (self.breaking.fold(*linear), *rest)
+            else:
+                layers[0] = self.breaking.fold(*layers[0])
+        return layers
 
     def on_batch(self, x: Float[Tensor, "*stack batch in"]) -> tuple[Float[Tensor, "*stack batch out"], Tensor]:
         """The output of a normalised network with the statistics of this batch, and what the running statistics become.

@@ -430,10 +430,9 @@ class FreePathway(LinearPathway):
 class BreakingInputs(Pathway):
     r"""Constant inputs b beside x, which transform under a representation: through them a strict network leaves its symmetry.
 
-    A network :math:`f(x, b)` that is equivariant, :math:`f(gx, gb) = g f(x, b)`, is with b held fixed a function of x that is
-    equivariant under those elements alone that leave b as it is; where :math:`b = 0` under all. So the norm of what was learned
-    says how far the symmetry is off, and its direction which way (Smidt, Geiger & Miller 2021, where b are order parameters;
-    Kaba & Ravanbakhsh 2023). Learned, b begins at zero, where its gradient needn't vanish, and :math:`b \sim N(0, \sigma^2)`
+    An equivariant network has :math:`f(gx, gb) = g f(x, b)`. With b fixed, :math:`f(\cdot, b)` is equivariant under the
+    elements that fix b; with :math:`b = 0`, under all. So the norm of what was learned says how far the symmetry is off, and
+    its direction which way (Smidt, Geiger & Miller 2021, where b are order parameters; Kaba & Ravanbakhsh 2023). Learned, b begins at zero, where its gradient needn't vanish, and :math:`b \sim N(0, \sigma^2)`
     is its prior; drawn, it stays what that prior gave.
     """
 
@@ -463,7 +462,7 @@ class BreakingInputs(Pathway):
         return torch.cat([x, self.in_units(self.vector).to(x).expand(*x.shape[:-1], -1)], -1)
 
     def fold(self, weight: Float[Tensor, "*stack out wide"], bias: Tensor | None) -> AffineMap:
-        """The affine map of x alone that an affine map of x and the constants is."""
+        """Absorb the constants into the bias: an affine map of x and them as one of x."""
         constants = self.in_units(self.vector)
         inputs = weight.shape[-1] - constants.shape[-1]
         shift = (weight[..., inputs:] @ constants.unsqueeze(-1)).squeeze(-1)

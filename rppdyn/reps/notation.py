@@ -70,7 +70,7 @@ def _named(text: str, G: Group, symmetries: Sequence[str]) -> Group | None:
     )
 
 
-def representation(flag: str, text: str, G: Group) -> Rep:
+def representation(text: str, G: Group, flag: str = "--rep") -> Rep:
     """The representation of G that a text such as `5*T(0) + 5*T(1)`, `V**2` or `T(1,1)` describes.
 
     Raises:
