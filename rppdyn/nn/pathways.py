@@ -432,8 +432,8 @@ class BreakingInputs(Pathway):
 
     An equivariant network has :math:`f(gx, gb) = g f(x, b)`. With b fixed, :math:`f(\cdot, b)` is equivariant under the
     elements that fix b; with :math:`b = 0`, under all. So the norm of what was learned says how far the symmetry is off, and
-    its direction which way (Smidt, Geiger & Miller 2021, where b are order parameters; Kaba & Ravanbakhsh 2023). Learned, b begins at zero, where its gradient needn't vanish, and :math:`b \sim N(0, \sigma^2)`
-    is its prior; drawn, it stays what that prior gave.
+    its direction which way (Smidt, Geiger & Miller 2021, where b are order parameters; Kaba & Ravanbakhsh 2023). Learned, b
+    begins at zero, where its gradient needn't vanish, and has the prior :math:`N(0, \sigma^2)`; drawn, it stays what that gave.
     """
 
     vector: Tensor
