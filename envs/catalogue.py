@@ -9,12 +9,12 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import gymnasium as gym
 import mujoco
@@ -51,6 +51,9 @@ VARIANTS = ("derived", "published")
 Choice = tuple[str, ...]
 """Names of the symmetries that generate a group."""
 
+Source: TypeAlias = Union[str, Path, gym.Env, "VecEnv", mujoco.MjModel]
+"""What a spec is of: an environment's id, a model's file, an environment, stable-baselines3's `VecEnv`, or a model."""
+
 SourcedSpec = tuple[SymmetrySpec, mujoco.MjModel | gym.Env | None]
 """A spec and the model or environment whose verdicts may be known; None where it has no simulator, or wrappers act on steps."""
 
@@ -86,7 +89,7 @@ KNOWN_ENVIRONMENTS: tuple[str, ...] = tuple(f"{task}-v5" for task in _TASKS)
 
 
 def symmetry_spec(
-    source: str | Path | gym.Env | VecEnv | mujoco.MjModel,
+    source: Source,
     *,
     symmetry: str | Sequence[str] | None = None,
     variant: str = "derived",
@@ -124,37 +127,41 @@ def symmetry_spec(
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} is unknown; use {' or '.join(map(repr, VARIANTS))}")
     names = _joined(symmetry)
-    system, name, made = resolve_source(source)
-    with made:
+    with opened_source(source) as (system, name):
         return _with_verdicts(*_spec_of_system(system, name, names, variant))
 
 
-def resolve_source(source: Any) -> tuple[Any, str, AbstractContextManager[Any]]:
-    """The model or environment that a source is, or that its id or file names; its name; and what closes it if made here.
+@contextmanager
+def opened_source(source: Source) -> Iterator[tuple[Any, str]]:
+    """The model or environment that a source is, or that its id or file names, and its name; the first one of a `VecEnv`.
 
-    Of a `VecEnv` it is the first one.
+    An environment that is made here is closed at the end.
 
     Raises:
         ValueError: no such environment or file, or nothing of the kind.
     """
     if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
-        return load_model(source), Path(source).stem, nullcontext()
-    if isinstance(source, mujoco.MjModel):
-        return source, "model", nullcontext()
-    if isinstance(source, str):
-        env = stock_env(source, disable_env_checker=True)
-        return env, env_name(env), closing(env)
-    if not (hasattr(source, "unwrapped") or hasattr(source, "get_attr")):
-        raise ValueError(f"{type(source).__name__} is no environment, environment id, model or model file")
-    refuse_vector_env(source)
-    stack = ExitStack()
-    is_vectorised = hasattr(source, "get_attr") and hasattr(source, "num_envs")
-    env = stack.enter_context(single_environment(source)) if is_vectorised else source
-    return env, env_name(env), stack
+        yield load_model(source), Path(source).stem
+    elif isinstance(source, mujoco.MjModel):
+        yield source, "model"
+    elif isinstance(source, str):
+        with closing(stock_env(source, disable_env_checker=True)) as env:
+            yield env, env_name(env)
+    elif hasattr(source, "get_attr") and hasattr(source, "num_envs"):
+        refuse_vector_env(source)
+        with single_environment(source) as env:
+            yield env, env_name(env)
+    elif hasattr(source, "unwrapped"):
+        refuse_vector_env(source)
+        yield source, env_name(source)
+    else:
+        raise ValueError(
+            f"{type(source).__name__} is no environment id, environment, model or model file; pass one of these"
+        )
 
 
 def compiled_terms(
-    source: str | Path | gym.Env | mujoco.MjModel,
+    source: Source,
     observation: Any,
     action: Any = None,
     *,
@@ -166,8 +173,7 @@ def compiled_terms(
 
     Arguments and errors are those of `symmetry_spec`.
     """
-    system, name, made = resolve_source(source)
-    with made:
+    with opened_source(source) as (system, name):
         model = system if isinstance(system, mujoco.MjModel) else getattr(system.unwrapped, "model", None)
     if not isinstance(model, mujoco.MjModel):
         raise ValueError(f"terms are of a MuJoCo model: give one, its file or a MuJoCo environment, not {source!r}")
@@ -207,7 +213,8 @@ def terms_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] 
     if (misfit := _misfit(env, spec)) is not None:
         what, space, dim = misfit
         raise ValueError(
-            f"{path} lists {dim} entries of {what}, and {env_name(env)} has {space.shape or space}: list those"
+            f"{path} lists {dim} entries of {what}, and {env_name(env)} has {space.shape or space}: list the terms that its "
+            f"{what} consists of, in its order"
         )
     return _with_verdicts(spec, simulated(env))
 
@@ -238,21 +245,25 @@ def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] |
         mirror_spec,
     )  # which needs names of environments that are made here
 
-    is_json = Path(path).suffix == ".json"
-    with reading(path, "give JSON of SymmetrySpec.to_dict, or YAML"):
-        text = Path(path).read_text(encoding="utf-8") if Path(path).is_file() else ""
-        content = None if is_json else _mirror_of(text)
-    if not text or (content is None and not is_json and hasattr(env.unwrapped, "model")):
+    file = Path(path)
+    is_json = file.suffix == ".json"
+    content: dict[str, Any] | None = None
+    if not file.is_file() or not file.stat().st_size:
         return terms_spec(env, path, symmetry=symmetry)  # which says what is wrong of a file that isn't there
+    if not is_json:
+        with reading(path, "give JSON of SymmetrySpec.to_dict, or YAML"):
+            content = _mirror_of(file.read_text(encoding="utf-8"))
+        if content is None and hasattr(env.unwrapped, "model"):
+            return terms_spec(env, path, symmetry=symmetry)
     if symmetry is not None:
         raise ValueError(f"symmetry={symmetry!r} with {path}, which is one symmetry: leave one out")
-    if content is None and not is_json:
+    if is_json:
+        spec = replace(read_spec(path), env_id=env_name(env))
+    elif content is None:
         raise ValueError(
             f"{path}: {env_name(env)} has no MuJoCo model that terms could be of; give the lists {', '.join(MIRROR_KEYS)} of a "
             "mirror image, or group, obs and action (rppdyn.envs.group_spec), or JSON of SymmetrySpec.to_dict"
         )
-    if content is None:
-        spec = replace(read_spec(path), env_id=env_name(env))
     else:
         make: Callable[..., SymmetrySpec] = group_spec if "group" in content else mirror_spec
         try:
@@ -287,7 +298,7 @@ def _mirror_of(text: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) and {*MIRROR_KEYS, "group"} & set(content) else None
 
 
-def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[SymmetrySpec], list[str]]:
+def symmetry_specs(source: Source) -> tuple[list[SymmetrySpec], list[str]]:
     """The default spec, where there is one, then a spec of each other symmetry that is derived, exact or approximate.
 
     Of Gymnasium's tasks, and of environments that give their spec themselves, the default one alone.
@@ -297,8 +308,7 @@ def symmetry_specs(source: str | Path | gym.Env | mujoco.MjModel) -> tuple[list[
     Raises:
         ValueError: no such environment or file, no symmetry, or none that acts on the observation.
     """
-    system, name, made = resolve_source(source)
-    with made:
+    with opened_source(source) as (system, name):
         if not isinstance(system, mujoco.MjModel) and (hasattr(system.unwrapped, "symmetry_spec") or _is_stock(system)):
             return [_with_verdicts(*_spec_of_system(system, name, None, "derived"))], []
         derivation = derive(_model_of(system))
@@ -328,12 +338,15 @@ def no_symmetry(name: str) -> str:
     )
 
 
-def symmetry_choices(source: str | Path | gym.Env | mujoco.MjModel) -> dict[str, Choice]:
-    """Choices of a task's symmetries by name, the default first; for other models, each derived symmetry by itself."""
+def symmetry_choices(source: Source) -> dict[str, Choice]:
+    """Choices of a task's symmetries by name, the default first; for other models, each derived symmetry by itself.
+
+    Raises:
+        ValueError: no such environment or file, or one without a MuJoCo model.
+    """
     if isinstance(source, str) and (named := _TASKS.get(_task_name(source))):
         return dict(named)
-    system, name, made = resolve_source(source)
-    with made:
+    with opened_source(source) as (system, name):
         if isinstance(system, mujoco.MjModel):
             named = None
         else:

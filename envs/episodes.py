@@ -11,8 +11,9 @@ Transition models learn from chunks of episodes, and are judged by long trajecto
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -42,6 +43,8 @@ from rppdyn.runs.files import new_folder
 from rppdyn.tasks.continuity import Log
 from rppdyn.tasks.recordings import Recording, Recordings
 from rppdyn.tasks.tables import damaged_dataset, dataset_folder, open_dataset
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +190,10 @@ def _episodes(name: str, source: Any) -> Iterator[Episode]:
 
 def _require_vectors(name: str, what: str, space: gym.Space) -> None:
     if not (isinstance(space, spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)):
-        raise ValueError(f"{name}: its {what} space is {_one_line(space)}, and a vector of numbers is needed")
+        raise ValueError(
+            f"{name}: its {what} space is {_one_line(space)}, and a vector of numbers is needed; collect it from an "
+            "environment that gives one"
+        )
 
 
 def _same_box(a: gym.Space, b: spaces.Box) -> bool:
@@ -218,18 +224,21 @@ def check_log(name: str, episodes: Sequence[Episode], env: gym.Env | Simulator, 
         name: what the episodes are, for messages.
         env: what the episodes are of; a simulator says which entries are positions of joints, and their velocities.
         names: of the entries, which are looked at one by one where it does not.
+    Raises:
+        UserError: naming the entry, the episode, the row and the remedy.
     """
     columns, pairs, limit, seconds = np.arange(len(names)), 0, np.inf, 1.0
-    simulator, entries = env if isinstance(env, Simulator) else None, None
+    simulator = env if isinstance(env, Simulator) else None
     if isinstance(env, gym.Env) and isinstance(env.unwrapped, MujocoEnv) and hasattr(env.unwrapped, "_get_obs"):
         simulator = Simulator(env)
-    with suppress(ValueError):  # an observation that is no function of the state says nothing of it
-        entries = simulator and state_entries(simulator)
-    if simulator and entries:
-        model = simulator.model
+    if simulator is not None:
+        model, entries = simulator.model, state_entries(simulator)
         scalar = np.flatnonzero(np.isin(model.jnt_type, (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)))
         both = np.array([entries.positions[model.jnt_qposadr[scalar]], entries.velocities[model.jnt_dofadr[scalar]]])
         told = (both >= 0).all(0)
+        if not told.all():
+            lacking = ", ".join(name_of(model, "joint", int(j)) for j in scalar[~told])
+            logger.info("%s: not checked: %s, whose position or velocity the observation lacks", name, lacking)
         if told.any():
             joints = [name_of(model, "joint", int(j)) for j in scalar[told]]
             names = (*joints, *(f"the velocity of {joint}" for joint in joints))
@@ -366,17 +375,23 @@ def transition_data(
         spec: encodes observations.
         held_out: share of the episodes of at least ``length`` steps that go to the test, and as many again to validation.
         trajectories: how many of ``length`` steps are drawn from each of the two.
+    Raises:
+        ValueError: the held-out episodes hold fewer, or the spec is of another environment.
     """
     _check(dataset, spec)
     train, validation, test = hold_out(dataset, held_out, length)
 
-    remedy = "task.trajectories={n}, a larger task.held_out, or collect more"
-    held = {"validation": validation, "test": test}
-    told = {name: f"{len(some)} {name} episodes have {{n}} trajectories" for name, some in held.items()}
-    segments = [
-        _draw(dataset, spec, some, trajectories, length, SPLIT_SEED, told[name], remedy) for name, some in held.items()
-    ]
-    return TransitionData(train, *segments)
+    def draw(some: Sequence[Episode], name: str) -> Segments:
+        rng = np.random.default_rng(SPLIT_SEED)
+        starts = _starts(some, length, rng)
+        if (n := len(starts)) < trajectories:
+            raise ValueError(
+                f"{dataset.name}: its {len(some)} {name} episodes have {n} trajectories of {length} steps, not {trajectories}: "
+                f"give task.trajectories={n}, a larger task.held_out, or collect more"
+            )
+        return _segments(spec, [starts[i] for i in rng.permutation(n)[:trajectories]], length)
+
+    return TransitionData(train, draw(validation, "validation"), draw(test, "test"))
 
 
 def hold_out(
@@ -396,7 +411,9 @@ def hold_out(
         )
     count = max(1, round(share * len(long)))
     if 2 * count >= len(episodes):
-        raise ValueError(f"{dataset.name}: task.held_out={share:g} twice leaves no episode to train on")
+        raise ValueError(
+            f"{dataset.name}: task.held_out={share:g} twice leaves no episode to train on; make it smaller"
+        )
     chosen = np.random.default_rng(SPLIT_SEED).permutation(long)[: 2 * count].tolist()
     taken = set(chosen)
     pick = lambda indices: tuple(episodes[i] for i in sorted(indices))  # noqa: E731
@@ -406,9 +423,19 @@ def hold_out(
 def draw_chunks(
     dataset: EpisodeDataset, spec: SymmetrySpec, episodes: Sequence[Episode], count: int, length: int, seed: int
 ) -> Segments:
-    """Disjoint segments of ``length`` steps, drawn uniformly from all that the episodes can be cut into."""
-    remedy = "task.train={steps} at most, shorter chunks, or collect more"
-    return _draw(dataset, spec, episodes, count, length, seed, "training episodes have {n} chunks", remedy)
+    """Disjoint segments of ``length`` steps, drawn uniformly from all that the episodes can be cut into.
+
+    Raises:
+        ValueError: there are fewer than `count`.
+    """
+    rng = np.random.default_rng(seed)
+    starts = _starts(episodes, length, rng)
+    if (n := len(starts)) < count:
+        raise ValueError(
+            f"{dataset.name}: its training episodes have {n} chunks of {length} steps, not {count}: give "
+            f"task.train={n * length} at most, shorter chunks, or collect more"
+        )
+    return _segments(spec, [starts[i] for i in rng.permutation(n)[:count]], length)
 
 
 def _check(dataset: EpisodeDataset, spec: SymmetrySpec) -> None:
@@ -420,26 +447,22 @@ def _check(dataset: EpisodeDataset, spec: SymmetrySpec) -> None:
         )
 
 
-def _draw(
-    dataset: EpisodeDataset, spec: SymmetrySpec, episodes: Sequence[Episode], count: int, length: int, seed: int,
-    held: str, remedy: str,
-) -> Segments:  # fmt: skip
-    """Disjoint segments, drawn uniformly; what the episodes hold, and the remedy where that is too little, are told."""
-    rng, starts = np.random.default_rng(seed), []
+def _starts(episodes: Sequence[Episode], length: int, rng: np.random.Generator) -> list[tuple[Episode, int]]:
+    """Cut episodes into disjoint segments of `length` steps: the episode and the first step of each."""
+    starts: list[tuple[Episode, int]] = []
     for episode in episodes:
         pieces, spare = divmod(len(episode), length)
         if pieces:  # where there are steps to spare the first begins at random
             first = int(rng.integers(spare + 1))
             starts += [(episode, first + k * length) for k in range(pieces)]
-    if (n := len(starts)) < count:
-        told = f"its {held} of {length} steps, not {count}: give {remedy}"
-        raise ValueError(f"{dataset.name}: {told.format(n=n, steps=n * length)}")
-    chosen = [starts[i] for i in rng.permutation(n)[:count]]
-    observations = torch.from_numpy(np.stack([e.observations[t : t + length + 1] for e, t in chosen]))
-    actions, rewards = (
-        np.stack([getattr(e, key)[t : t + length] for e, t in chosen]) for key in ("actions", "rewards")
-    )
-    return Segments(spec.encode(observations), torch.from_numpy(actions), torch.from_numpy(rewards))
+    return starts
+
+
+def _segments(spec: SymmetrySpec, starts: Sequence[tuple[Episode, int]], length: int) -> Segments:
+    observations = np.stack([episode.observations[t : t + length + 1] for episode, t in starts])
+    actions = np.stack([episode.actions[t : t + length] for episode, t in starts])
+    rewards = np.stack([episode.rewards[t : t + length] for episode, t in starts])
+    return Segments(spec.encode(torch.from_numpy(observations)), *map(torch.from_numpy, (actions, rewards)))
 
 
 # -- episodes of an agent's replay buffer, or played by a policy -------------------------------------------------------
@@ -454,12 +477,19 @@ def replay_episodes(agent: OffPolicyAlgorithm) -> list[Episode]:
     kept in single precision. A buffer of hindsight's has them with the goals that were really set.
 
     Raises:
-        ValueError: the buffer has no next observations, or its actions are no vectors.
+        ValueError: the buffer has no next observations, or its observations or actions are no vectors.
     """
-    buffer = agent.replay_buffer
-    vectors = isinstance(agent.observation_space, spaces.Box)
-    if not isinstance(buffer, ReplayBuffer) or not vectors or buffer.optimize_memory_usage:
-        raise ValueError(f"episodes of a {type(buffer).__name__} can't be told apart: optimize_memory_usage=False")
+    buffer, space = agent.replay_buffer, agent.observation_space
+    if not (isinstance(space, spaces.Box) and len(space.shape) == 1):
+        raise ValueError(
+            f"the agent's observation space is {_one_line(space)}; episodes need vectors of numbers: train it on an "
+            "environment that gives them (gymnasium.wrappers.FlattenObservation makes vectors of dictionaries)"
+        )
+    if not isinstance(buffer, ReplayBuffer) or buffer.optimize_memory_usage:
+        raise ValueError(
+            f"the episodes of a {type(buffer).__name__} with these options can't be told apart; use ReplayBuffer, with "
+            "optimize_memory_usage=False"
+        )
     if not isinstance(agent.action_space, spaces.Box):
         raise ValueError(f"the agent's action space is {agent.action_space}; episodes need vectors of numbers")
     oldest = buffer.pos if buffer.full else 0

@@ -192,12 +192,12 @@ def state_matrix(symmetry: ModelSymmetry, *further: np.ndarray) -> np.ndarray:
     return block_diag(joints, symmetry.dofs, symmetry.controls, symmetry.activations, *further)
 
 
-def acts_alike(a: np.ndarray, b: np.ndarray, joints: int) -> bool:
+def acts_alike(a: np.ndarray, b: np.ndarray, joints: int, atol: float = 1e-6) -> bool:
     """Check whether two of these matrices are the same; shifts of joints count modulo a whole turn."""
     shifts = slice(joints), joints
     a = a.copy()
     a[shifts] = b[shifts] + (a[shifts] - b[shifts] + np.pi) % (2 * np.pi) - np.pi
-    return bool(np.allclose(a, b, atol=1e-6))
+    return bool(np.allclose(a, b, atol=atol))
 
 
 # -- kinds of quantities --------------------------------------------------------------------------

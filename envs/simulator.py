@@ -126,6 +126,9 @@ class Simulator:
     A state is MuJoCo's full integration state (`mjSTATE_INTEGRATION`): positions and velocities are not enough, since
     the constraint solver starts from the last accelerations (`qacc_warmstart`). Wrappers that only count, check or record
     are passed over, the others are copied, see `rppdyn.envs.wrappers`.
+
+    Raises:
+        ValueError: the environment is no Gymnasium MuJoCo environment.
     """
 
     control_scale = 1.0  # share of the actions' range, about its middle, that random ones are drawn from
@@ -207,7 +210,11 @@ class Simulator:
         return np.array(obs, dtype=np.float64), float(reward), bool(terminated)
 
     def require_memoryless(self) -> None:
-        """Check that observation, reward and next state follow from the simulator's state and the action."""
+        """Check that observation, reward and next state follow from the simulator's state and the action.
+
+        Raises:
+            ValueError: naming the wrapper that remembers earlier steps, draws at random, or changes the observation otherwise.
+        """
         self._require(lambda simulator: simulator._memory() or simulator._unobserved())
 
     def require_observed(self) -> None:

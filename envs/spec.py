@@ -53,7 +53,7 @@ class Encoding:
         used = [*self.angles, *(i + k for i in self.quaternions for k in range(4))]
         if len(set(used)) < len(used) or not all(0 <= i < self.dim for i in used):
             raise ValueError(
-                f"angles {self.angles} and quaternions {self.quaternions} must be distinct and below {self.dim}"
+                f"angles {self.angles} and quaternions {self.quaternions} must be distinct entries of {self.dim}"
             )
 
     @property
@@ -403,7 +403,7 @@ class SymmetrySpec:
         object.__setattr__(self, "observation_groups", groups)
         if groups and sum(size for _, size in groups) != self.obs.dim:
             raise ValueError(
-                f"{self.env_id}: observation groups {dict(groups)} of {self.obs.dim}; their sizes must add up"
+                f"{self.env_id}: observation groups {dict(groups)} of {self.obs.dim} entries; their sizes must add up"
             )
         expected = (len(self.group.discrete_generators), len(self.group.lie_algebra))
         for key in SPACES:
@@ -498,7 +498,11 @@ class SymmetrySpec:
         return _representation(self.group, getattr(self, key), f"{self.env_id} {key}")
 
     def check(self) -> SymmetrySpec:
-        """Check that observation and action really are representations of the group, and return the spec."""
+        """Check that observation and action really are representations of the group, and return the spec.
+
+        Raises:
+            ValueError: a group relation fails; the message names the generator.
+        """
         self.obs_rep.check()
         self.action_rep.check()
         return self
@@ -566,15 +570,19 @@ class SymmetrySpec:
     def contract(self, certificate: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The content of `symmetry.json` beside a policy: `to_dict`, and all that a reader without this package needs.
 
-        Its keys are listed in docs/jobs/export.md; `from_dict` reads it, and refuses one that was changed by hand.
+        Its keys are listed in docs/jobs/export.md. `from_dict` reads it, and refuses one whose spaces, images or joints were
+        changed by hand; terms, certificate and version are records, which nothing checks.
 
         Args:
             certificate: the simulator's, as `Certificate.to_dict` gives it.
         """
-        spaces = {"observation": self.obs, "action": self.action}
-        joints = {key: list(dict.fromkeys(e.joint for e in space.entries if e.joint)) for key, space in spaces.items()}
-        data = {**self.to_dict(), "terms": self.terms, "joints": joints, "images": self._images()}
+        data = {**self.to_dict(), "terms": self.terms, "joints": self._joints(), "images": self._images()}
         return {**data, "digest": self.digest, "certificate": certificate, "rppdyn": __version__}
+
+    def _joints(self) -> dict[str, list[str]]:
+        """The joints of observation and action, in the order in which they first appear."""
+        spaces = {"observation": self.obs, "action": self.action}
+        return {key: list(dict.fromkeys(e.joint for e in space.entries if e.joint)) for key, space in spaces.items()}
 
     def _images(self) -> dict[str, Any]:
         """Index, sign and shift of each discrete generator that permutes entries: x'[i] = sign[i] x[index[i]] + shift[i]."""
@@ -596,12 +604,17 @@ class SymmetrySpec:
         """The spec that `to_dict` described.
 
         Raises:
-            ValueError: another format version, a missing key, or one that holds something else.
+            ValueError: another format version, a missing key, or one that holds something else; the digest, images or joints
+                of a `contract` are not those of its content.
         """
         if not isinstance(data, dict):
-            raise ValueError(f"a {type(data).__name__} describes no symmetry spec; give what to_dict returns")
+            raise ValueError(
+                f"a {type(data).__name__} describes no symmetry spec; give what SymmetrySpec.to_dict returns"
+            )
         if data.get("format") != FORMAT:
-            raise ValueError(f"symmetry spec has format {data.get('format')!r}, this version reads {FORMAT}")
+            raise ValueError(
+                f"symmetry spec has format {data.get('format')!r}, this version reads {FORMAT}; rebuild it"
+            )
         try:
             group = data["group"]
             parts = {key: group[key] or None for key in ("discrete_generators", "lie_algebra")}
@@ -617,7 +630,7 @@ class SymmetrySpec:
             raise ValueError(f"symmetry spec lacks the key {error}; write it with SymmetrySpec.to_dict") from None
         except TypeError as error:
             raise ValueError(f"symmetry spec is damaged ({error}); write it with SymmetrySpec.to_dict") from error
-        for key, own in {"digest": lambda: spec.digest, "images": spec._images}.items():
+        for key, own in {"digest": lambda: spec.digest, "images": spec._images, "joints": spec._joints}.items():
             if key in data and data[key] != own():
                 raise ValueError(
                     f"its {key} is not that of its content, which was changed after it was written; export again"
@@ -630,7 +643,8 @@ class SymmetrySpec:
 
         It is of rounded numbers (`rppdyn.envs.spec`): the same spec derived on another machine has the same digest.
         """
-        data = replace(self, terms=None).to_dict()
+        data = self.to_dict()
+        data.pop("terms", None)
         for part in (data["group"], *(data[key] for key in SPACES if data[key] is not None)):
             part |= {key: rounded(part[key]).tolist() for key in NUMBERS & part.keys()}
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

@@ -140,7 +140,11 @@ MAX_VECTOR_AXES = 2
 
 
 def flattened(env: gym.Env) -> gym.Env:
-    """Return an environment whose observations are vectors, with dictionaries flattened by Gymnasium's FlattenObservation."""
+    """Return an environment whose observations are vectors, with dictionaries flattened by Gymnasium's FlattenObservation.
+
+    Raises:
+        ValueError: there are images, texts or graphs among the entries, or lists of any length.
+    """
     if not isinstance(env.observation_space, spaces.Dict | spaces.Tuple):
         return env
     flat_names(env.observation_space)

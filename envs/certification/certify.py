@@ -29,7 +29,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gymnasium as gym
@@ -38,7 +37,7 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 from scipy.spatial import cKDTree
 
-from rppdyn.envs.catalogue import resolve_source, symmetry_specs
+from rppdyn.envs.catalogue import Source, opened_source, symmetry_specs
 from rppdyn.envs.certification.certificate import (
     QUANTILE_LEVELS,
     Certificate,
@@ -84,7 +83,7 @@ BAR_SECONDS = 3.0  # seconds; shorter work shows no bar
 
 
 def certify(
-    env: str | Path | gym.Env | mujoco.MjModel | CompiledTerms,
+    env: Source | CompiledTerms,
     spec: SymmetrySpec | None = None,
     *,
     n_states: int = 400,
@@ -208,19 +207,26 @@ def _deviations(model: mujoco.MjModel, spec: SymmetrySpec) -> list[tuple[str, ..
 
 
 @contextmanager
-def opened(env: str | Path | gym.Env | mujoco.MjModel | CompiledTerms) -> Iterator[Simulator]:
-    """A simulator of an environment or model: made and closed for an id, put back as it was for an instance."""
+def opened(env: Source | CompiledTerms) -> Iterator[Simulator]:
+    """A simulator of an environment or model: made and closed for an id, put back as it was for an instance.
+
+    Raises:
+        ValueError: an unknown environment, an unreadable file, or neither environment nor model.
+    """
     with quiet_mujoco():
         if isinstance(env, CompiledTerms):
             yield TermsSimulator(env)
             return
-        system, name, made = resolve_source(env)
-        with made:
+        with opened_source(env) as (system, name):
             if isinstance(system, mujoco.MjModel):
                 yield BareSimulator(system, name)
                 return
             own_state = not isinstance(system.unwrapped, MujocoEnv) and hasattr(system.unwrapped, "simulator_state")
             simulator = ObservedSimulator(system) if own_state else Simulator(system)
+            is_users = system is env or any(system is one for one in getattr(env, "envs", ()))
+            if not is_users:
+                yield simulator
+                return
             state = capture_state(system.unwrapped, strict=False)
             try:
                 yield simulator
@@ -466,8 +472,7 @@ def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool =
     Raises:
         ValueError: an environment without a MuJoCo model or a `simulator_state`, or whose spec or wrappers can't be certified.
     """
-    one, _, made = resolve_source(env)
-    with made:
+    with opened_source(env) as (one, _):
         source = simulated(one)
         if source is None:
             raise ValueError(

@@ -76,10 +76,7 @@ def _yaw(skeleton: Skeleton) -> MatchedSymmetry | None:
     best = _best(skeleton, [Isometry(rotation, p - rotation @ p, keep=True) for p in _pivots(skeleton, up)])
     if best is None:
         return None
-    m, root = skeleton.model, _main_root(skeleton)
-    kinds = [int(m.jnt_type[j]) for j in skeleton.joints[root]] if root is not None else []
-    planar = kinds.count(SLIDE) >= 2 and HINGE in kinds  # the main tree slides and turns in the horizontal plane
-    turn = _generator(skeleton, best, "planar rotation" if planar else "yaw")
+    turn = _generator(skeleton, best, yaw_name(skeleton))
     return None if _is_trivial(turn.symmetry) else turn
 
 
@@ -170,10 +167,7 @@ def _body_turns(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[Ma
             body = skeleton.world[root].T @ rotation_about(up, angle) @ skeleton.world[root]
             best = _best(skeleton, [Isometry(np.eye(3), np.zeros(3), {root: _whole(body)})])
             if best is not None:
-                n = 2 * np.pi / angle
-                name = {2: "half turn", 4: "quarter turn"}.get(round(n), f"turn by 2 pi/{round(n)}")
-                whole = abs(n - round(n)) < 1e-3
-                yield _element(skeleton, best, name if whole else f"turn by {np.degrees(angle):.4g} degrees")
+                yield _element(skeleton, best, turn_name(angle))
 
 
 def _swaps(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[MatchedSymmetry]:
@@ -190,10 +184,7 @@ def _swaps(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[Matched
                     continue
                 swap = Isometry(np.eye(3), np.zeros(3), keep=True, swapped=(first, other))
                 if (best := _best(skeleton, [swap], MAX_MISFIT if loose else MAX_LIMB_MISFIT)) is not None:
-                    one, two = (name_of(m, "body", b).removeprefix("body ") for b in (first, other))
-                    taken = any(name.startswith("leg swap") for name in _names(known))
-                    name = f"leg swap ({one}, {two})" if taken else "leg swap"
-                    yield _element(skeleton, best, f"exchange of {one} and {two}" if loose else name)
+                    yield _element(skeleton, best, swap_name(skeleton, first, other, _names(known)))
                     break
             moving = rest
 
@@ -278,7 +269,8 @@ def _generator(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
 def _is_trivial(s: ModelSymmetry) -> bool:
     if s.is_continuous:
         return not (np.any(s.dofs) or np.any(s.joint_shift) or np.any(s.controls))
-    return acts_alike(action := state_matrix(s), np.eye(len(action)), len(s.joint_shift))
+    action = state_matrix(s)
+    return acts_alike(action, np.eye(len(action)), len(s.joint_shift), atol=1e-9)
 
 
 def _same(skeleton: Skeleton, one: MatchedSymmetry, other: MatchedSymmetry, yaw: MatchedSymmetry | None) -> bool:
@@ -434,6 +426,30 @@ def _walks(skeleton: Skeleton) -> bool:
     slides = [skeleton.data.xaxis[j] for j in joints if m.jnt_type[j] == SLIDE]
     hinged = any(m.jnt_type[j] == HINGE for j in joints)
     return hinged and len(slides) >= 2 and max(abs(a[skeleton.vertical]) for a in slides) > 0.5
+
+
+def yaw_name(skeleton: Skeleton) -> str:
+    """Name of a turn: "planar rotation" of a main tree that slides and turns in the horizontal plane, otherwise "yaw"."""
+    m, root = skeleton.model, _main_root(skeleton)
+    kinds = [int(m.jnt_type[j]) for j in skeleton.joints[root]] if root is not None else []
+    return "planar rotation" if kinds.count(SLIDE) >= 2 and HINGE in kinds else "yaw"
+
+
+def turn_name(angle: float) -> str:
+    """Name of a turn of the body alone, by a fraction of a whole turn if it is one."""
+    n = 2 * np.pi / angle
+    if abs(n - round(n)) < 1e-3:
+        return {2: "half turn", 4: "quarter turn"}.get(round(n), f"turn by 2 pi/{round(n)}")
+    return f"turn by {np.degrees(angle):.4g} degrees"
+
+
+def swap_name(skeleton: Skeleton, first: int, other: int, known: Collection[str]) -> str:
+    """Name of an exchange of two limbs, or two objects."""
+    one, two = (name_of(skeleton.model, "body", b).removeprefix("body ") for b in (first, other))
+    if skeleton.model.body_parentid[first] == 0:
+        return f"exchange of {one} and {two}"
+    taken = any(name.startswith("leg swap") for name in known)
+    return f"leg swap ({one}, {two})" if taken else "leg swap"
 
 
 def _main_root(skeleton: Skeleton) -> int | None:

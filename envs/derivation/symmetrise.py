@@ -301,6 +301,9 @@ def state_spaces(model: mujoco.MjModel, symmetries: Sequence[ModelSymmetry]) -> 
 
     A quaternion is encoded as a rotation matrix. A hinge's angle is encoded as cosine and sine if the chosen symmetries
     shift it and no fixed point that they have in common (`Space.origin`) makes them linear.
+
+    Raises:
+        ValueError: positions in the world have no fixed point in common.
     """
     data = mujoco.MjData(model)
     quantities = {quantity.key: quantity for quantity in quantities_of(model)}

@@ -150,7 +150,12 @@ def observation_of(env: gym.Env) -> Observation:
 
 
 def recognise(
-    model: mujoco.MjModel, data: mujoco.MjData, observe: Callable[[], np.ndarray], *, name: str = "the observation"
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    observe: Callable[[], np.ndarray],
+    *,
+    name: str = "the observation",
+    strict: bool = True,
 ) -> Observation:
     """Find what each entry of an observation is.
 
@@ -158,31 +163,39 @@ def recognise(
         model, data: model and data of the simulator that `observe` reads; the data are left as they were.
         observe: the observation, a vector, of the present contents of `data`.
         name: for messages.
+        strict: whether an entry that is not finite, or no function of the simulator's state, is refused; otherwise it is left
+            unexplained.
     Raises:
         ValueError: not a vector of finite numbers, or one that is not a function of the simulator's state.
     """
     quantities = quantities_of(model)
     with kept(model, data):
-        first, precision = _look(observe, name)
-        if not np.array_equal(first, _look(observe, name)[0]):
+        first, precision = _look(observe, name, strict)
+        unsteady = first != _look(observe, name, strict)[0]  # so is an entry that is nan
+        if strict and unsteady.any():
             raise ValueError(
                 f"{name} gives two different observations of one state (noise, running statistics?); take that off"
             )
         tolerance = np.sqrt(precision) / 10 if precision < 1e-10 else 100 * precision
-        probes = [(_look(observe, name)[0], read_quantities(quantities, data)) for _ in _random_contents(model, data)]
+        look = lambda: (_look(observe, name, strict)[0], read_quantities(quantities, data))  # noqa: E731
+        probes = [look() for _ in _random_contents(model, data)]
         values, columns = (np.array(part) for part in zip(*probes, strict=True))
+        unsteady |= ~np.isfinite(values).all(0)
+        values[:, unsteady] = 0.0
         sources = _explain(values, columns, quantities, tolerance)
     with kept(model, data), quiet_mujoco():
-        visited = [(_look(observe, name)[0], read_quantities(quantities, data)) for _ in simulated(model, data, STATES)]
+        visited = [look() for _ in simulated(model, data, STATES)]
     for i, source in enumerate(sources):
-        if source is not None:
+        if unsteady[i]:
+            sources[i] = None
+        elif source is not None:
             expected = np.array([_value(source, contents) for _, contents in visited])
             seen = np.array([observation[i] for observation, _ in visited])
             # The size of what is added up, which rounding is relative to.
             size = max(
                 abs(source.offset) + sum(abs(c * contents[k]) for k, c in source.terms) for _, contents in visited
             )
-            if np.abs(seen - expected).max() > 10 * tolerance * size:
+            if not np.abs(seen - expected).max() <= 10 * tolerance * size:  # nan is no agreement
                 sources[i] = None
     return Observation(name, model, data, observe, quantities, tuple(sources))
 
@@ -203,14 +216,14 @@ class StateEntries(NamedTuple):
 
 
 def state_entries(simulator: Simulator) -> StateEntries:
-    """Indices of positions and velocities in the observation; that of a bare model is its state."""
+    """Indices of positions and velocities in the observation, whose other entries may be noisy; a bare model's is its state."""
     model = simulator.model
     if not simulator.is_observed:
         size = model.nq + model.nv + model.na
         positions, velocities, activations = np.split(np.arange(size), [model.nq, model.nq + model.nv])
         return StateEntries(positions, velocities, activations, np.inf, size)
     simulator.reset(np.random.default_rng(0))
-    observation = recognise(model, simulator.data, simulator.observe, name=simulator.name)
+    observation = recognise(model, simulator.data, simulator.observe, name=simulator.name, strict=False)
     sources = observation.sources
     place: dict[int, int] = {}
     for i, source in enumerate(sources):
@@ -314,13 +327,14 @@ def complete(model: mujoco.MjModel, data: mujoco.MjData) -> None:
 # -- looking and comparing --------------------------------------------------------------------------------------------
 
 
-def _look(observe: Callable[[], np.ndarray], name: str) -> tuple[np.ndarray, float]:
+def _look(observe: Callable[[], np.ndarray], name: str, strict: bool = True) -> tuple[np.ndarray, float]:
     """The observation in float64, and the precision that it was given with."""
     values = observe()
     if isinstance(values, dict):
         raise ValueError(f"{name} is a dictionary of {', '.join(map(str, values))}; flatten it to a vector")
     values = np.asarray(values)
-    if values.ndim != 1 or not np.issubdtype(values.dtype, np.number) or not np.isfinite(values).all():
+    is_vector = values.ndim == 1 and np.issubdtype(values.dtype, np.number)
+    if not is_vector or (strict and not np.isfinite(values).all()):
         raise ValueError(f"{name} gives {values.dtype} of shape {values.shape}; it must be a vector of finite numbers")
     precision = np.finfo(values.dtype).eps if np.issubdtype(values.dtype, np.floating) else np.finfo(float).eps
     return values.astype(np.float64), float(precision)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -65,7 +64,9 @@ class Layout:
         lengths = {term.title: term.history for term in self.terms}
         if self.stack == "time" and len(set(lengths.values())) > 1:
             listed = ", ".join(f"{title} {length}" for title, length in lengths.items())
-            raise ValueError(f"{self.name}: histories of unequal lengths can't be stacked by time ({listed})")
+            raise ValueError(
+                f"{self.name}: histories of unequal lengths can't be stacked by time ({listed}); give all the same"
+            )
 
     @property
     def history(self) -> int:
@@ -100,10 +101,12 @@ class Layout:
         if key == "offset" and isinstance(term, JointPositions) and term.relative:
             numbers = numbers + self.robot.default[rows]
         if numbers.shape not in ((), (n,)):
-            raise ValueError(f"{self.name}: {term.title} has {numbers.size} numbers as {key} and {n} entries")
+            raise ValueError(
+                f"{self.name}: {term.title} has {numbers.size} numbers as {key} and {n} entries; give one, or {n}"
+            )
         if not np.isfinite(numbers).all() or (key == "scale" and (numbers == 0).any()):
             raise ValueError(
-                f"{self.name}: {term.title} has {key} {getattr(term, key)!r}; be finite, with no scale of 0"
+                f"{self.name}: {term.title} has {key} {getattr(term, key)!r}; give finite numbers, and no scale of 0"
             )
         return np.broadcast_to(numbers, (n,))
 
@@ -422,11 +425,14 @@ def compile_terms(
         base: the body that base velocities and scans belong to; empty is the one with a free joint.
         default_pose: that positions are relative to (`rppdyn.envs.terms.robot.Robot`).
         name: name of the model, for messages.
+    Raises:
+        ValueError: an unknown term, joint or foot; an entry whose image is not observed, or no linear function.
     """
     chosen = tuple(derivation[one] for one in names)
     robot = Robot(model, base, default_pose)
     _ = robot.default  # a pose that is none is refused, whether or not it is used
-    acting = action_layout(robot, action, chosen)
+    moved = None if action is None else list(map(parse_term, _list_of_terms(action)))
+    acting = action_layout(robot, moved, chosen)
     groups = observation_groups(robot, observation, chosen, acting)
     parts = [group.space for group in groups.values()]
     firsts = np.cumsum([0, *(part.dim for part in parts)])
@@ -437,20 +443,34 @@ def compile_terms(
         [c for part in parts for c in part.origin],
         quaternions=[int(first) + i for first, part in zip(firsts, parts, strict=False) for i in part.quaternions],
     )  # fmt: skip
-    state: dict[str, Any] = {key: space for key, space in state_spaces(model, chosen).items() if key != "action"}
+    state = {key: space for key, space in state_spaces(model, chosen).items() if key != "action"}
     symmetries = tuple(Symmetry(s.name, note=" ".join(f"{d}." for d in s.deviations[:3])) for s in chosen)
     named = tuple((group, part.dim) for group, part in zip(groups, parts, strict=True)) if "" not in groups else ()
+    pose = plain(dict(default_pose) if isinstance(default_pose, Mapping) else default_pose)
+    terms = _described(groups, moved, {"symmetry": list(names), "base": base, "default_pose": pose})
     spec = SymmetrySpec(
-        name, symmetry_group(chosen), obs, acting.space, symmetries=symmetries, observation_groups=named, **state
+        name,
+        symmetry_group(chosen),
+        obs,
+        acting.space,
+        symmetries=symmetries,
+        observation_groups=named,
+        terms=terms,
+        **state,
     )
-    with suppress(TypeError):  # of terms of one's own, whose options are no plain data, there is no list
-        listed = {key: {"terms": list(map(describe_term, g.terms)), "stack": g.stack} for key, g in groups.items()}
-        terms: dict[str, Any] = {"observation": listed.get("", listed), "symmetry": list(names), "base": base}
-        terms["default_pose"] = plain(dict(default_pose) if isinstance(default_pose, Mapping) else default_pose)
-        if action is not None:
-            terms["action"] = [describe_term(parse_term(one)) for one in _list_of_terms(action)]
-        spec = replace(spec, terms=terms)
     return CompiledTerms(name, robot, chosen, groups, acting, spec)
+
+
+def _described(
+    groups: Mapping[str, Layout], action: Sequence[Term] | None, options: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The content of a file of terms (`read_terms`); None where an option, of a term of one's own, is no plain data."""
+    try:
+        listed = {key: {"terms": list(map(describe_term, g.terms)), "stack": g.stack} for key, g in groups.items()}
+        moved = {} if action is None else {"action": list(map(describe_term, action))}
+    except TypeError:
+        return None
+    return {"observation": listed.get("", listed), **options, **moved}
 
 
 def read_terms(path: str | Path) -> dict[str, Any]:

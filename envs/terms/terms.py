@@ -79,7 +79,11 @@ class Term(ABC):
 
     @abstractmethod
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        """The quantity, and which of its numbers the term shows, in order."""
+        """The quantity, and which of its numbers the term shows, in order.
+
+        Raises:
+            ValueError: the robot lacks something that the term names.
+        """
 
     def places(self, option: str, known: Sequence[str]) -> list[int]:
         """Places, among the known values, of those that an option lists; none of them twice."""
@@ -687,7 +691,10 @@ def grid_points(size: Sequence[float], resolution: float, ordering: str, centre:
     """Points (n, 2) of a grid; in the order "xy" x varies fastest, in "yx" y does."""
     counts = [round(length / resolution) + 1 for length in size]
     if math.prod(counts) > MAX_GRID_POINTS:
-        raise ValueError(f"a grid of {' times '.join(map(str, counts))} points is too fine, at most {MAX_GRID_POINTS}")
+        raise ValueError(
+            f"a grid of {' times '.join(map(str, counts))} points is too fine, at most {MAX_GRID_POINTS}; give another "
+            "resolution"
+        )
     x, y = (np.linspace(-length / 2, length / 2, n) + c for length, n, c in zip(size, counts, centre, strict=True))
     X, Y = np.meshgrid(x, y, indexing="xy" if ordering == "xy" else "ij")
     return np.stack([X.ravel(), Y.ravel()], 1)

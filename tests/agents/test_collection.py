@@ -154,6 +154,11 @@ def test_an_empty_buffer_holds_no_episodes(make_agent):
     assert replay_episodes(make_agent()) == []
 
 
+def in_a_dictionary(env):
+    space = gym.spaces.Dict(seen=env.observation_space)
+    return gym.wrappers.TransformObservation(env, lambda observation: {"seen": observation}, space)
+
+
 NO_TIMEOUTS = {"optimize_memory_usage": True, "replay_buffer_kwargs": {"handle_timeout_termination": False}}
 
 
@@ -162,6 +167,14 @@ NO_TIMEOUTS = {"optimize_memory_usage": True, "replay_buffer_kwargs": {"handle_t
     [
         (lambda: SAC("MlpPolicy", "InvertedPendulum-v5", buffer_size=10, **NO_TIMEOUTS), "optimize_memory_usage"),
         (lambda: DQN("MlpPolicy", "CartPole-v1", buffer_size=10), "Discrete(2)"),
+        (
+            lambda: SAC("MlpPolicy", gym.wrappers.ReshapeObservation(gym.make("Pendulum-v1"), (3, 1)), buffer_size=10),
+            "FlattenObservation",
+        ),
+        (
+            lambda: SAC("MultiInputPolicy", in_a_dictionary(gym.make("Pendulum-v1")), buffer_size=10),
+            "FlattenObservation",
+        ),
     ],
 )
 def test_buffers_without_episodes_of_vectors_are_refused(agent: Callable, said):

@@ -210,6 +210,7 @@ def edited(change):
     (edited(lambda data: data.update(obs=3)), "damaged"),
     (edited(lambda data: data["obs"]["discrete_generators"][0][0].__setitem__(0, -1.0)), "digest is not that of its content"),
     (edited(lambda data: data["images"]["left-right"]["observation"]["sign"].__setitem__(0, -1.0)), "images is not"),
+    (edited(lambda data: data["joints"]["action"].reverse()), "joints is not"),
     (edited(lambda data: data.update(env_id=None)), "digest"),
 ])  # fmt: skip
 def test_contracts_that_are_none(contract, harm, said, capsys):

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import gymnasium as gym
 import mujoco
+import numpy as np
 import pytest
 
 from rppdyn.envs import Symmetry, certificate_for, certify, make_env, mirror_spec, save_certificate, symmetry_spec
-from rppdyn.envs.certification.certificate import find_certificate, model_digest, spec_digest
+from rppdyn.envs.certification.certificate import environment_digest, find_certificate, model_digest, spec_digest
 
 FEW = dict(n_states=20, n_resets=20)
 
@@ -84,6 +85,12 @@ def test_digest_of_a_model_is_of_its_physics():
         before = model_digest(model)
         change()
         assert model_digest(model) != before
+
+
+def test_digest_of_an_environment_is_of_its_options_precision():
+    ranges = [np.array([0.25, 1.0], dtype) for dtype in (np.float64, np.float32, np.float64)]
+    wide, narrow, again = (environment_digest(gym.make("Ant-v5", healthy_z_range=values)) for values in ranges)
+    assert wide == again != narrow and narrow is not None
 
 
 def test_digest_of_a_spec_is_of_its_action():

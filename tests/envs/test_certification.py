@@ -14,10 +14,11 @@ from ant import OPTIONS, ant_spec
 from mutants import EXACT, joint_mutants
 from refusals import refused
 from scipy.linalg import block_diag
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.envs import Certificate, Entry, Space, SymmetrySpec, certify, make_env, mirror_spec, symmetry_spec
 from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW, Defect, model_digest
-from rppdyn.envs.certification.certify import opened
+from rppdyn.envs.certification.certify import capture_state, opened
 from rppdyn.envs.certification.evidence import Elements, SimulatedSteps
 from rppdyn.envs.derivation import derive, symmetrise
 from rppdyn.envs.simulator import BareSimulator, Outcome, Simulator, tight_solver
@@ -523,3 +524,20 @@ def test_a_robot_without_a_symmetry_is_said_to_have_none():
     )
     with refused("no symmetry of model was found", "mirror_spec"):
         certify(model, n_states=20)
+
+
+def test_the_state_of_an_environment_that_was_given_alone_is_put_back(monkeypatch):
+    captured = []
+
+    def capture(env, **options):
+        captured.append(env)
+        return capture_state(env, **options)
+
+    monkeypatch.setattr("rppdyn.envs.certification.certify.capture_state", capture)
+    env = gym.make("Swimmer-v5")
+    env.reset(seed=0)
+    before = env.unwrapped.data.qpos.copy()
+    for given in ("Swimmer-v5", env, DummyVecEnv([lambda: env])):
+        with opened(given) as simulator:
+            simulator.reset(np.random.default_rng(1))
+    assert captured == [env.unwrapped] * 2 and np.array_equal(env.unwrapped.data.qpos, before)

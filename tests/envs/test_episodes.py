@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import signal
 import sys
@@ -436,6 +437,25 @@ def test_an_episode_that_is_no_motion_is_refused(change, said, verb, capsys):
     assert main([verb, *words]) == 2
     error = capsys.readouterr().err
     assert re.search(said, error) and len(error.strip().splitlines()) == 1, error
+
+
+class NoisySensor(gym.ObservationWrapper):
+    """Another reading of the last velocity at each look, and nan where the first angle is turned far."""
+
+    def observation(self, observation):
+        observation = observation.copy()
+        observation[7] += np.random.default_rng().standard_normal()
+        observation[1] = observation[1] if abs(observation[1]) < 0.5 else np.nan
+        return observation
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG[:3])
+def test_entries_that_nothing_explains_leave_the_others_checked(change, said, caplog):
+    env = make_env("Swimmer-v5", monitor=False)
+    episodes = changed(spun(env), change)
+    with caplog.at_level(logging.INFO), pytest.raises(ValueError, match=said):
+        check_log("mine", episodes, NoisySensor(env))
+    assert "not checked: joint slider1, joint slider2, joint motor1_rot, joint motor2_rot" in caplog.text
 
 
 def test_an_angle_that_wraps_in_episodes_is_warned_of(caplog):
