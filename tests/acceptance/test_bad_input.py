@@ -18,6 +18,8 @@ certify Walker-v5 -> Walker-v5 | did you mean 'Walker2d-v5'
 train-agent env=my_robot:Robot-v0 -> 'my_robot' | run in the folder
 train-agent env=gymnasium:Robot-v0 -> Robot-v0 | rppdyn certify
 train-agent env.symmetry=yaw -> no symmetry 'yaw' | left-right
+train-agent env=Swimmer-v5 'env.symmetry=planar rotation' agent.augment=true model.hidden=4
+    -> Swimmer-v5 | augment=True | 'planar rotation' | reward
 certify CartPole-v1 -> CartPole-v1 | no symmetry spec
 certify nowhere.xml -> 'nowhere.xml' | MJCF or URDF
 certify Walker2d-v5 --symmetry yaw -> 'yaw' | known: leg swap
@@ -29,6 +31,7 @@ train-agent env.kwargs.frame_skip=0 -> frame_skip=0 | division
 train-agent env.kwargs.reset_noise_scale=-1 -> reset_noise_scale=-1
 train-agent env.actuator_scale.wing=2 -> 'wing' | slider
 train-agent model=rp -> model=rp | did you mean 'rpp' | emlp
+train-agent agent.learning_rat=1 -> 'agent.learning_rat' | did you mean 'agent.learning_rate'
 train-agent learning_rate=1 -> 'learning_rate' | 'agent.learning_rate'
 train-agent model=mlp model.equivariant_variance=0 -> model.equivariant_variance=0 | no pathway | positive
 train-agent env=InvertedPendulum-v5 agent.imagination.members=2 -> agent.imagination | train-agent
@@ -87,8 +90,10 @@ discover absent -> absent | no run
 discover absent --rep-in V -> --rep-in V | leave it out
 report -> RUN | report --help
 report absent -> absent | no run
+report . --out report.pdf -> --out report.pdf | .html
 figure . -> --out | figure --help
 figure absent --out a.png -> absent | no run
+figure . --out a.gif -> --out a.gif | .png
 fit-image +hydra.sweeper.params.seed=1 -> can't be used
 collect env=InvertedPendulum-v5 --random --name '' -> --name is empty
 certify Walker2d-v5 --json no/x.json -> --json no/x.json | no folder no

@@ -63,6 +63,7 @@ KINDS: dict[str, Callable[[], dict]] = {
     "PPO": lambda: dict(kind=RelaxedPPO, env=WALKER),
     "PPO, legs and yaw": lambda: dict(kind=RelaxedPPO, **legs("quarter turn", "left-right", "yaw")),
     "CrossQ": lambda: dict(kind=RPPCrossQ),
+    "CrossQ, ant": lambda: dict(kind=RPPCrossQ, **ant()),
     "XQC": lambda: dict(kind=RPPCrossQ, **XQC),
     "XQC, ant": lambda: dict(kind=RPPCrossQ, **XQC, **ant()),
 }
@@ -125,7 +126,7 @@ def chain(env=WINDY) -> dict:
 
 CONTINUED: dict[str, Callable[[], dict]] = {
     "in the middle of a rollout": lambda: dict(train_freq=3, gradient_steps=2),
-    "mirrored": lambda: dict(augment=True, mirror_loss=1.0),
+    "mirrored": lambda: dict(env=WINDY, augment=True, mirror_loss=1.0, policy_kwargs=dict(num_layers=1)),
     "noise, n-step returns": lambda: dict(n_steps=3, action_noise=NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))),
     "a fixed temperature": lambda: dict(ent_coef=0.3),
     "learned variances": lambda: dict(callback=lambda: LearnVariances(every=12, data=32)),
@@ -133,6 +134,7 @@ CONTINUED: dict[str, Callable[[], dict]] = {
     "a chain of groups": chain,
     "PPO": lambda: dict(kind=RelaxedPPO, env=WALKER),
     "CrossQ": lambda: dict(kind=RPPCrossQ),
+    "CrossQ, strict": lambda: dict(kind=RPPCrossQ, model="emlp"),
     "XQC, strict": lambda: dict(kind=RPPCrossQ, model="emlp", **XQC),
 }
 
@@ -161,9 +163,10 @@ def test_a_captured_agent_goes_on_bit_for_bit(name):
     assert not all(map(torch.equal, half.policy.parameters(), whole.policy.parameters()))
 
 
-def test_normalised_agents_trained_at_once_are_each_as_alone():
+@pytest.mark.parametrize("options", [{}, XQC], ids=["CrossQ", "XQC"])
+def test_normalised_agents_trained_at_once_are_each_as_alone(options):
     def in_double(seed):
-        agent = built(RPPCrossQ, seed=seed, **XQC)
+        agent = built(RPPCrossQ, seed=seed, **options)
         agent.policy.double()
         agent.log_ent_coef.data = agent.log_ent_coef.data.double()
         return agent

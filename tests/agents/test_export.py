@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
-from stable_baselines3 import DQN, PPO, TD3
+from stable_baselines3 import DQN, PPO, SAC, TD3
 
 from rppdyn.agents import DeployedPolicy, RPPActorCriticPolicy, export_onnx, export_torch
 from rppdyn.agents.export import TOLERANCE, largest_difference, onnx_policy, torch_policy
@@ -19,9 +19,9 @@ from rppdyn.envs import make_env, symmetry_spec
 WALKER = "Walker2d-v5"
 
 
-def ppo(make):
-    policy_kwargs = dict(spec=symmetry_spec(WALKER), model="rpp", hidden=16)
-    return PPO(RPPActorCriticPolicy, make_env(WALKER), n_steps=64, policy_kwargs=policy_kwargs, device="cpu").learn(64)
+def ppo(make, env=WALKER):
+    policy_kwargs = dict(spec=symmetry_spec(env), model="rpp", hidden=16)
+    return PPO(RPPActorCriticPolicy, make_env(env), n_steps=64, policy_kwargs=policy_kwargs, device="cpu").learn(64)
 
 
 AGENTS = {
@@ -30,6 +30,7 @@ AGENTS = {
         "emlp", make_env("rppdyn/WindyPendulum-v0"), policy_kwargs=dict(hidden=16, num_layers=1)
     ).learn(60),
     "PPO": ppo,
+    "stable-baselines3's SAC": lambda make: SAC("MlpPolicy", make_env(WALKER), device="cpu"),
     "stable-baselines3's PPO": lambda make: PPO("MlpPolicy", make_env(WALKER), device="cpu"),
     "stable-baselines3's TD3": lambda make: TD3("MlpPolicy", make_env(WALKER), device="cpu"),
 }  # fmt: skip
@@ -92,10 +93,13 @@ FORMATS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_another_process_plays_it_without_this_package(form, make_agent, tmp_path):
+PLAYED = {"SAC": lambda make: make("rpp", make_env(PENDULUM)).learn(60), "PPO": lambda make: ppo(make, PENDULUM)}
+
+
+@pytest.mark.parametrize(("name", "form"), [("SAC", "onnx"), ("SAC", "pt2"), ("PPO", "onnx")])
+def test_another_process_plays_it_without_this_package(name, form, make_agent, tmp_path):
     """ONNX Runtime and NumPy alone, where importing torch is an error; a program by torch alone."""
-    agent = make_agent("rpp", make_env(PENDULUM)).learn(60)
+    agent = PLAYED[name](make_agent)
     (export_onnx if form == "onnx" else export_torch)(agent.policy, tmp_path / f"policy.{form}")
     env = gym.make(PENDULUM)
 

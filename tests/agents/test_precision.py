@@ -7,9 +7,21 @@ import torch
 
 from rppdyn.agents import RPPSAC, compiling, train_many
 from rppdyn.agents.buffers import BatchSampler
-from rppdyn.agents.compiling import check_matmul_precision, matmul_precision
+from rppdyn.agents.compiling import check_matmul_precision, matmul_precision, product_error
 
 CPU = torch.device("cpu")
+
+
+def test_it_is_put_back():
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(KeyError), matmul_precision("medium"):
+        assert torch.get_float32_matmul_precision() == "medium"
+        raise KeyError
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_the_error_is_that_of_a_product_in_single_precision():
+    assert 1e-8 < product_error("highest", CPU) < 1e-6
 
 
 def test_a_coarser_product_is_refused(monkeypatch):

@@ -159,9 +159,9 @@ def test_a_rate_that_falls_is_that_of_the_steps_that_each_has_taken(make):
 
 def test_what_a_callback_changes_holds_for_its_agent_alone(make):
     """Also of the first, whose settings all others have at the start; one changes nothing."""
-    changes = [("batch_size", 8), ("gradient_steps", 3), ("learning_rate", 1e-2), None]
+    changes = [("batch_size", 8), ("tau", 0.5), ("gradient_steps", 3), ("learning_rate", 1e-2), None]
     callbacks = [change and Sets(*change) for change in changes]
-    trainers = train_many([lambda seed=seed: make(seed) for seed in range(4)], 32, callbacks)
+    trainers = train_many([lambda seed=seed: make(seed) for seed in range(5)], 32, callbacks)
     for seed, (trainer, change) in enumerate(zip(trainers, changes, strict=True)):
         assert trainer.error is None
         assert_same(trainer.agent, make(seed).learn(32, change and Sets(*change)))

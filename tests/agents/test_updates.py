@@ -171,6 +171,8 @@ def each_parameter(pairs, function):
         ("mlp", {}, torch.float64),
         ("rpp", {}, torch.float64),
         ("rpp", {}, torch.float32),
+        ("emlp", {}, torch.float64),
+        ("rpp_policy_only", {}, torch.float64),
         ("rpp", dict(ent_coef=0.3), torch.float64),
         ("rpp", dict(n_steps=3, gamma=0.97, tau=0.1, target_update_interval=3), torch.float64),
     ],
@@ -471,7 +473,7 @@ assert cloudpickle.loads(cloudpickle.dumps(agents[0].own_update._fast))._compile
 """
 NORMALISED = """
 options = dict(kind=RPPCrossQ, policy_kwargs=dict(hidden=8), critic_head="categorical", bins=11, weight_norm=True,
-               batch_size=16, policy_delay=1)
+               batch_size=16, policy_delay=2)
 plain, fast = (built(compile=compiled, **options).learn(54).policy.state_dict() for compiled in (False, True))
 for name, value in plain.items():
     assert torch.allclose(value, fast[name], rtol=1e-6, atol=1e-9), name

@@ -237,6 +237,10 @@ def test_honours_positions_in_the_observation(env_id):
     assert np.array_equal(spec.obs.generator(0)[hidden:, hidden:], stock.obs.generator(0))
 
 
+def test_vectorised_environments_find_their_spec():
+    assert symmetry_spec(DummyVecEnv([lambda: gym.make("Walker2d-v5")])) == symmetry_spec("Walker2d-v5")
+
+
 # -- a user's own spec ------------------------------------------------------------------------------------------------
 
 
@@ -362,6 +366,7 @@ def arms_with(tmp_path, **mimics: str) -> Path:
 @pytest.mark.parametrize(("mimics", "actuated"), [
     (dict(right='<mimic joint="left shoulder"/>'), ["left shoulder", "middle shoulder"]),
     (dict(right='<mimic joint="left shoulder" multiplier="-2" offset="0.1"/>'), ["left shoulder", "middle shoulder"]),
+    (dict(left='<mimic joint="right shoulder"/>'), ["right shoulder", "middle shoulder"]),
     (dict(left='<mimic joint="right shoulder"/>', right='<mimic joint="middle shoulder"/>'), ["middle shoulder"]),
     (dict(left='<mimic joint="right shoulder"/>', right='<mimic joint="left shoulder"/>'), "left shoulder"),
     (dict(left='<mimic joint="left shoulder"/>'), "left shoulder"),

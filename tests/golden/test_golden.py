@@ -1,7 +1,7 @@
 """Agents and runs of commit 17d2540 load, go on, and give the numbers that they gave then.
 
-`tests/golden/make.py` of commit 5bf2ba5 made them: three agents, and six runs, of which `half` was killed after its checkpoint
-at step 100. What is asked goes through what users call: verbs, `rppdyn.load`, `RPPSAC.load`.
+`make.py` made them: three agents, and six runs, of which `half` was killed after its checkpoint at step 100. What is
+asked goes through what users call: verbs, `rppdyn.load`, `RPPSAC.load`.
 """
 
 from __future__ import annotations

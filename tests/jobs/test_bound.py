@@ -159,8 +159,10 @@ def test_tasks_say_which_configuration(tmp_path, monkeypatch, capsys):
     assert "task=digits: no such choice (did you mean 'digit'?)" in capsys.readouterr().err
     assert main(["bound", "-m", "task=inertia,digit"]) == 2
     assert "give one kind at a time" in capsys.readouterr().err
-    assert main(["bound", "task=digit", "model=conv", *IMAGES, "run_dir=run"]) == 0
+    words = ["bound", "task=digit", "model=conv", *IMAGES, "run_dir=run"]
+    assert main(words) == 0
     assert "digit, conv" in capsys.readouterr().out
+    assert main(words) == 2 and "exists" in capsys.readouterr().err
     assert RunFolder.open("run").config()["subspace"]["dimension"] == [8]
     assert main(["bound", "--resume", "run"]) == 0
     assert "nothing left to do" in capsys.readouterr().out

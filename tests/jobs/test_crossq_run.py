@@ -19,8 +19,8 @@ WORDS = [
     "env=InvertedPendulum-v5", "agent=crossq", "model=emlp", "device=cpu", "threads=1", "model.hidden=8", "agent.batch_size=8",
     "agent.learning_starts=20", "agent.buffer_size=200", "evaluation.every=30", "evaluation.episodes=1",
     "evaluation.states=16", "checkpoint_every=30", "total_steps=90",
-    "agent.crossq.critic_head=categorical", "agent.crossq.bins=11", "agent.crossq.weight_norm=true",
 ]  # fmt: skip
+XQC = ["agent.crossq.critic_head=categorical", "agent.crossq.bins=11", "agent.crossq.weight_norm=true"]
 
 KILLED = """
 import os, signal, sys
@@ -42,13 +42,14 @@ def configured(run, *words):
     return compose.composed("train_agent", [*WORDS, *words, f"run_dir={run}"])
 
 
-def test_killed_and_resumed_bit_for_bit(tmp_path):
-    whole = train_agent.run(configured(tmp_path / "whole"))
-    process = start_code(KILLED, *WORDS, f"run_dir={tmp_path / 'killed'}", folder=tmp_path)
+@pytest.mark.parametrize(("words", "total"), [(["total_steps=70"], 70), (XQC, 90)], ids=["CrossQ", "XQC"])
+def test_killed_and_resumed_bit_for_bit(tmp_path, words, total):
+    whole = train_agent.run(configured(tmp_path / "whole", *words))
+    process = start_code(KILLED, *WORDS, *words, f"run_dir={tmp_path / 'killed'}", folder=tmp_path)
     process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL
-    resumed = train_agent.run(configured(tmp_path / "killed"), resume=True)
-    assert resumed.steps == whole.steps == 90
+    resumed = train_agent.run(configured(tmp_path / "killed", *words), resume=True)
+    assert resumed.steps == whole.steps == total
     expected, found = (RunFolder.open(tmp_path / name) for name in ("whole", "killed"))
     policies = [torch.load(folder.policy_file, weights_only=True) for folder in (expected, found)]
     assert policies[0].keys() == policies[1].keys()

@@ -227,6 +227,7 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     (("task=mnist",), r"give task\.folder="),
     (("task.validation=3000",), "task.validation=3000"),
     (("task=digit_quadrant", "task.augment_turn=true"), "task.augment_turn with digit_quadrant: the quadrant is asked"),
+    (("task=digit_quadrant", "task.augment_shift=4"), "task.augment_shift with digit_quadrant: the quadrant is asked"),
     (("task=wine", "model=conv"), "architecture=small ends in a mean .* can't tell the columns of wine .*=three_layers"),
     (("task=upright", "model.architecture=ten_layers"), "ten_layers on images of .* a task.canvas that is a multiple of 32"),
     (("model=se2", "model.filters.penalty=1"), "penalty=1.0 of se2, which has no relaxed pathway"),

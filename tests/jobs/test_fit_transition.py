@@ -320,6 +320,7 @@ def test_a_chain_of_groups_has_the_equivariance_of_the_last(tmp_path, pendulum):
 
 
 @pytest.mark.parametrize("words, parts", [
+    (("model=emlp",), "model=emlp, which has one pathway"),
     (("model.free_variance=certified",), "model.free_variance=certified with model.groups"),
     (('model.groups=["SO(3)","left-right"]',), "begins with SO(3), and the task's representations are of DkeR3(4)"),
 ])  # fmt: skip

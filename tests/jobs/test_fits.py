@@ -412,7 +412,10 @@ def test_a_regression_with_a_chain(tmp_path):
 
 @pytest.mark.parametrize("words, parts", [
     (CHAIN[:2], "model.variances=null: give both"),
+    (CHAIN[2:], "model.groups=null with model.variances="),
     ((*CHAIN[:2], "model.variances=[1,1]"), "model.variances=[1.0, 1.0] with 2 groups: give 3"),
+    ((*CHAIN[:2], "model.variances=[0,0,0]", "model.bilinear=false"), "leaves no pathway"),
+    (("model.groups=O(3)", "model.variances=[1,1]"), "model.groups=O(3)"),
     ((*CHAIN, "model=emlp_ode"), "model=emlp, which has one pathway"),
     (CHAIN[1:], "begins with O(3), and the task's representations are of O2eR3"),
     (("task.group=O(3)", 'model.groups=["O(3)","X(2)"]', CHAIN[2]), "unknown 'X'"),

@@ -51,11 +51,23 @@ def result(config):
 
 def test_the_result_says_what_was_reached(config, result):
     assert (result.steps, result.interrupted, result.run) == (50, False, config.run_dir)
-    assert result.metrics["step"] == 50 and "50 of 50 steps" in str(result)
-    assert "at step 50" in str(replace(result, steps=73, interrupted=True))
-    assert "policy vacuous" in str(replace(result, metrics=result.metrics | {"equivariance/policy": None}))
-    lines = str(TrainManyResult([result, replace(result, seed=1)], {2: ValueError("broke")}))
-    assert "seed 2: broke" in lines and f"rppdyn report {result.run} {result.run}" in lines
+    assert result.metrics["step"] == 50 and "50 of 50 steps" in str(result) and "at step" not in str(result)
+    assert "episodes, at step 50)" in str(replace(result, steps=73, interrupted=True))
+    for name, value, shown in (("equivariance/policy", None, "policy vacuous"), ("eval/return_mean", 0.03874, " 0.0387 "),
+                               ("eval/return_mean", 131.04, " 131.0 "), ("eval/return_mean", -2.5, " -2.5 ")):  # fmt: skip
+        assert shown in str(replace(result, metrics=result.metrics | {name: value}))
+
+
+def test_several_seeds_have_a_few_lines_together(result):
+    each = [
+        replace(result, seed=s, metrics=result.metrics | {"eval/return_mean": r}) for s, r in enumerate((12.0, 30.0))
+    ]
+    lines = str(TrainManyResult(each, {2: ValueError("broke")})).splitlines()
+    assert lines[-4:-2] == ["seed 2: broke", "all 2 seeds"] and "21.0  (from 12.0 to 30.0)" in lines[-2]
+    assert lines[-1].endswith(f"rppdyn report {result.run} {result.run}")
+    stopped = TrainManyResult([replace(one, interrupted=True) for one in each])
+    assert str(stopped).endswith("go on with          the same command and --resume")
+    assert str(TrainManyResult(each[:1])) == str(each[0])
 
 
 def test_evaluations_step_the_configured_environment(config, result):
@@ -417,7 +429,9 @@ def test_a_chain_of_groups_is_trained_learned_and_built_again(tmp_path):
 
 @pytest.mark.parametrize("words, parts", [
     ((*CHAIN, "model=emlp"), "model=emlp, which has one pathway"),
+    ((*CHAIN, "model=mlp"), "model=mlp, which has one pathway"),
     ((*CHAIN, "model.widen=100"), "model.widen=100 with model.groups"),
+    ((*CHAIN, "model.free_variance=certified"), "model.free_variance=certified with model.groups"),
     ((*WINDY, 'model.groups=["left-right","DkeR3(4)"]', CHAIN[3]), "begins with left-right"),
     ((*WINDY, 'model.groups=["DkeR3(4)","O(2)"]', CHAIN[3]), "O(2) is given by 2 x 2 matrices and DkeR3(4) by 3 x 3"),
 ])  # fmt: skip

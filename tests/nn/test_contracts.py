@@ -71,7 +71,7 @@ EQUIVARIANT = (
     | {f"tensors of {G}": (*USUAL, G, dict(hidden=48, architecture="tensor")) for G in (Z(4), O(3), SO13())}
     | {
         f"swarm of {a} x {b}": (2 * swarm(a, b), swarm(a, b), a * b, dict(hidden=128))
-        for a, b in ((O(2), S(4)), (O(2), Z(5)), (SL(3), S(3)), (D(4), S(4)))
+        for a, b in ((O(2), S(4)), (O(2), Z(5)), (SL(3), S(3)), (D(4), S(4)), (SO(2), D(3)))
     }
     | {" > ".join(map(str, groups)): (V + Scalar, V, groups, dict(hidden=16)) for groups in CHAINS}
     | {f"{name} of {G}": (*USUAL, G, dict(activation=name)) for name, G in (("relu", Z(3)), ("softplus", SO(2)))}
@@ -329,10 +329,13 @@ def test_assembled_once_sample_by_sample_and_under_vmap_it_is_the_same(name):
 AUTOCAST = [*NETS, *(f"products of {G}" for G in (SO(2), SO13p())), "SO(3)", "O(3)", "SO13", "S(3)"]
 
 
-@pytest.mark.parametrize("name", [name for name in AUTOCAST if name in EQUIVARIANT and "normalised" not in name])
-def test_networks_run_under_autocast(name):
+@pytest.mark.parametrize(("name", "cls"), [
+    *((name, RPPEMLP) for name in AUTOCAST if name in EQUIVARIANT and "normalised" not in name),
+    *((name, cls) for name in ("regular", "products", "O(3)") for cls in (EMLP, MLP)),
+])  # fmt: skip
+def test_networks_run_under_autocast(name, cls):
     rep_in, _, G, options = EQUIVARIANT[name]
-    net = build((rep_in, rep_in, G, options))
+    net = build((rep_in, rep_in, G, options), cls)
     x = inputs(net, 8, dtype=torch.float32)
     expected = net(x).detach()
     with torch.autocast("cpu", dtype=torch.bfloat16):

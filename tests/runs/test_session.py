@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rppdyn.runs import RunFolder, RunFolderError, RunResult, Session, read_metrics
+from rppdyn.runs import RunFolder, RunFolderError, RunResult, Session, provenance, read_metrics
 from rppdyn.runs.session import LOGGERS, Meter
 
 
@@ -151,3 +151,8 @@ def test_a_narrow_terminal_shows_whole_parts_of_a_line():
         line = Meter.format_meter(ncols=columns, **values)
         shown = [part for part in line.replace("/", " ").split() if part[0].isdigit()]
         assert len(line) <= columns and shown == numbers[: len(shown)], line
+
+
+def test_provenance_names_versions_and_the_command():
+    found = provenance()
+    assert found["packages"]["torch"] and found["command"]

@@ -17,7 +17,7 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError, Precision, without
 from rppdyn.runs import RunFolder
-from rppdyn.settings import keys_of
+from rppdyn.settings import did_you_mean, keys_of
 
 
 def composed(*overrides):
@@ -27,9 +27,9 @@ def composed(*overrides):
 @pytest.mark.parametrize("env", sorted({*compose.choices("env"), *KNOWN_ENVIRONMENTS}))
 def test_every_environment_can_be_chosen_and_takes_options_without_a_plus(env):
     published = 0.004 if env.startswith(("Walker2d", "Swimmer")) else 0.005
-    for words in (["env.kwargs.a=0.2"], ["env.kwargs={a:0.2}"], ["+env.kwargs.a=0.2"]):
-        config = composed(f"env={env}", *words)
-        assert (config.env.id, config.env.kwargs) == (env, {"a": 0.2})
+    for how in ("{}.a=0.2", "{}={{a:0.2}}", "+{}.a=0.2"):
+        config = composed(f"env={env}", how.format("env.kwargs"), how.format("env.actuator_scale"))
+        assert (config.env.id, config.env.kwargs, config.env.actuator_scale) == (env, {"a": 0.2}, {"a": 0.2})
         assert config.agent.tau == (0.02 if env == "InvertedPendulum-v5" else published)
         assert config.agent.learning_rate == (1e-3 if env.startswith("Inverted") else 3e-4)  # a string to PyYAML
 
@@ -211,3 +211,8 @@ def test_that_a_key_may_be_null_is_said_where_it_is_refused(word):
         compose.composed("fit_dynamics", [word])
     with pytest.raises(ConfigError, match=r"^seed=auto: must be an integer$"):
         compose.composed("fit_dynamics", ["seed=auto"])
+
+
+def test_suggestions():
+    assert did_you_mean("Walker-v5", KNOWN_ENVIRONMENTS) == " (did you mean 'Walker2d-v5'?)"
+    assert did_you_mean("zzz", KNOWN_ENVIRONMENTS) == ""
