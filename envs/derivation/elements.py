@@ -1,16 +1,16 @@
-r"""Images, under a symmetry, of what hangs on bodies and joints: geoms, sites, tendons, actuators, equality constraints.
+r"""Images of geoms, sites, tendons, actuators and equality constraints under a symmetry of the bodies and joints.
 
-Each has a partner, the element it is carried to, and where a sign makes sense a sign: a tendon may shorten where its
-partner lengthens, a control may push where its partner's pulls.
+The partner of an element is the element that it is carried to. Tendons and actuators also have a sign: -1 if a tendon shortens
+where its partner lengthens, or if a control pushes where its partner's pulls.
 
-Masses are compared as pseudo-inertia matrices, by the differences that some motion can show.
+Masses are compared as pseudo-inertia matrices, and only differences that change some motion count.
 With points written as (x, 1) in a body's frame, :math:`J = \int \rho\, (x, 1)(x, 1)^T`, a 4 x 4 matrix, holds mass, first and
 second moments. With g gravity, X and p the body's orientation and position, and v and w its velocities in the world,
 
 .. math:: T = \tfrac12 \mathrm{tr}(V J V^T), \quad V = ([w]_\times X \;|\; v), \qquad U = -g^T (X \;|\; p)\, J e_4.
 
-Both are linear in J, so a difference in J that changes neither, in any motion that the joints allow, is no deviation: the
-lower link of an arm that only turns about a vertical axis may be as lopsided as it likes.
+Both are linear in J. A difference in J that changes neither T nor U, in any motion that the joints allow, is no deviation. For
+example, the lower link of an arm that only turns about a vertical axis may be lopsided.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
 
-from rppdyn.envs.derivation.trees import Skeleton, TreeMatch
+from rppdyn.envs.derivation.trees import NO_MATCH_COST, Skeleton, TreeMatch
 from rppdyn.envs.model_symmetry import EQUALITY, FREE, GEOM, OBJECT, TRANSMISSION, WRAP, control_addresses
 
 NONE = -1
+"""Partner of an element that has none."""
 
 MIN_PARTNER_COSINE = 0.95
-"""Least cosine of the forces of two actuators, or of the coefficients of two tendons, that are partners."""
+"""Smallest cosine between the forces of partner actuators, or between the coefficients of partner tendons."""
 
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """A `TreeMatch` with the partners of everything else; -1 where an element has none.
+    """A `TreeMatch` with the partners of all other elements, `NONE` where there is none.
 
     Args:
-        dofs: qvel' = D qvel.
-        tendon_signs: the length of a tendon's partner is this times its own.
-        controls, activations: ctrl' = C ctrl and act' = A act.
-        actuator_signs: the sign of each actuator's partner in C; 0 where actuators mix.
-        actuator_turns: distance of the direction along which each acts, a unit vector, from its partner's.
+        dofs: D with qvel' = D qvel.
+        tendon_signs: s with (length of the partner)' = s length.
+        controls, activations: C and A with ctrl' = C ctrl and act' = A act.
+        actuator_signs: the entry of C from each actuator to its partner, 1 or -1; 0 where actuators mix.
+        actuator_turns: distance between the unit vectors along which an actuator's image and its partner act.
     """
 
     trees: TreeMatch
@@ -59,18 +60,18 @@ class Match:
 
 
 def match_elements(skeleton: Skeleton, trees: TreeMatch) -> Match | None:
-    """Partners of a model's elements; None if an actuator or a tendon has none, which no parameter can mend."""
+    """Partners of a model's elements; None if an actuator or a tendon has none, for then the structure differs."""
     dofs = dof_matrix(skeleton, trees)
     geoms = _match_local(skeleton, trees, "geom", np.flatnonzero(skeleton.shaped))
     sites = _match_local(skeleton, trees, "site", skeleton.sites_in_use)
     tendons, tendon_signs = _match_tendons(skeleton, trees, geoms, sites)
     if (tendons == NONE).any():
         return None
-    driven = match_actuators(skeleton, trees, dofs, sites, tendons, tendon_signs)
-    if driven is None:
+    actuators = match_actuators(skeleton, trees, dofs, sites, tendons, tendon_signs)
+    if actuators is None:
         return None
     equalities = _match_equalities(skeleton, trees, sites, tendons)
-    return Match(trees, dofs, geoms, sites, tendons, tendon_signs, *driven, equalities)
+    return Match(trees, dofs, geoms, sites, tendons, tendon_signs, *actuators, equalities)
 
 
 def dof_matrix(skeleton: Skeleton, trees: TreeMatch) -> np.ndarray:
@@ -94,26 +95,26 @@ def image_in_body(skeleton: Skeleton, trees: TreeMatch, kind: str, i: int) -> tu
     return int(trees.bodies[body]), place, trees.frames[body] @ skeleton.axes[kind][i]
 
 
-def _match_local(skeleton: Skeleton, trees: TreeMatch, kind: str, which: np.ndarray) -> np.ndarray:
-    """Partners among the partner body's geoms, of the same type and nearest in place, shape and size, or nearest sites."""
+def _match_local(skeleton: Skeleton, trees: TreeMatch, kind: str, ids: np.ndarray) -> np.ndarray:
+    """Partners of geoms or sites: the nearest on the partner body; of geoms by type, place, shape and size."""
     m = skeleton.model
     partners = np.full(getattr(m, f"n{kind}"), NONE)
     body_of, type_of = getattr(m, f"{kind}_bodyid"), getattr(m, f"{kind}_type")
-    for b in np.unique(body_of[which]):
-        left = which[body_of[which] == b]
-        right = which[body_of[which] == trees.bodies[b]]
+    for b in np.unique(body_of[ids]):
+        left = ids[body_of[ids] == b]
+        right = ids[body_of[ids] == trees.bodies[b]]
         if not len(right):
             continue
-        cost = np.full((len(left), len(right)), 1e6)
+        cost = np.full((len(left), len(right)), NO_MATCH_COST)
         for n, i in enumerate(left):
-            image = image_in_body(skeleton, trees, kind, i)
+            _, place, axes = image_in_body(skeleton, trees, kind, i)
             for k, j in enumerate(right):
-                if kind == "site":  # a point with axes; its type is that of its picture
-                    cost[n, k] = np.linalg.norm(image[1] - m.site_pos[j]) / skeleton.size + 1e-9 * (i != j)
+                if kind == "site":  # a site's type and size only matter for its picture
+                    cost[n, k] = np.linalg.norm(place - m.site_pos[j]) / skeleton.size + 1e-9 * (i != j)
                 elif type_of[i] == type_of[j]:
-                    cost[n, k] = shape_gap(skeleton, i, j, *image[1:]) / skeleton.size + 1e-9 * (i != j)
+                    cost[n, k] = shape_gap(skeleton, i, j, place, axes) / skeleton.size + 1e-9 * (i != j)
         for n, k in zip(*linear_sum_assignment(cost), strict=True):
-            if cost[n, k] < 1e6:
+            if cost[n, k] < NO_MATCH_COST:
                 partners[left[n]] = right[k]
     return partners
 
@@ -122,39 +123,37 @@ def _match_tendons(skeleton, trees, geoms, sites) -> tuple[np.ndarray, np.ndarra
     m = skeleton.model
     partners, signs = np.full(m.ntendon, NONE), np.ones(m.ntendon)
 
-    def path(k):
-        return range(m.tendon_adr[k], m.tendon_adr[k] + m.tendon_num[k])
-
-    def via(k, carry):
+    def path(k, carry):
+        """(type, id) of the objects that a tendon passes; with carry, of their images."""
         maps = {WRAP.SITE: sites, WRAP.SPHERE: geoms, WRAP.CYLINDER: geoms}
-        wraps = []
-        for w in path(k):
+        objects = []
+        for w in range(m.tendon_adr[k], m.tendon_adr[k] + m.tendon_num[k]):
             kind, i = int(m.wrap_type[w]), int(m.wrap_objid[w])
-            wraps.append((kind, int(maps[kind][i]) if carry and kind in maps else i))
-        return wraps
+            objects.append((kind, int(maps[kind][i]) if carry and kind in maps else i))
+        return objects
 
-    def cosine(k, other):
-        """Cosine of two tendons' coefficients; for spatial ones, whether the path is the same from either end."""
-        if fixed[k] != fixed[other]:
+    def cosine(k, j):
+        """Cosine between the image of k's coefficients and j's; 1 or 0 for spatial tendons, whose paths are compared."""
+        if fixed[k] != fixed[j]:
             return 0.0
         if not fixed[k]:
-            return float(via(other, False) in (via(k, True), via(k, True)[::-1]))
+            return float(path(j, False) in (path(k, True), path(k, True)[::-1]))
         image = trees.matrix @ rows[k]
-        return image @ rows[other] / max(np.linalg.norm(image) * np.linalg.norm(rows[other]), 1e-300)
+        return image @ rows[j] / max(np.linalg.norm(image) * np.linalg.norm(rows[j]), 1e-300)
 
     fixed = [m.wrap_type[m.tendon_adr[k]] == WRAP.JOINT for k in range(m.ntendon)]
     rows = tendon_coefficients(skeleton)
     for k in range(m.ntendon):
-        # An image is looked for at k itself first, and never at a tendon that is taken.
-        free = [other for other in [k, *range(m.ntendon)] if other not in partners]
-        best = max(free, key=lambda other: round(abs(cosine(k, other)), 6), default=NONE)
+        # A tendon has one partner at most; among equals k itself comes first.
+        free = [j for j in [k, *range(m.ntendon)] if j not in partners]
+        best = max(free, key=lambda j: round(abs(cosine(k, j)), 6), default=NONE)
         if best != NONE and abs(cosine(k, best)) > MIN_PARTNER_COSINE:
             partners[k], signs[k] = best, np.sign(cosine(k, best))
     return partners, signs
 
 
 def tendon_coefficients(skeleton: Skeleton) -> np.ndarray:
-    """Coefficients of tendons on slides and hinges, (ntendon, s)."""
+    """Coefficients of fixed tendons on slides and hinges, (ntendon, s); zero for spatial tendons."""
     m, rows = skeleton.model, np.zeros((skeleton.model.ntendon, len(skeleton.scalars)))
     for k, adr in enumerate(m.tendon_adr):
         for w in range(adr, adr + m.tendon_num[k]):
@@ -163,8 +162,8 @@ def tendon_coefficients(skeleton: Skeleton) -> np.ndarray:
     return rows
 
 
-def force_of(m: mujoco.MjModel, i: int) -> np.ndarray:
-    """The entries of an actuator's gear that act: one along a slide, three about a ball joint, six on a site."""
+def active_gear(m: mujoco.MjModel, i: int) -> np.ndarray:
+    """The entries of actuator i's gear in use: 1 on a slide, hinge or tendon, 3 on a ball joint, 6 on a free joint or site."""
     kind = int(m.actuator_trntype[i])
     width = 6 if kind == TRANSMISSION.SITE else 1
     if kind in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
@@ -175,17 +174,18 @@ def force_of(m: mujoco.MjModel, i: int) -> np.ndarray:
 def match_actuators(
     skeleton, trees, dofs, sites, tendons, tendon_signs
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """(partners, signs, turns, C, A), or None. Each actuator is seen as the vector along which a unit of its force acts.
+    """(partners, signs, turns, C, A), or None if an actuator has no partner.
 
-    One without any gear acts along nothing, and is seen as if its gear were 1, along the first axis.
+    Actuators are compared by the vectors along which a unit of their force acts. An actuator of gear zero is treated as if its
+    gear were 1 along the first axis.
     """
     m = skeleton.model
     n = m.actuator_trntype.shape[0]
     adr, num = control_addresses(m)
 
     def target(i, carry):
-        """(what is driven, the vector of the force there), of the actuator or of its image."""
-        kind, (a, b), gear = int(m.actuator_trntype[i]), m.actuator_trnid[i], force_of(m, i)
+        """(identity of the driven object, force vector) of the actuator; with carry, of its image."""
+        kind, (a, b), gear = int(m.actuator_trntype[i]), m.actuator_trnid[i], active_gear(m, i)
         gear = gear if gear.any() else np.eye(len(gear))[0]
         if kind in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
             force = np.zeros(m.nv)
@@ -201,21 +201,21 @@ def match_actuators(
             return None, gear
         if not carry:
             return (kind, a, b), gear
-        to, W = int(sites[a]), np.zeros((3, 3))
-        if to != NONE:
-            W = skeleton.axes["site"][to].T @ image_in_body(skeleton, trees, "site", a)[2]
-        return (kind, to, sites[b] if b >= 0 else b), np.r_[W @ gear[:3], np.sign(np.linalg.det(W)) * W @ gear[3:]]
+        site, W = int(sites[a]), np.zeros((3, 3))
+        if site != NONE:
+            W = skeleton.axes["site"][site].T @ image_in_body(skeleton, trees, "site", a)[2]
+        return (kind, site, sites[b] if b >= 0 else b), np.r_[W @ gear[:3], np.sign(np.linalg.det(W)) * W @ gear[3:]]
 
     if any(target(i, False)[0] is None for i in range(n)):
         return None
-    here, there = [target(i, False) for i in range(n)], [target(i, True) for i in range(n)]
+    targets, images = [target(i, False) for i in range(n)], [target(i, True) for i in range(n)]
     kinds = [(m.actuator_gaintype[i], m.actuator_biastype[i], m.actuator_dyntype[i], num[i]) for i in range(n)]
-    cosine, cost = np.zeros((n, n)), np.full((n, n), 1e6)
+    cosine, cost = np.zeros((n, n)), np.full((n, n), NO_MATCH_COST)
     for i in range(n):
         for j in range(n):
-            (to, v), (at, w) = there[i], here[j]
+            (image, v), (driven, w) = images[i], targets[j]
             size = np.linalg.norm(v) * np.linalg.norm(w)
-            if tuple(map(int, to)) != tuple(map(int, at)) or kinds[i] != kinds[j] or size == 0:
+            if tuple(map(int, image)) != tuple(map(int, driven)) or kinds[i] != kinds[j] or size == 0:
                 continue
             cosine[i, j] = v @ w / size
             unlike = np.abs(m.actuator_gainprm[i] - m.actuator_gainprm[j]).max() > 0
@@ -227,19 +227,19 @@ def match_actuators(
     partners, signs, turns = np.full(n, NONE), np.zeros(n), np.zeros(n)
     C, A = np.zeros((m.nu, m.nu)), np.zeros((m.na, m.na))
     for i, j in zip(rows, columns, strict=True):
-        if cost[i, j] < 1e6:
+        if cost[i, j] < NO_MATCH_COST:
             partners[i], signs[i] = j, np.sign(cosine[i, j])
             turns[i] = np.sqrt(max(2 - 2 * abs(cosine[i, j]), 0.0))
             for k in range(num[i]):
                 C[adr[j] + k, adr[i] + k] = signs[i]
             for k in range(max(int(m.actuator_actnum[i]), 0)):
                 A[m.actuator_actadr[j] + k, m.actuator_actadr[i] + k] = signs[i]
-    # What is left mixes: two motors along x and y, when the world turns.
+    # Actuators without a partner may mix, as two motors along x and y do when the world turns.
     left = np.flatnonzero(partners == NONE)
     if len(left):
-        if len({(*here[i][0], *map(int, kinds[i])) for i in left}) > 1 or any(num[i] != 1 for i in left):
+        if len({(*targets[i][0], *map(int, kinds[i])) for i in left}) > 1 or any(num[i] != 1 for i in left):
             return None
-        G, V = (np.array([x[i][1] / np.linalg.norm(x[i][1]) for i in left]).T for x in (here, there))
+        G, V = (np.array([x[i][1] / np.linalg.norm(x[i][1]) for i in left]).T for x in (targets, images))
         mix = np.linalg.lstsq(G, V, rcond=None)[0]
         if np.abs(G @ mix - V).max() > 1e-6 or np.abs(mix.T @ mix - np.eye(len(left))).max() > 1e-6:
             return None
@@ -251,14 +251,14 @@ def match_actuators(
 
 
 def images_of_objects(m: mujoco.MjModel, k: int, trees: TreeMatch, sites, tendons) -> np.ndarray:
-    """Images of the joints, tendons, sites or bodies that an equality constraint is of."""
+    """Images of all joints, tendons, sites or bodies, whichever the equality constraint k relates."""
     if m.eq_type[k] in (EQUALITY.JOINT, EQUALITY.TENDON):
         return trees.joints if m.eq_type[k] == EQUALITY.JOINT else tendons
     return sites if m.eq_objtype[k] == OBJECT.SITE else trees.bodies
 
 
 def _match_equalities(skeleton, trees, sites, tendons) -> np.ndarray:
-    """Partner of each equality constraint: the same type between the images of its two objects, first in the same order."""
+    """Partner of each equality constraint: one of its type between the images of its objects, in the same order if possible."""
     m = skeleton.model
     partners = np.full(m.neq, NONE)
 
@@ -268,33 +268,33 @@ def _match_equalities(skeleton, trees, sites, tendons) -> np.ndarray:
         images = images_of_objects(m, k, trees, sites, tendons)
         image = [int(images[o]) if o >= 0 else NONE for o in (m.eq_obj1id[k], m.eq_obj2id[k])]
         orders = [image, image[::-1]] if image[1] != NONE else [image]
-        for objects, other in itertools.product(orders, [k, *range(m.neq)]):
-            same = m.eq_type[other] == m.eq_type[k] and m.eq_objtype[other] == m.eq_objtype[k]
-            if same and other not in partners and [int(m.eq_obj1id[other]), int(m.eq_obj2id[other])] == objects:
-                partners[k] = other
+        for objects, j in itertools.product(orders, [k, *range(m.neq)]):
+            same_type = m.eq_type[j] == m.eq_type[k] and m.eq_objtype[j] == m.eq_objtype[k]
+            if same_type and j not in partners and [int(m.eq_obj1id[j]), int(m.eq_obj2id[j])] == objects:
+                partners[k] = j
                 break
     return partners
 
 
-# -- comparing the shapes of two geoms or sites that ought to be images of each other ------------------------------------------
+# -- shapes of geoms -----------------------------------------------------------------------------------------------------------
 
 
-MAX_MESH_VERTICES = 500  # of a mesh without a convex hull that are compared; more are passed over evenly
+MAX_MESH_VERTICES = 500  # compared vertices of a mesh without a convex hull, evenly spaced in its list
 
 
 def shape_gap(skeleton: Skeleton, i: int, j: int, position: np.ndarray, axes: np.ndarray) -> float:
-    """A length: how far geom j is from the image of i, which has this position and these axes in j's body."""
+    """A length: difference of geom j from the image of geom i, whose position and axes in j's body are given."""
     m = skeleton.model
     sizes = np.abs(image_size(skeleton, i, j, axes, m.geom_size[i]) - m.geom_size[j]).max()
     if m.geom_type[i] in (GEOM.PLANE, GEOM.HFIELD, GEOM.MESH):
         sizes = 0.0
-    gap = position - m.geom_pos[j]  # of a plane, along its normal only, since it is infinite where things collide
+    gap = position - m.geom_pos[j]  # of a plane only along its normal, since it is infinite
     distance = abs(skeleton.axes["geom"][j][:, 2] @ gap) if m.geom_type[i] == GEOM.PLANE else np.linalg.norm(gap)
     return float(distance) + sizes + orientation_gap(skeleton, i, j, axes)
 
 
 def orientation_gap(skeleton: Skeleton, i: int, j: int, axes: np.ndarray) -> float:
-    """A length: how far surfaces are apart because geom j is turned against the image of i."""
+    """A length: distance of the surfaces of geom j and the image of geom i that is due to their orientations."""
     m = skeleton.model
     shape, size = int(m.geom_type[i]), m.geom_size[j]
     W = skeleton.axes["geom"][j].T @ axes  # i's axes, in j's frame
@@ -311,18 +311,22 @@ def orientation_gap(skeleton: Skeleton, i: int, j: int, axes: np.ndarray) -> flo
         return float(np.abs(W @ squared @ W.T - np.diag(carried**2)).max() / size.max())
     if shape == GEOM.BOX:
         whole = np.round(np.abs(W))
-        off = float(np.abs(np.abs(W) - whole).max())
-        return float(np.linalg.norm(size)) * (off if _is_permutation(whole) else 1.0)
+        gap = float(np.abs(np.abs(W) - whole).max())
+        return float(np.linalg.norm(size)) * (gap if _is_permutation(whole) else 1.0)
     if shape == GEOM.MESH:
-        return _mesh_gap(m, int(m.geom_dataid[i]), int(m.geom_dataid[j]), W)
+        a, b = int(m.geom_dataid[i]), int(m.geom_dataid[j])
+        if a == b and np.abs(W - np.eye(3)).max() < 1e-9:
+            return 0.0
+        hulls = _hull(m, a) @ W.T, _hull(m, b)  # largest distance from a vertex of one to the nearest of the other
+        return float(max(cKDTree(y).query(x)[0].max() for x, y in (hulls, hulls[::-1])))
     if shape == GEOM.HFIELD:
         return _field_gap(m, int(m.geom_dataid[i]), int(m.geom_dataid[j]), W)
-    other = m.geom_dataid[i] != m.geom_dataid[j]  # a field of distances, which is not looked into
-    return float(max(np.abs(W - np.eye(3)).max(), other) * np.linalg.norm(size))
+    differs = m.geom_dataid[i] != m.geom_dataid[j]  # a signed distance field, whose values are not compared
+    return float(max(np.abs(W - np.eye(3)).max(), differs) * np.linalg.norm(size))
 
 
 def image_size(skeleton: Skeleton, i: int, j: int, axes: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """The size of a geom's image along the axes of geom j: a box that is turned over an edge changes length with width."""
+    """Size of geom i's image along the axes of geom j: a quarter turn of a box exchanges two of its lengths."""
     if skeleton.model.geom_type[i] not in (GEOM.BOX, GEOM.ELLIPSOID):
         return size
     whole = np.round(np.abs(skeleton.axes["geom"][j].T @ axes))
@@ -333,16 +337,8 @@ def _is_permutation(matrix: np.ndarray) -> bool:
     return bool((matrix.sum(0) == 1).all() and (matrix.sum(1) == 1).all())
 
 
-def _mesh_gap(m, i: int, j: int, W: np.ndarray) -> float:
-    """Largest distance from a vertex of one mesh's convex hull, which is what collides, to the nearest of the other's."""
-    if i == j and np.abs(W - np.eye(3)).max() < 1e-9:
-        return 0.0
-    a, b = _hull(m, i) @ W.T, _hull(m, j)
-    return float(max(cKDTree(y).query(x)[0].max() for x, y in ((a, b), (b, a))))
-
-
 def _hull(m, mesh: int) -> np.ndarray:
-    """Vertices of a mesh's convex hull, (n, 3); without one, `MAX_MESH_VERTICES` of the mesh."""
+    """Vertices of a mesh's convex hull, which is what collides, (n, 3); without one, up to `MAX_MESH_VERTICES` of the mesh."""
     vertices = m.mesh_vert[m.mesh_vertadr[mesh] : m.mesh_vertadr[mesh] + m.mesh_vertnum[mesh]].astype(float)
     graph = int(m.mesh_graphadr[mesh])
     if graph < 0:
@@ -351,38 +347,44 @@ def _hull(m, mesh: int) -> np.ndarray:
     return vertices[m.mesh_graph[graph + 2 + n : graph + 2 + 2 * n]]
 
 
-def _field_gap(m, own: int, field: int, W: np.ndarray) -> float:
-    """Largest difference of a height field and its image, which must lie along the axes."""
+def _field_gap(m, i: int, j: int, W: np.ndarray) -> float:
+    """Largest difference between height field j and the image of height field i, which W must map along the axes."""
 
     def heights(k):
         rows, columns, adr = int(m.hfield_nrow[k]), int(m.hfield_ncol[k]), int(m.hfield_adr[k])
         return m.hfield_data[adr : adr + rows * columns].reshape(rows, columns) * m.hfield_size[k, 2]
 
-    grid, there = heights(own), heights(field)
-    if np.ptp(grid) == 0 and np.array_equal(grid, there) and W[2, 2] > 0.999999:
+    grid, partner = heights(i), heights(j)
+    if np.ptp(grid) == 0 and np.array_equal(grid, partner) and W[2, 2] > 0.999999:
         return 0.0
     whole = np.round(W)
     if np.abs(W - whole).max() > 1e-6 or whole[2, 2] != 1:
-        return float(np.abs(m.hfield_size[field, :2]).max())
+        return float(np.abs(m.hfield_size[j, :2]).max())
     # Rows run along y and columns along x.
     image = grid if whole[0, 0] else grid.T
     image = image[:, ::-1] if whole[0].sum() < 0 else image
     image = image[::-1] if whole[1].sum() < 0 else image
-    extent = m.hfield_size[own, [0, 1] if whole[0, 0] else [1, 0]]
-    if image.shape != there.shape or np.abs(extent - m.hfield_size[field, :2]).max() > 0:
-        return float(np.abs(m.hfield_size[field, :2]).max())
-    # Each cell is two triangles, cut along one diagonal, which a reflection turns into the other one.
-    bent = there[1:, 1:] + there[:-1, :-1] - there[1:, :-1] - there[:-1, 1:]
+    extent = m.hfield_size[i, [0, 1] if whole[0, 0] else [1, 0]]
+    if image.shape != partner.shape or np.abs(extent - m.hfield_size[j, :2]).max() > 0:
+        return float(np.abs(m.hfield_size[j, :2]).max())
+    # Each cell is two triangles, cut along one diagonal; a reflection carries it to the other diagonal.
+    bent = partner[1:, 1:] + partner[:-1, :-1] - partner[1:, :-1] - partner[:-1, 1:]
     cut = np.abs(bent).max() / 2 if whole[0, :2].sum() != whole[1, :2].sum() else 0.0
-    return float(np.abs(image - there).max() + cut + abs(m.hfield_size[own, 3] - m.hfield_size[field, 3]))
+    return float(np.abs(image - partner).max() + cut + abs(m.hfield_size[i, 3] - m.hfield_size[j, 3]))
+
+
+# -- masses and inertias -------------------------------------------------------------------------------------------------------
 
 
 MOTION_SAMPLES = 6
+"""Random motions in which energies are compared."""
+
 ENERGY_TOLERANCE = 1e-9
+"""Relative difference in energy from which on a difference in inertia counts."""
 
 
 def pseudo_inertias(skeleton: Skeleton) -> np.ndarray:
-    """J of every body, (nbody, 4, 4)."""
+    """Pseudo-inertia matrix J of every body (see the module), (nbody, 4, 4)."""
     m = skeleton.model
     second = np.trace(skeleton.inertia, axis1=1, axis2=2)[:, None, None] / 2 * np.eye(3) - skeleton.inertia
     J = np.zeros((m.nbody, 4, 4))
@@ -394,7 +396,7 @@ def pseudo_inertias(skeleton: Skeleton) -> np.ndarray:
 
 
 def set_inertias(model: mujoco.MjModel, J: np.ndarray, bodies: np.ndarray) -> None:
-    """Give bodies of a model the masses, centres and principal inertias of these pseudo-inertia matrices."""
+    """Set masses, centres of mass and principal inertias of some bodies from pseudo-inertia matrices."""
     for b in bodies:
         mass = J[b, 3, 3]
         com = J[b, :3, 3] / mass
@@ -407,7 +409,7 @@ def set_inertias(model: mujoco.MjModel, J: np.ndarray, bodies: np.ndarray) -> No
 
 
 def carried_inertias(trees: TreeMatch, J: np.ndarray) -> np.ndarray:
-    """For every body, J of the body that is carried to it, in its own frame."""
+    """For every body, the image of J of the body that is carried to it, (nbody, 4, 4)."""
     T = np.tile(np.eye(4), (len(J), 1, 1))
     T[:, :3, :3] = trees.frames
     carried = np.zeros_like(T)
@@ -415,33 +417,32 @@ def carried_inertias(trees: TreeMatch, J: np.ndarray) -> np.ndarray:
     return carried
 
 
-def matters(skeleton: Skeleton, trees: TreeMatch, carried: np.ndarray) -> np.ndarray:
-    """Bodies whose inertia differs from their partner's in a way that some motion shows, (nbody,) booleans."""
+def inertia_differs(skeleton: Skeleton, trees: TreeMatch, carried: np.ndarray) -> np.ndarray:
+    """Mask of the bodies whose inertia differs from their partner's in a way that changes some motion, (nbody,)."""
     m = skeleton.model
     J = pseudo_inertias(skeleton)
     unlike = np.abs(carried - J).max((1, 2)) > 1e-12 * np.abs(J).max(initial=1e-300)
     moving = m.body_weldid != 0
-    if skeleton.in_fluid:  # a fluid drags every body by the box of its inertia
+    if skeleton.in_fluid:  # where the drag on a body depends on all of its inertia
         return moving & unlike[trees.bodies]
     if not (unlike & moving).any():
         return np.zeros(m.nbody, bool)
-    shown = np.zeros(m.nbody, bool)
     kinetic, potential = _energies(skeleton, carried - J)
-    whole_kinetic, whole_potential = _energies(skeleton, J)
-    scale_k = max(np.abs(whole_kinetic.sum(1)).max(), 1e-300)
-    scale_p = max(np.ptp(whole_potential, axis=0).sum(), np.abs(whole_potential).max() * 1e-3, 1e-300)
+    full_kinetic, full_potential = _energies(skeleton, J)
+    scale_k = max(np.abs(full_kinetic.sum(1)).max(), 1e-300)
+    scale_p = max(np.ptp(full_potential, axis=0).sum(), np.abs(full_potential).max() * 1e-3, 1e-300)
 
     def visible(kinetic, potential):
         return np.abs(kinetic).max() > ENERGY_TOLERANCE * scale_k or np.ptp(potential) > ENERGY_TOLERANCE * scale_p
 
-    if visible(kinetic.sum(1), potential.sum(1)):
-        there = [bool(moving[b] and visible(kinetic[:, b], potential[:, b])) for b in range(m.nbody)]
-        shown = np.array(there)[trees.bodies]  # said of the body that is carried
-    return shown
+    if not visible(kinetic.sum(1), potential.sum(1)):
+        return np.zeros(m.nbody, bool)
+    differs = [bool(moving[b] and visible(kinetic[:, b], potential[:, b])) for b in range(m.nbody)]
+    return np.array(differs)[trees.bodies]  # a deviation belongs to the body that is carried
 
 
 def _energies(skeleton: Skeleton, J: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Kinetic and potential energy of each body with these J, (samples, nbody), in random motions."""
+    """Kinetic and potential energy of each body with inertias J in random motions, (`MOTION_SAMPLES`, nbody) each."""
     m, rng = skeleton.model, np.random.default_rng(0)
     data, g = mujoco.MjData(m), skeleton.gravity
     kinetic, potential = np.zeros((MOTION_SAMPLES, m.nbody)), np.zeros((MOTION_SAMPLES, m.nbody))

@@ -1,13 +1,13 @@
-"""A model's parameters and their images under a symmetry: what deviates from it.
+"""Parameters of a model, their images under a symmetry, and the deviations between the two.
 
-Structure (the tree, joint types and axes, what actuators drive) has matched; numbers may still differ. Each `Parameter` is
-one array of the model, an element's row at a time, with the rule by which the row is carried to the element's partner. A test
-goes through the arrays of the installed MuJoCo.
+The structure (tree, joint types and axes, driven joints) has matched; numbers may still differ. A `Parameter` is an array
+of the model with a row per element, and the rule that carries a row to the element's partner. A test checks that every array of
+the installed MuJoCo is accounted for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import mujoco
@@ -16,12 +16,12 @@ import numpy as np
 from rppdyn.envs.derivation.elements import (
     NONE,
     Match,
+    active_gear,
     carried_inertias,
-    force_of,
     image_in_body,
     image_size,
     images_of_objects,
-    matters,
+    inertia_differs,
     orientation_gap,
     pseudo_inertias,
     tendon_coefficients,
@@ -46,13 +46,13 @@ from rppdyn.envs.model_symmetry import (
 from rppdyn.envs.spec import rotation_matrix
 
 DEVIATION_TOLERANCE = 1e-9
-"""Relative difference from which on a parameter is said to deviate; rounding gives 1e-15."""
+"""Relative difference above which a parameter deviates; rounding gives 1e-15."""
 
 STALE_TOLERANCE = 1e-6
-"""Relative difference from which on a constant is not what MuJoCo computes; its own rounding gives 1e-12."""
+"""Relative difference above which a constant is not what MuJoCo computes; rounding gives 1e-12."""
 
 TINY = np.finfo(float).tiny
-"""Only keeps a division by zero away."""
+"""Avoids a division by zero."""
 
 SHARED = {
     "joint": {
@@ -80,7 +80,7 @@ SHARED = {
     "control": {"always": "actuator_ctrllimited"},
     "equality": {"always": "eq_solref eq_solimp eq_active0"},
 }
-"""Numbers that partners share, by kind of element and when they count."""
+"""Arrays whose rows are equal for partners, by kind of element and the condition on which they count."""
 
 INTERVALS = {
     "joint": {"forced": "jnt_actfrcrange"},
@@ -88,7 +88,7 @@ INTERVALS = {
     "actuator": {"forced": "actuator_forcerange", "active": "actuator_actrange", "muscle": "actuator_lengthrange"},
     "control": {"limited": "actuator_ctrlrange"},
 }
-"""Intervals that change ends with the sign of the joint, tendon or actuator, by kind of element and when they count."""
+"""Intervals whose ends are exchanged where the sign of the joint, tendon or actuator is -1; keyed as `SHARED`."""
 
 CONSTANTS = {
     "body": "body_subtreemass body_invweight0",
@@ -96,16 +96,17 @@ CONSTANTS = {
     "tendon": "tendon_length0 tendon_invweight0",
     "actuator": "actuator_acc0 actuator_length0",
 }
-"""Numbers that `mj_setConst` computes from others. They are compared where they are not what it computes."""
+"""Numbers that `mj_setConst` computes from others; compared only where a model has different ones."""
 
 SHORTCUTS = {
     "body": "body_margin body_contype body_conaffinity body_sameframe body_simple bvh_aabb",
     "geom": "geom_aabb geom_rbound geom_sameframe",
     "site": "site_sameframe",
 }
-"""Bounds and flags that follow from the shapes. Wrong ones lose contacts or move a geom, so they deviate from any symmetry."""
+"""Bounds and flags that follow from the shapes. Wrong ones lose contacts or move geoms, so they deviate from any symmetry."""
 
 Carry = Callable[[int, np.ndarray], np.ndarray]
+"""(i, row of element i) -> row of its image."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,12 +116,12 @@ class Parameter:
     Args:
         kind, name: "joint", "damping".
         values: (n, k), a row per element.
-        partners: where each element goes; -1 for none.
-        carry: row i, in the terms of its partner; NaN where the symmetry has no such parameter.
-        counts: elements for which it matters, (n,) booleans.
-        floor: a size below which differences are relative to this instead; 0 for none.
-        attribute: the model's array, where it can simply be written back.
-        blank: whether nothing is said of elements without a partner, of which another parameter says it.
+        partners: index of each element's partner, `NONE` if it has none.
+        carry: (i, row i) -> its image, comparable with the partner's row; NaN where the image can't be expressed.
+        counts: mask of the elements for which the parameter matters, (n,).
+        floor: differences are relative to the larger row's norm, or to this if it is larger.
+        attribute: the model's array, if means can be written to it; otherwise "".
+        blank: skip elements without a partner, which another parameter reports.
     """
 
     kind: str
@@ -135,14 +136,14 @@ class Parameter:
 
     @property
     def may_deviate(self) -> np.ndarray:
-        """Rows that are worth carrying: numbers that partners share need a look only where they differ."""
-        alone = self.partners == NONE
-        if self.carry is not _same:
-            return ~(alone & self.blank)
-        return (alone & (not self.blank)) | (~alone & (self.values != self.values[self.partners]).any(1))
+        """Mask of the rows to carry and compare; of a shared parameter only those that differ."""
+        unpaired = self.partners == NONE
+        if self.carry is not _identity:
+            return ~(unpaired & self.blank)
+        return (unpaired & (not self.blank)) | (~unpaired & (self.values != self.values[self.partners]).any(1))
 
     def image(self, values: np.ndarray) -> np.ndarray:
-        """All rows carried to their partners; an element that nothing is carried to keeps its own."""
+        """Carry all rows to their partners; a row that is no image stays as it is."""
         image = values.copy()
         for i in np.flatnonzero(self.partners != NONE):
             carried = self.carry(int(i), values[i])
@@ -151,34 +152,31 @@ class Parameter:
         return image
 
 
-def deviations(skeleton: Skeleton, match: Match, compared: Iterable[Parameter] | None = None) -> tuple[Deviation, ...]:
-    """Deviations that keep a symmetry from being exact, the largest first; of a pair of partners it is said once.
-
-    `compared` stands in for the parameters of a symmetry that keeps the root of each tree.
-    """
+def deviations(skeleton: Skeleton, match: Match) -> tuple[Deviation, ...]:
+    """Deviations that keep a symmetry from being exact, the largest first, one per parameter and pair of partners."""
     by_pair: dict[tuple, Deviation] = {}
-    for parameter in parameters(skeleton, match) if compared is None else compared:
+    for parameter in parameters(skeleton, match):
         for i in np.flatnonzero(parameter.counts & parameter.may_deviate):
             j = int(parameter.partners[i])
             key = (parameter.kind, parameter.name, frozenset((int(i), j)))
-            if key not in by_pair and (one := _deviation(skeleton, parameter, int(i), j)) is not None:
-                by_pair[key] = one
-    return tuple(sorted([*by_pair.values(), *_sets(skeleton, match)], key=lambda d: -d.relative))
+            if key not in by_pair and (deviation := _deviation(skeleton, parameter, int(i), j)) is not None:
+                by_pair[key] = deviation
+    return tuple(sorted([*by_pair.values(), *_world_deviations(skeleton, match)], key=lambda d: -d.relative))
 
 
 def _deviation(skeleton: Skeleton, parameter: Parameter, i: int, j: int) -> Deviation | None:
     element = name_of(skeleton.model, parameter.kind, i)
     if j == NONE:
         return Deviation(element, "nothing", parameter.name, _text(parameter.values[i]), "at its image", 1.0)
-    partner, there = name_of(skeleton.model, parameter.kind, j), parameter.values[j]
+    partner, row = name_of(skeleton.model, parameter.kind, j), parameter.values[j]
     carried = parameter.carry(i, parameter.values[i])
     if np.isnan(carried).any():
-        return Deviation(element, partner, parameter.name, "turned", _text(there), 1.0)
-    size = max(float(np.linalg.norm(carried)), float(np.linalg.norm(there)), parameter.floor)
-    gap = float(np.linalg.norm(carried - there))
+        return Deviation(element, partner, parameter.name, "turned", _text(row), 1.0)
+    size = max(float(np.linalg.norm(carried)), float(np.linalg.norm(row)), parameter.floor)
+    gap = float(np.linalg.norm(carried - row))
     if gap <= DEVIATION_TOLERANCE * size:
         return None
-    return Deviation(element, partner, parameter.name, _text(carried), _text(there), gap / size)
+    return Deviation(element, partner, parameter.name, _text(carried), _text(row), gap / size)
 
 
 def _text(values: np.ndarray) -> str:
@@ -188,56 +186,60 @@ def _text(values: np.ndarray) -> str:
 def parameters(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     """Every parameter that the dynamics depend on."""
     elements = (_joints, _dofs, _bodies, _geoms, contact_pairs, _sites, _tendons, actuators, _equalities)
-    for kind in (*elements, _constants, _shortcuts):
-        yield from kind(skeleton, match)
+    for group in (*elements, _constants, _shortcuts):
+        yield from group(skeleton, match)
 
 
-def _same(i: int, row: np.ndarray) -> np.ndarray:
+def _identity(i: int, row: np.ndarray) -> np.ndarray:
     return row
 
 
 def _rows(model, attribute: str) -> np.ndarray | None:
-    """The model's array as (n, k) floats; None if this MuJoCo has none of the name, or the model no element."""
+    """An array of the model as (n, k) floats; None if this MuJoCo has no such array, or the model no such element."""
     if not hasattr(model, attribute):
         return None
     array = np.asarray(getattr(model, attribute), float)
     return array.reshape(len(array), -1) if array.size else None
 
 
-def shared(m: mujoco.MjModel, kind: str, partners, counts, fields: str, blank: bool = False) -> Iterator[Parameter]:
-    """Parameters that partners simply share, from the names of the model's arrays."""
+def array_parameters(
+    m: mujoco.MjModel, kind: str, partners, counts, fields: str, blank: bool = False
+) -> Iterator[Parameter]:
+    """A parameter for each named array whose rows are equal for partners."""
     for field in fields.split():
         if (values := _rows(m, field)) is not None:
             name = field.split("_", 1)[1]
-            yield Parameter(kind, name, values, partners, _same, counts, attribute=field, blank=blank)
+            yield Parameter(kind, name, values, partners, _identity, counts, attribute=field, blank=blank)
 
 
-def same(m: mujoco.MjModel, kind: str, partners, blank: bool = False, **counts: np.ndarray) -> Iterator[Parameter]:
-    """The parameters of a kind that `SHARED` lists, with the elements for which each condition holds."""
+def shared_parameters(
+    m: mujoco.MjModel, kind: str, partners, blank: bool = False, **counts: np.ndarray
+) -> Iterator[Parameter]:
+    """The parameters that `SHARED` lists for a kind, given the mask of each condition."""
     for condition, fields in SHARED[kind].items():
-        yield from shared(m, kind, partners, counts[condition], fields, blank)
+        yield from array_parameters(m, kind, partners, counts[condition], fields, blank)
 
 
-def intervals(m: mujoco.MjModel, kind: str, partners, signs, **counts: np.ndarray) -> Iterator[Parameter]:
-    """The parameters of a kind that `INTERVALS` lists."""
+def interval_parameters(m: mujoco.MjModel, kind: str, partners, signs, **counts: np.ndarray) -> Iterator[Parameter]:
+    """The parameters that `INTERVALS` lists for a kind, given the mask of each condition."""
     for condition, field in INTERVALS[kind].items():
         if (values := _rows(m, field)) is not None and len(values) == len(partners):
             yield Parameter(kind, field.split("_", 1)[1], values, partners, signed_interval(signs), counts[condition],
                             attribute=field)  # fmt: skip
 
 
-def configurations(m: mujoco.MjModel, kind: str, partners, counts: np.ndarray) -> Iterator[Parameter]:
-    """The plugin of each element, a number that is the same for equal ones with equal attributes."""
+def plugin_parameters(m: mujoco.MjModel, kind: str, partners, counts: np.ndarray) -> Iterator[Parameter]:
+    """The plugin of each element, numbered so that equal plugins with equal attributes have one number."""
     if m.nplugin and (instances := _rows(m, f"{kind}_plugin")) is not None:
         ends = [*m.plugin_attradr[1:].tolist(), len(m.plugin_attr)]
         text = [bytes(np.asarray(m.plugin_attr[a:z], np.uint8)) for a, z in zip(m.plugin_attradr, ends, strict=True)]
         known = [*zip(m.plugin.tolist(), text, strict=True)]
         values = np.array([[NONE if i < 0 else known.index(known[int(i)])] for i in instances[:, 0]], float)
-        yield Parameter(kind, "plugin", values, partners, _same, counts, blank=True)
+        yield Parameter(kind, "plugin", values, partners, _identity, counts, blank=True)
 
 
 def signed_interval(signs: np.ndarray) -> Carry:
-    """[low, high] with its sign: [-high, -low] for -1, nothing for 0 (elements that mix)."""
+    """Carry [low, high] to itself for sign 1, to [-high, -low] for -1, and to NaN for 0 (elements that mix)."""
 
     def carry(i: int, row: np.ndarray) -> np.ndarray:
         return row if signs[i] > 0 else -row[::-1] if signs[i] < 0 else np.full_like(row, np.nan)
@@ -262,7 +264,7 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         shift[j] = trees.shift[image]
 
     def about_zero(carry: Carry) -> Carry:
-        """Positions are measured from the reference pose, and shifted."""
+        """Apply `carry` to positions measured from `qpos0`, add delta, and measure from zero again."""
 
         def carried(i: int, row: np.ndarray) -> np.ndarray:
             to = trees.joints[i]
@@ -271,7 +273,7 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         return carried
 
     def frame(i: int) -> np.ndarray:
-        """M where joint i acts: the shift of a body's last hinge turns the body's frame, but not the joints before it."""
+        """M at joint i: delta of a body's last hinge turns the body's frame, but not the joints before it."""
         joints = skeleton.joints[m.jnt_bodyid[i]]
         last = joints[-1]
         M = trees.frames[m.jnt_bodyid[i]]
@@ -279,8 +281,8 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
             return M
         return rotation_about(m.jnt_axis[trees.joints[last]], float(shift[last])) @ M
 
-    def across(i: int, row: np.ndarray) -> np.ndarray:
-        """The anchor: along a hinge it may lie anywhere, so there the partner's is taken."""
+    def anchor(i: int, row: np.ndarray) -> np.ndarray:
+        """Image of the anchor; along a hinge's axis, where it does not matter, the partner's place."""
         to, carried = trees.joints[i], frame(i) @ row
         if m.jnt_type[i] != HINGE:
             return carried
@@ -312,15 +314,15 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     everywhere, to = np.ones(m.njnt, bool), trees.joints
     springs = m.qpos_spring[m.jnt_qposadr][:, None]
     yield Parameter("joint", "axis", m.jnt_axis.copy(), to, axis, np.isin(m.jnt_type, (HINGE, SLIDE)), 1.0, "jnt_axis")
-    yield Parameter("joint", "pos", m.jnt_pos.copy(), to, across, turning, skeleton.size, "jnt_pos")
-    yield from same(m, "joint", to, always=everywhere, limited=limited)
+    yield Parameter("joint", "pos", m.jnt_pos.copy(), to, anchor, turning, skeleton.size, "jnt_pos")
+    yield from shared_parameters(m, "joint", to, always=everywhere, limited=limited)
     yield Parameter("joint", "range", m.jnt_range.copy(), to, interval, limited, attribute="jnt_range")
     yield Parameter("joint", "springref", springs, to, spring, sprung & np.isin(m.jnt_type, (HINGE, SLIDE)), 1.0)
-    yield from _poses(skeleton, trees, sprung)
-    yield from intervals(m, "joint", to, signs, forced=m.jnt_actfrclimited.astype(bool))
+    yield from _spring_poses(skeleton, trees, sprung)
+    yield from interval_parameters(m, "joint", to, signs, forced=m.jnt_actfrclimited.astype(bool))
 
 
-def _poses(skeleton: Skeleton, trees: TreeMatch, sprung: np.ndarray) -> Iterator[Parameter]:
+def _spring_poses(skeleton: Skeleton, trees: TreeMatch, sprung: np.ndarray) -> Iterator[Parameter]:
     """Rest poses of the springs of free and ball joints: a position in the world, and an orientation as a matrix."""
     m, R = skeleton.model, trees.isometry.rotation
     free = m.jnt_type == FREE
@@ -334,19 +336,19 @@ def _poses(skeleton: Skeleton, trees: TreeMatch, sprung: np.ndarray) -> Iterator
         a += 3 * free[j]
         axes[j] = rotation_matrix(m.qpos_spring[a : a + 4]).ravel()
 
-    def turned(i: int, row: np.ndarray) -> np.ndarray:
+    def orientation(i: int, row: np.ndarray) -> np.ndarray:
         b, c = m.jnt_bodyid[i], m.jnt_bodyid[trees.joints[i]]
-        outside = R if free[i] else skeleton.rest[c].T @ trees.frames[m.body_parentid[b]] @ skeleton.rest[b]
-        return (outside @ row.reshape(3, 3) @ trees.frames[b].T).ravel()
+        outer = R if free[i] else skeleton.rest[c].T @ trees.frames[m.body_parentid[b]] @ skeleton.rest[b]
+        return (outer @ row.reshape(3, 3) @ trees.frames[b].T).ravel()
 
     to = trees.joints
     yield Parameter("joint", "spring position", places, to, lambda i, row: R @ row + trees.isometry.translation,
                     counts & free, skeleton.size)  # fmt: skip
-    yield Parameter("joint", "spring orientation", axes, to, turned, counts, 1.0)
+    yield Parameter("joint", "spring orientation", axes, to, orientation, counts, 1.0)
 
 
 def _dofs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
-    """Armature and friction form diagonal matrices, K' = D K D^T; of each joint the first number that deviates is named."""
+    """Armature, damping and friction: diagonal matrices K with K' = D K D^T."""
     m = skeleton.model
     if not m.nv:
         return
@@ -360,7 +362,7 @@ def _dofs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         partners = squares.argmax(0)
 
         def carry(i, row, images=images, values=values, partners=partners):
-            # One degree of freedom to one: exactly its own number. Those that mix are compared as a whole.
+            # A degree of freedom that is carried to one other keeps its exact number; those that mix are compared by D K D^T.
             if abs(squares[partners[i], i] - 1) < 1e-6:
                 return row
             return row + images[partners[i]] - values[i]
@@ -375,31 +377,30 @@ def _bodies(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     m, trees = skeleton.model, match.trees
     moving, to = m.body_weldid != 0, trees.bodies
     carried = carried_inertias(trees, pseudo_inertias(skeleton))
-    counts = matters(skeleton, trees, carried)
-    holds = np.zeros(m.nbody, bool)  # something whose place matters
-    holds[m.geom_bodyid[skeleton.shaped]] = True
-    holds[m.body_parentid[moving]] = True
-    holds |= moving
-    holds[0] = False
-    place_there = np.einsum("bij,bj->bi", skeleton.rest[to], trees.gaps) + m.body_pos[to]
+    counts = inertia_differs(skeleton, trees, carried)
+    placed = moving.copy()  # bodies whose place matters
+    placed[m.geom_bodyid[skeleton.shaped]] = True
+    placed[m.body_parentid[moving]] = True
+    placed[0] = False
+    image_places = np.einsum("bij,bj->bi", skeleton.rest[to], trees.gaps) + m.body_pos[to]
     parents = trees.frames[m.body_parentid]
-    fixed = place_there - np.einsum("bij,bj->bi", parents, m.body_pos)
+    offsets = image_places - np.einsum("bij,bj->bi", parents, m.body_pos)
 
     M = trees.frames
-    place = lambda i, row: parents[i] @ row + fixed[i]  # noqa: E731
+    place = lambda i, row: parents[i] @ row + offsets[i]  # noqa: E731
     local = lambda i, row: M[i] @ row  # noqa: E731
     tensor = lambda i, row: (M[i] @ row.reshape(3, 3) @ M[i].T).ravel()  # noqa: E731
     free = np.array([bool(js) and m.jnt_type[js[0]] == FREE for js in skeleton.joints])
     tensors = skeleton.inertia.reshape(-1, 9)
-    yield Parameter("body", "pos", m.body_pos.copy(), to, place, holds & ~free, skeleton.size, "body_pos")
-    yield Parameter("body", "mass", m.body_mass[:, None].copy(), to, _same, counts)
+    yield Parameter("body", "pos", m.body_pos.copy(), to, place, placed & ~free, skeleton.size, "body_pos")
+    yield Parameter("body", "mass", m.body_mass[:, None].copy(), to, _identity, counts)
     yield Parameter("body", "com", m.body_ipos.copy(), to, local, counts, skeleton.size)
     yield Parameter("body", "inertia", tensors, to, tensor, counts)
-    yield from same(m, "body", to, moving=moving)
-    yield from configurations(m, "body", to, np.ones(m.nbody, bool))
+    yield from shared_parameters(m, "body", to, moving=moving)
+    yield from plugin_parameters(m, "body", to, np.ones(m.nbody, bool))
     if m.opt.enableflags & getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", 0):
         policy = np.r_[m.tree_sleep_policy, 0][m.body_treeid][:, None].astype(float)
-        yield Parameter("body", "sleep", policy, to, _same, m.body_parentid == 0)
+        yield Parameter("body", "sleep", policy, to, _identity, m.body_parentid == 0)
 
 
 def _geoms(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
@@ -407,33 +408,32 @@ def _geoms(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     if not m.ngeom:
         return
     shaped, colliding = skeleton.shaped, skeleton.colliding
-    measured = ~np.isin(m.geom_type, (GEOM.PLANE, GEOM.HFIELD, GEOM.MESH))
+    has_size = ~np.isin(m.geom_type, (GEOM.PLANE, GEOM.HFIELD, GEOM.MESH))
 
     def place(i: int, row: np.ndarray) -> np.ndarray:
         position = trees.image(m.geom_bodyid[i], row)
         if m.geom_type[i] == GEOM.PLANE:
-            there = m.geom_pos[to[i]]
+            partner = m.geom_pos[to[i]]
             normal = rotation_matrix(m.geom_quat[to[i]]).reshape(3, 3)[:, 2]
-            return there + normal * (normal @ (position - there))
+            return partner + normal * (normal @ (position - partner))
         return position
 
-    def turned(i: int, row: np.ndarray) -> np.ndarray:
-        """A length: how far surfaces are apart because the axes are turned."""
-        return np.array([orientation_gap(skeleton, i, int(to[i]), image_in_body(skeleton, trees, "geom", i)[2])])
+    def axes(i: int) -> np.ndarray:
+        return image_in_body(skeleton, trees, "geom", i)[2]
 
-    def size(i: int, row: np.ndarray) -> np.ndarray:
-        return image_size(skeleton, i, int(to[i]), image_in_body(skeleton, trees, "geom", i)[2], row)
+    turn = lambda i, row: np.array([orientation_gap(skeleton, i, int(to[i]), axes(i))])  # noqa: E731
+    size = lambda i, row: image_size(skeleton, i, int(to[i]), axes(i), row)  # noqa: E731
 
     paired = to != NONE
     yield Parameter("geom", "pos", m.geom_pos.copy(), to, place, shaped, skeleton.size, "geom_pos")
-    yield Parameter("geom", "size", m.geom_size.copy(), to, size, shaped & measured & paired, attribute="geom_size")
-    yield Parameter("geom", "orientation", np.zeros((m.ngeom, 1)), to, turned, shaped & paired, skeleton.size)
-    yield from surfaces(skeleton, match, lambda i: image_in_body(skeleton, trees, "geom", i)[2])
-    yield from configurations(m, "geom", to, colliding & paired)
+    yield Parameter("geom", "size", m.geom_size.copy(), to, size, shaped & has_size & paired, attribute="geom_size")
+    yield Parameter("geom", "orientation", np.zeros((m.ngeom, 1)), to, turn, shaped & paired, skeleton.size)
+    yield from surfaces(skeleton, match, axes)
+    yield from plugin_parameters(m, "geom", to, colliding & paired)
 
 
 def surfaces(skeleton: Skeleton, match: Match, axes_of: Callable[[int], np.ndarray]) -> Iterator[Parameter]:
-    """Parameters of surfaces, which act on each other and on a fluid, given the axes of each geom's image."""
+    """Friction, drag and other parameters of surfaces, given the axes of each geom's image in its partner's body."""
     m, to = skeleton.model, match.geoms
     colliding, paired = skeleton.colliding, to != NONE
 
@@ -446,7 +446,7 @@ def surfaces(skeleton: Skeleton, match: Match, axes_of: Callable[[int], np.ndarr
         W = skeleton.axes["geom"][to[i]].T @ axes_of(i)
         return np.r_[W @ row[:3], np.sign(np.linalg.det(W)) * (W @ row[3:])]
 
-    yield from same(m, "geom", to, colliding=colliding & paired)
+    yield from shared_parameters(m, "geom", to, colliding=colliding & paired)
     if skeleton.in_fluid:
         counts = skeleton.shaped & paired
         yield Parameter("geom", "fluid", m.geom_fluid.copy(), to, drag, counts, attribute="geom_fluid")
@@ -456,7 +456,7 @@ def surfaces(skeleton: Skeleton, match: Match, axes_of: Callable[[int], np.ndarr
 
 
 def contact_pairs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
-    """Pairs of geoms with a contact of their own; the partner of one is the pair of the images, in either order."""
+    """Explicit contact pairs; the partner of a pair is the pair of the geoms' images, in either order."""
     m, to, R = skeleton.model, match.geoms, match.trees.isometry.rotation
     geoms = np.column_stack([m.pair_geom1, m.pair_geom2])
     known = [frozenset(pair) for pair in geoms.tolist()]
@@ -464,21 +464,21 @@ def contact_pairs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     partners = np.array([known.index(image) if image in known else NONE for image in images], int)
 
     def friction(i: int, row: np.ndarray) -> np.ndarray:
-        """Friction along two tangents, which MuJoCo lays along the world's axes y and z as far as it can."""
+        """Friction along two tangents, which MuJoCo aligns with the world's y and z axes where it can."""
         same_plane = np.abs(R[1, 1]) > 1 - 1e-9 and np.abs(R[2, 2]) > 1 - 1e-9
-        alike = row[0] == row[1] and row[3] == row[4]
-        return row if alike or same_plane else np.full_like(row, np.nan)
+        isotropic = row[0] == row[1] and row[3] == row[4]
+        return row if isotropic or same_plane else np.full_like(row, np.nan)
 
     if m.npair:
         everywhere = np.ones(m.npair, bool)
         pair = lambda i, row: geoms[partners[i]]  # noqa: E731
         yield Parameter("pair", "contact pair", geoms.astype(float), partners, pair, everywhere)
-        yield from same(m, "pair", partners, blank=True, always=everywhere)
+        yield from shared_parameters(m, "pair", partners, blank=True, always=everywhere)
         yield Parameter("pair", "friction", m.pair_friction.copy(), partners, friction, everywhere, blank=True)
 
 
 def _sites(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
-    """Places of sites that something hangs on; how they are turned shows in what hangs there."""
+    """Places of the sites in use; their orientations are compared with what uses them."""
     m, trees = skeleton.model, match.trees
 
     place = lambda i, row: image_in_body(skeleton, trees, "site", i)[1]  # noqa: E731
@@ -496,26 +496,26 @@ def _tendons(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         return
 
     def path(i: int, row: np.ndarray) -> np.ndarray:
-        """Along the partner's path, which may run from the other end."""
-        (kinds, objects), (_, there) = (
+        """Side sites and divisors along the partner's path, which may run from the other end."""
+        (kinds, objects), (_, partner) = (
             (m.wrap_type[adr : adr + num].tolist(), m.wrap_objid[adr : adr + num].tolist())
             for adr, num in ((m.tendon_adr[k], m.tendon_num[k]) for k in (i, to[i]))
         )
         maps = {WRAP.SITE: match.sites, WRAP.SPHERE: match.geoms, WRAP.CYLINDER: match.geoms}
         images = [int(maps[kind][k]) if kind in maps else k for kind, k in zip(kinds, objects, strict=True)]
-        around = [kind in (WRAP.SPHERE, WRAP.CYLINDER) and x >= 0 for kind, x in zip(kinds, row, strict=False)]
-        sides = [match.sites[int(x)] if beside else x for beside, x in zip(around, row, strict=False)]
-        return np.r_[sides if images == there else sides[::-1], row[len(kinds) :]]
+        has_side = [kind in (WRAP.SPHERE, WRAP.CYLINDER) and x >= 0 for kind, x in zip(kinds, row, strict=False)]
+        sides = [match.sites[int(x)] if wraps else x for wraps, x in zip(has_side, row, strict=False)]
+        return np.r_[sides if images == partner else sides[::-1], row[len(kinds) :]]
 
     everywhere, limited = np.ones(m.ntendon, bool), m.tendon_limited.astype(bool)
     lossy, sprung = m.tendon_frictionloss != 0, m.tendon_stiffness != 0
-    yield from same(m, "tendon", to, always=everywhere, limited=limited, lossy=lossy)
+    yield from shared_parameters(m, "tendon", to, always=everywhere, limited=limited, lossy=lossy)
     forced = np.asarray(getattr(m, "tendon_actfrclimited", np.zeros(m.ntendon)), bool)
-    yield from intervals(m, "tendon", to, signs, limited=limited, forced=forced, sprung=sprung)
+    yield from interval_parameters(m, "tendon", to, signs, limited=limited, forced=forced, sprung=sprung)
     fixed = m.wrap_type[m.tendon_adr] == WRAP.JOINT
     rows = tendon_coefficients(skeleton)
     yield Parameter("tendon", "coef", rows, to, lambda i, row: signs[i] * (match.trees.matrix @ row), fixed)
-    paths = np.zeros((m.ntendon, int(m.tendon_num.max(initial=0))))  # side site or divisor of every object along each
+    paths = np.zeros((m.ntendon, int(m.tendon_num.max(initial=0))))  # side site or divisor of each object on the path
     for k, (adr, num) in enumerate(zip(m.tendon_adr, m.tendon_num, strict=True)):
         paths[k, :num] = np.where(m.wrap_type[adr : adr + num] == WRAP.SITE, 0.0, m.wrap_prm[adr : adr + num])
     yield Parameter("tendon", "path", paths, to, path, ~fixed)
@@ -527,41 +527,42 @@ def actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     if not n:
         return
 
-    def odd(i: int, row: np.ndarray) -> np.ndarray:
-        """The gain is even in length and velocity, the bias odd; a muscle only pulls."""
+    def muscle(i: int, row: np.ndarray) -> np.ndarray:
+        """A muscle only pulls, so it has no image of sign -1."""
         return row if signs[i] >= 0 else np.full_like(row, np.nan)
 
     def gain(i: int, row: np.ndarray) -> np.ndarray:
+        """(constant, factor of length, factor of velocity, ...): odd in length and velocity under a sign of -1."""
         if m.actuator_gaintype[i] in (GAIN.FIXED, GAIN.AFFINE):
             return row * np.r_[1.0, signs[i], signs[i], np.ones(len(row) - 3)] if signs[i] else row
-        return odd(i, row) if m.actuator_gaintype[i] == GAIN.MUSCLE else row
+        return muscle(i, row) if m.actuator_gaintype[i] == GAIN.MUSCLE else row
 
     def bias(i: int, row: np.ndarray) -> np.ndarray:
         if m.actuator_biastype[i] in (BIAS.NONE, BIAS.AFFINE):
             return row * np.r_[signs[i] or 1.0, np.ones(len(row) - 1)]
-        return odd(i, row) if m.actuator_biastype[i] == BIAS.MUSCLE else row
+        return muscle(i, row) if m.actuator_biastype[i] == BIAS.MUSCLE else row
 
     everywhere = np.ones(n, bool)
-    gears = np.array([[np.linalg.norm(force_of(m, i))] for i in range(n)])
+    gears = np.array([[np.linalg.norm(active_gear(m, i))] for i in range(n)])
     turns, nothing = match.actuator_turns, np.zeros((n, 1))
-    yield Parameter("actuator", "gear", gears, to, _same, everywhere)
+    yield Parameter("actuator", "gear", gears, to, _identity, everywhere)
     yield Parameter("actuator", "direction", nothing, to, lambda i, row: turns[i : i + 1], turns > 1e-6, 1.0)
     conditions = {"forced": m.actuator_forcelimited != 0, "active": m.actuator_actlimited != 0}
-    yield from intervals(m, "actuator", to, signs, muscle=m.actuator_gaintype == GAIN.MUSCLE, **conditions)
+    yield from interval_parameters(m, "actuator", to, signs, muscle=m.actuator_gaintype == GAIN.MUSCLE, **conditions)
     gains, biases = m.actuator_gainprm.copy(), m.actuator_biasprm.copy()
     yield Parameter("actuator", "gainprm", gains, to, gain, everywhere, attribute="actuator_gainprm")
     yield Parameter("actuator", "biasprm", biases, to, bias, everywhere, attribute="actuator_biasprm")
-    yield from same(m, "actuator", to, always=everywhere)
-    yield from configurations(m, "actuator", to, everywhere)
+    yield from shared_parameters(m, "actuator", to, always=everywhere)
+    yield from plugin_parameters(m, "actuator", to, everywhere)
     if m.opt.disableactuator:
         group = np.clip(m.actuator_group, 0, 31)
         off = (m.opt.disableactuator >> group & (group < 31))[:, None].astype(float)
-        yield Parameter("actuator", "disabled", off, to, _same, everywhere)
+        yield Parameter("actuator", "disabled", off, to, _identity, everywhere)
     adr, num = control_addresses(m)
-    of = np.repeat(np.arange(n), num)
-    controls = adr[to[of]] + np.arange(m.nu) - adr[of]
-    yield from same(m, "control", controls, always=np.ones(m.nu, bool))
-    yield from intervals(m, "control", controls, signs[of], limited=m.actuator_ctrllimited.astype(bool))
+    owners = np.repeat(np.arange(n), num)  # actuator of each control
+    controls = adr[to[owners]] + np.arange(m.nu) - adr[owners]
+    yield from shared_parameters(m, "control", controls, always=np.ones(m.nu, bool))
+    yield from interval_parameters(m, "control", controls, signs[owners], limited=m.actuator_ctrllimited.astype(bool))
 
 
 def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
@@ -577,18 +578,18 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
             return match.tendon_signs[i]
         return float(np.sign(trees.matrix[place[int(trees.joints[i])], place[i]]))
 
-    def swapped(k: int) -> bool:
-        """Check whether the partner has the images of the two objects in the other order."""
+    def is_swapped(k: int) -> bool:
+        """Check whether the partner names the images of k's two objects in the other order."""
         images = images_of_objects(m, k, trees, match.sites, match.tendons)
         return m.eq_obj2id[k] >= 0 and images[m.eq_obj1id[k]] != m.eq_obj1id[to[k]]
 
     def polynomial(k: int, row: np.ndarray) -> np.ndarray:
-        """y = sum_n c_n x^n, or y = c_0; the other way round x = (y - c_0) / c_1, with equal weight if c_1 is 1 or -1."""
+        """y = sum_n c_n x^n, or y = c_0. If swapped, x = (y - c_0) / c_1, which weighs errors alike for c_1 = 1 or -1 only."""
         a, b = int(m.eq_obj1id[k]), int(m.eq_obj2id[k])
         row = np.r_[row[:5] * sign(k, a) * sign(k, b) ** np.arange(5), np.zeros(len(row) - 5)]
         if b < 0:
             row[1:] = 0.0
-        if swapped(k):
+        if is_swapped(k):
             if row[2:].any() or abs(row[1]) != 1:
                 return np.full_like(row, np.nan)
             row[0] *= -row[1]
@@ -605,48 +606,48 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         # The first point belongs to the first body of a connection, and to the second body of a weld.
         first, second = (a, b) if kind == EQUALITY.CONNECT else (b, a)
         points = [trees.image(first, row[:3]), trees.image(second, row[3:6])]
-        carried[:6] = np.concatenate(points[::-1] if swapped(k) else points)
+        carried[:6] = np.concatenate(points[::-1] if is_swapped(k) else points)
         if kind == EQUALITY.WELD:
             pose = trees.frames[a] @ rotation_matrix(row[6:10]).reshape(3, 3) @ trees.frames[b].T
-            mujoco.mju_mat2Quat(quat := np.zeros(4), (pose.T if swapped(k) else pose).ravel())
-            there = m.eq_data[to[k], 6:10] / np.linalg.norm(m.eq_data[to[k], 6:10])
-            carried[6:10] = quat if quat @ there > 0 else -quat
+            mujoco.mju_mat2Quat(quat := np.zeros(4), (pose.T if is_swapped(k) else pose).ravel())
+            partner = m.eq_data[to[k], 6:10] / np.linalg.norm(m.eq_data[to[k], 6:10])
+            carried[6:10] = quat if quat @ partner > 0 else -quat
         return carried
 
     def in_use(k: int, row: np.ndarray) -> np.ndarray:
-        """The numbers that the type of a constraint looks at."""
-        kind, count = int(m.eq_type[k]), np.zeros(len(row), bool)
+        """The row with zeros for numbers that constraints of this type don't use."""
+        kind, mask = int(m.eq_type[k]), np.zeros(len(row), bool)
         if kind in (EQUALITY.JOINT, EQUALITY.TENDON):
-            count[: 5 if m.eq_obj2id[k] >= 0 else 1] = True
+            mask[: 5 if m.eq_obj2id[k] >= 0 else 1] = True
         elif m.eq_objtype[k] != OBJECT.SITE:
-            count[: 6 if kind == EQUALITY.CONNECT else 11] = True
-        count[10] = kind == EQUALITY.WELD
-        return np.where(count, row, 0.0)
+            mask[: 6 if kind == EQUALITY.CONNECT else 11] = True
+        mask[10] = kind == EQUALITY.WELD
+        return np.where(mask, row, 0.0)
 
-    def welded(k: int, row: np.ndarray) -> np.ndarray:
-        """Turn between the images of two sites that are welded to each other; 0 of other constraints."""
-        if not weld[k]:
+    def weld_turn(k: int, row: np.ndarray) -> np.ndarray:
+        """Difference in orientation between the images of two sites that are welded together; 0 for other constraints."""
+        if not site_welds[k]:
             return np.zeros(1)
         W = [skeleton.axes["site"][match.sites[i]].T @ image_in_body(skeleton, trees, "site", i)[2]
              for i in (int(m.eq_obj1id[k]), int(m.eq_obj2id[k]))]  # fmt: skip
         return np.array([np.abs(W[0] - W[1]).max()])
 
     values = np.array([in_use(k, row) for k, row in enumerate(m.eq_data)])
-    weld = (m.eq_type == EQUALITY.WELD) & (m.eq_objtype == OBJECT.SITE)
+    site_welds = (m.eq_type == EQUALITY.WELD) & (m.eq_objtype == OBJECT.SITE)
     yield Parameter("equality", "data", values, to, data, np.ones(m.neq, bool), attribute="eq_data")
-    yield Parameter("equality", "orientation", np.zeros((m.neq, 1)), to, welded, weld, 1.0, blank=True)
-    yield from same(m, "equality", to, blank=True, always=np.ones(m.neq, bool))
+    yield Parameter("equality", "orientation", np.zeros((m.neq, 1)), to, weld_turn, site_welds, 1.0, blank=True)
+    yield from shared_parameters(m, "equality", to, blank=True, always=np.ones(m.neq, bool))
 
 
-# -- what follows from the rest ---------------------------------------------------------------------------------------
+# -- derived constants, bounds and flags ------------------------------------------------------------------------------
 
 
 def _constants(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
-    """Constants of the model, where they are not those that its other numbers give."""
+    """`CONSTANTS`, where they differ from what MuJoCo computes from the model's other numbers."""
     dofs = (match.dofs**2).argmax(0) if match.dofs.size else np.zeros(0, int)
     partners = {"body": match.trees.bodies, "dof": dofs, "tendon": match.tendons, "actuator": match.actuators}
     for kind, fields in CONSTANTS.items():
-        for parameter in shared(skeleton.model, kind, partners[kind], np.zeros(0, bool), fields):
+        for parameter in array_parameters(skeleton.model, kind, partners[kind], np.zeros(0, bool), fields):
             computed = np.asarray(getattr(skeleton.constants, parameter.attribute)).reshape(parameter.values.shape)
             if len(partners[kind]) == len(computed):
                 stale = np.abs(parameter.values - computed).max(1) > STALE_TOLERANCE * np.abs(computed).max(1)
@@ -654,24 +655,24 @@ def _constants(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
 
 def _shortcuts(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
-    """Bounds and flags of elements in use, where they are not what the shapes give: each beside what it should be.
+    """`SHORTCUTS` of elements in use, where they differ from what the shapes give; each row is compared with the right one.
 
-    Partners that are as far off as each other are left out: their sizes were changed alike, and not the bounds.
+    Partners whose bounds are off by the same amount are left out: their sizes were changed alike after compilation.
     """
-    m, right = skeleton.model, skeleton.constants
+    m, recomputed = skeleton.model, skeleton.constants
     partners = {"body": match.trees.bodies, "geom": match.geoms, "site": match.sites}
     sites = np.isin(np.arange(m.nsite), skeleton.sites_in_use)
     used = {"body": np.ones(m.nbody, bool), "geom": skeleton.shaped, "site": sites}
     for kind, fields in SHORTCUTS.items():
         for field in fields.split():
-            values, computed = _rows(m, field), _rows(right, field)
-            boxes = field.endswith("_aabb")
-            if values is None or computed is None or (boxes and m.opt.disableflags & DISABLE.MIDPHASE):
+            values, computed = _rows(m, field), _rows(recomputed, field)
+            is_box = field.endswith("_aabb")
+            if values is None or computed is None or (is_box and m.opt.disableflags & DISABLE.MIDPHASE):
                 continue
             gaps = np.abs(values - computed).max(1) / np.maximum(np.abs(computed).max(1), TINY)
             if field.endswith(("sameframe", "simple")):
-                gaps *= values[:, 0] != 0  # a shortcut that is not taken is only slower
-            if field == "bvh_aabb":
+                gaps *= values[:, 0] != 0  # leaving a shortcut out costs only time
+            if field == "bvh_aabb":  # the worst box of each body
                 worst = [
                     adr + int(gaps[adr : adr + num].argmax()) if num else NONE
                     for adr, num in zip(m.body_bvhadr, m.body_bvhnum, strict=True)
@@ -685,11 +686,11 @@ def _shortcuts(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
             yield Parameter(kind, field.split("_", 1)[1], values, np.arange(len(values)), right_row, counts)
 
 
-# -- what is no element's ---------------------------------------------------------------------------------------------
+# -- the world --------------------------------------------------------------------------------------------------------
 
 
-def _sets(skeleton: Skeleton, match: Match) -> Iterator[Deviation]:
-    """Gravity and wind, which have a direction; pairs of bodies that do not touch."""
+def _world_deviations(skeleton: Skeleton, match: Match) -> Iterator[Deviation]:
+    """Deviations of gravity, of wind, and of the pairs of bodies whose contacts are excluded."""
     m, R = skeleton.model, match.trees.isometry.rotation
     for name, vector in (("gravity", skeleton.gravity), ("wind", m.opt.wind if skeleton.in_fluid else np.zeros(3))):
         gap, size = np.linalg.norm(R @ vector - vector), np.linalg.norm(vector)
@@ -697,8 +698,9 @@ def _sets(skeleton: Skeleton, match: Match) -> Iterator[Deviation]:
             yield Deviation("the world", "the world", name, _text(R @ vector), _text(vector), float(gap / size))
     bodies = match.trees.bodies
     excluded = {(int(s) >> 16, int(s) & 0xFFFF) for s in m.exclude_signature}
-    untouched = {frozenset(pair) for pair in excluded}
+    unordered = {frozenset(pair) for pair in excluded}
     for a, b in excluded:
-        if frozenset((int(bodies[a]), int(bodies[b]))) not in untouched:
-            one, two = (name_of(m, "body", x) for x in (a, b))
-            yield Deviation(one, two, "exclude", "for this pair", "not for its image", 1.0)
+        if frozenset((int(bodies[a]), int(bodies[b]))) not in unordered:
+            yield Deviation(
+                name_of(m, "body", a), name_of(m, "body", b), "exclude", "for this pair", "not for its image", 1.0
+            )

@@ -1,16 +1,16 @@
 r"""Matching a model's kinematic trees with their image under an isometry.
 
-Written for one pair of bodies, b carried to c, with parents p carried to p'. With Q the orientation in the parent and
-Rot(a, q) the turn of a hinge about its axis, the pair matches if
+Let a symmetry carry body b to body c, and their parents p to p'. Q is a body's orientation in its parent, and Rot(a, q) the
+turn of a hinge by q about its axis a. The pair matches if
 
 .. math:: M_p\, Q_b\, \mathrm{Rot}(a, q)\, M_b^T = Q_c\, \mathrm{Rot}(a', q')
 
 for all q. In the reference pose that gives :math:`M = Q_c^T M_p Q_b`. A hinge axis is a pseudovector, so
 :math:`a' = s \det(M) M a` with a sign s; then :math:`q' = s q + \delta` and :math:`M_b = \mathrm{Rot}(a', -\delta) M`.
-Slides keep :math:`M_b = M`, and the axes of consecutive ones map as :math:`M A = A' P`. A free joint lets M_b be anything.
+Slides keep :math:`M_b = M`, and the axes of consecutive slides map as :math:`M A = A' P`. A free joint allows any M_b.
 
-The tree and its joints' places and axes decide; masses, centres of mass and inertias do not, which in a CAD model lie anywhere
-within some millimetres. They only tell apart limbs whose joints coincide.
+The match depends on the tree, and on the places and axes of its joints. Masses, centres of mass and inertias only tell apart
+limbs whose joints coincide: in a CAD model they are off by some millimetres.
 """
 
 from __future__ import annotations
@@ -28,32 +28,38 @@ from rppdyn.envs.model_symmetry import BALL, DISABLE, FREE, GEOM, HINGE, OBJECT,
 from rppdyn.envs.spec import rotation_matrix
 
 AXIS_TOLERANCE = 0.05
-"""Largest distance between unit axes that still count as the same structure, 3 degrees."""
+"""Largest distance between the unit axes of partners: 3 degrees."""
 
 MIN_ZERO_MISFIT = 0.01
-"""How far from their partners the next joints must lie, relative to the robot's size, for a hinge's zero to be another."""
+"""A hinge's zero may be shifted if the next joints miss their partners by more than this share of the robot's size."""
 
-MASS_WEIGHT, MASS_TOLERANCE = 1e-3, 0.05
-"""Weight of masses and their centres against the joints' places, and how far they may differ without any."""
+MASS_WEIGHT = 1e-3
+"""Weight of a difference in masses and centres of mass, beside one in the joints' places."""
+
+MASS_TOLERANCE = 0.05
+"""Relative difference in masses and centres of mass that costs nothing."""
 
 SNAP_TOLERANCE = 1e-6
-"""A mismatch below this, relative to the robot's size, is none: models give lengths with a few digits."""
+"""Smaller differences, relative to the robot's size, count as zero: models give lengths with a few digits."""
+
+NO_MATCH_COST = 1e6
+"""Cost, in an assignment, of two elements that can't be partners."""
 
 
 @dataclass(frozen=True, eq=False)
 class Isometry:
-    """A candidate: x -> R x + t in the world, and M of the world's moving children where their joints leave it free.
+    """A candidate symmetry: x -> R x + t in the world, and M of the trees' roots.
 
     Args:
-        turned: M of such a body, in its own axes; what is left out follows from R and the reference pose.
-        keep: whether bodies that can turn in the world keep M = 1, as they do when the world turns around them.
-        swapped: siblings to be exchanged, whatever else would match better.
+        root_maps: M of roots that can turn in the world, in their own axes; those not listed follow from R and `qpos0`.
+        keep_roots: M = 1 for all roots that can turn in the world: the world turns, and the robots turn with it.
+        swapped: siblings that are exchanged, even if another matching fits better.
     """
 
     rotation: np.ndarray
     translation: np.ndarray
-    turned: dict[int, np.ndarray] = field(default_factory=dict)
-    keep: bool = False
+    root_maps: dict[int, np.ndarray] = field(default_factory=dict)
+    keep_roots: bool = False
     swapped: tuple[int, int] | None = None
 
     @property
@@ -66,12 +72,13 @@ class TreeMatch:
     """Images of bodies and joints.
 
     Args:
-        bodies: image of each body; M of each is ``frames``.
-        joints: image of each joint (of slides that mix, the first of their images).
+        bodies: image of each body.
+        frames: M of each body.
+        joints: image of each joint; of slides that mix, one of their images.
         matrix, shift: theta' = P theta + delta for slides and hinges, theta measured from the reference pose.
-        gaps: where the image of each body lies from its partner, in the partner's axes, as far as no slide takes it up.
-        misfit: how far joints are from their partners: places relative to the robot's size, and unit axes.
-        strayed: the same, of the bodies that are their own partners.
+        gaps: vector from each body's partner to its image, in the partner's axes, less what a slide makes up for.
+        misfit: largest distance of a joint's image from its partner: in place, relative to the robot's size, plus unit axes.
+        fixed_misfit: the same over the bodies that are their own partners.
     """
 
     isometry: Isometry
@@ -82,10 +89,10 @@ class TreeMatch:
     shift: np.ndarray
     gaps: np.ndarray
     misfit: float
-    strayed: float = 0.0
+    fixed_misfit: float = 0.0
 
     def image(self, body: int, point: np.ndarray) -> np.ndarray:
-        """Image of a point, from a body's frame into that of its partner."""
+        """Image of a point of a body's frame, in the frame of the body's partner."""
         return self.frames[body] @ point + (self.isometry.translation if body == 0 else 0.0)
 
 
@@ -97,23 +104,24 @@ def rotation_about(axis: np.ndarray, angle: float) -> np.ndarray:
 
 
 def angle_about(axis: np.ndarray, rotation: np.ndarray) -> float:
-    """Angle of a rotation about this axis."""
+    """Angle of a rotation about a unit axis."""
     skew = rotation - rotation.T
     sine = axis @ np.array([skew[2, 1], skew[0, 2], skew[1, 0]]) / 2
     return float(np.arctan2(sine, (np.trace(rotation) - 1) / 2))
 
 
 def match_trees(skeleton: Skeleton, isometry: Isometry) -> TreeMatch | None:
-    """The best relabelling of bodies under an isometry, or None if the structure differs."""
+    """The best matching of bodies under an isometry, or None if the structure differs."""
     return _Matcher(skeleton, isometry).run()
 
 
-JointBlock = tuple[tuple[int, ...], tuple[int, ...], np.ndarray, np.ndarray]  # joints of b, of c, P, delta
+JointBlock = tuple[tuple[int, ...], tuple[int, ...], np.ndarray, np.ndarray]
+"""(joints of b, their partners on c, P, delta) with theta' = P theta + delta."""
 
 
 @dataclass
 class _Pair:
-    """One body on another: its frame, its joints and what is below."""
+    """Body b matched with body c: M, joints, misfits, and the pairs of their children."""
 
     b: int
     c: int
@@ -121,8 +129,8 @@ class _Pair:
     blocks: list[JointBlock]
     gap: np.ndarray
     misfit: float
-    unlike: float
-    below: list[_Pair] = field(default_factory=list)
+    mass_gap: float
+    children: list[_Pair]
 
 
 class _Matcher:
@@ -132,8 +140,8 @@ class _Matcher:
         self.mass = max(float(self.m.body_mass.sum()), 1e-12)
 
     def run(self) -> TreeMatch | None:
-        below = self.assign(0, 0, self.isometry.rotation)
-        if below is None:
+        pairs = self.match_children(0, 0, self.isometry.rotation)
+        if pairs is None:
             return None
         n, joints = self.m.nbody, np.arange(self.m.njnt)
         place = np.full(self.m.njnt, -1)
@@ -141,13 +149,13 @@ class _Matcher:
         bodies, frames = np.zeros(n, int), np.zeros((n, 3, 3))
         frames[0] = self.isometry.rotation
         matrix, shift = np.zeros((len(self.s.scalars),) * 2), np.zeros(len(self.s.scalars))
-        gaps, misfit, strayed, todo = np.zeros((n, 3)), 0.0, 0.0, list(below)
-        while todo:
-            pair = todo.pop()
-            todo += pair.below
+        gaps, misfit, fixed_misfit = np.zeros((n, 3)), 0.0, 0.0
+        while pairs:
+            pair = pairs.pop()
+            pairs += pair.children
             bodies[pair.b], frames[pair.b] = pair.c, pair.frame
             gaps[pair.b], misfit = pair.gap, max(misfit, pair.misfit)
-            strayed = max(strayed, pair.misfit if pair.b == pair.c else 0.0)
+            fixed_misfit = max(fixed_misfit, pair.misfit if pair.b == pair.c else 0.0)
             for js, ks, P, delta in pair.blocks:
                 joints[list(js)] = ks
                 if P.size:
@@ -155,61 +163,61 @@ class _Matcher:
                     matrix[np.ix_(rows, place[list(js)])], shift[rows] = P, delta
                     images = np.array(ks)[np.abs(P).argmax(0)]
                     joints[list(js)] = images if len(set(images)) == len(images) else ks
-        return TreeMatch(self.isometry, bodies, frames, joints, matrix, shift, gaps, misfit, strayed)
+        return TreeMatch(self.isometry, bodies, frames, joints, matrix, shift, gaps, misfit, fixed_misfit)
 
-    def assign(self, b: int, c: int, frame: np.ndarray) -> list[_Pair] | None:
+    def match_children(self, b: int, c: int, frame: np.ndarray) -> list[_Pair] | None:
         """The best matching of the children of b with those of c."""
         left, right = self.s.children[b], self.s.children[c]
         if len(left) != len(right):
             return None
         if not left:
             return []
-        pairs = [[self.pair(i, j, frame) for j in right] for i in left]
-        big = 1e6
-        cost = np.array([[big if p is None else _total(p) for p in row] for row in pairs])
-        # Of equally good matchings the one that moves least is taken: the others are swaps, found on their own.
+        pairs = [[self.match_bodies(i, j, frame) for j in right] for i in left]
+        cost = np.array([[NO_MATCH_COST if p is None else _total_cost(p) for p in row] for row in pairs])
+        # Among equally good matchings prefer the one that moves the fewest bodies. The others are swaps, found separately.
         cost += 1e-9 * (np.array(left)[:, None] != np.array(right)[None])
         if self.isometry.swapped and set(self.isometry.swapped) <= set(left):
             i, j = (left.index(x) for x in self.isometry.swapped)
-            cost[np.ix_([i, j], [i, j])] += np.diag([big, big])
+            cost[np.ix_([i, j], [i, j])] += np.diag([NO_MATCH_COST] * 2)
         rows, columns = linear_sum_assignment(cost)
-        if cost[rows, columns].max() >= big:
+        if cost[rows, columns].max() >= NO_MATCH_COST:
             return None
         return [pairs[i][j] for i, j in zip(rows, columns, strict=True)]
 
-    def pair(self, b: int, c: int, parent: np.ndarray) -> _Pair | None:
+    def match_bodies(self, b: int, c: int, parent: np.ndarray) -> _Pair | None:
+        """The pair (b, c) with all below it, given M of their parents; None if the structure differs."""
         m, at_root = self.m, bool(self.m.body_weldid[self.m.body_parentid[b]] == 0)
         kinds = [[int(m.jnt_type[j]) for j in self.s.joints[x]] for x in (b, c)]
         if kinds[0] != kinds[1] or m.body_mocapid[b] >= 0 > m.body_mocapid[c]:
             return None
         M = self.s.rest[c].T @ parent @ self.s.rest[b]
         if kinds[0] == [FREE]:
-            if self.isometry.keep:
+            if self.isometry.keep_roots:
                 M = np.eye(3)
-            elif b in self.isometry.turned:
-                M = self.isometry.turned[b]
+            elif b in self.isometry.root_maps:
+                M = self.isometry.root_maps[b]
             else:
                 M = self.s.world[c].T @ self.isometry.rotation @ self.s.world[b]
             blocks: list[JointBlock] = [((self.s.joints[b][0],), (self.s.joints[c][0],), np.zeros((0, 0)), np.zeros(0))]
-            gap, off = np.zeros(3), 0.0
+            gap, axis_gap = np.zeros(3), 0.0
         else:
             offset = self.isometry.translation if at_root and m.body_parentid[b] == 0 else np.zeros(3)
-            matched = self.joints(b, c, parent, M, offset, at_root)
+            matched = self.match_joints(b, c, parent, M, offset, at_root)
             if matched is None:
                 return None
-            M, blocks, gap, off = matched
-        misfit = float(np.linalg.norm(gap)) / self.scale + off if self.carries[b] else 0.0
-        below = self.assign(b, c, M)
-        return None if below is None else _Pair(b, c, M, blocks, gap, misfit, self.unlike(b, c, M), below)
+            M, blocks, gap, axis_gap = matched
+        misfit = float(np.linalg.norm(gap)) / self.scale + axis_gap if self.can_move[b] else 0.0
+        children = self.match_children(b, c, M)
+        return None if children is None else _Pair(b, c, M, blocks, gap, misfit, self.mass_gap(b, c, M), children)
 
-    def joints(self, b, c, parent, M, offset, at_root):
-        """(M_b, blocks of joints, distance of the anchors, of the axes) for bodies that are not free, or None."""
+    def match_joints(self, b, c, parent, M, offset, at_root):
+        """(M_b, blocks of joints, gap of the anchors, gap of the axes) for bodies that are not free; None if axes differ."""
         m, det = self.m, np.sign(np.linalg.det(M))
         js, ks = self.s.joints[b], self.s.joints[c]
         turning = [i for i, j in enumerate(js) if m.jnt_type[j] in (HINGE, BALL)]
         anchors = [np.zeros(3), np.zeros(3)]
         if turning:
-            # Along a hinge its anchor may lie anywhere.
+            # A hinge's anchor may lie anywhere along its axis.
             for n, joints in enumerate((js, ks)):
                 r, j = m.jnt_pos[joints[turning[0]]], joints[turning[0]]
                 a = m.jnt_axis[j] if m.jnt_type[j] == HINGE else np.zeros(3)
@@ -217,7 +225,7 @@ class _Matcher:
         place_b = m.body_pos[b] + self.s.rest[b] @ anchors[0]
         place_c = m.body_pos[c] + self.s.rest[c] @ anchors[1]
         gap = self.s.rest[c].T @ (parent @ place_b + offset - place_c)
-        blocks, i, off = [], 0, 0.0
+        blocks, i, axis_gap = [], 0, 0.0
         while i < len(js):
             kind = m.jnt_type[js[i]]
             if kind == SLIDE:
@@ -226,7 +234,7 @@ class _Matcher:
                     stop += 1
                 A, B = m.jnt_axis[list(js[i:stop])].T, m.jnt_axis[list(ks[i:stop])].T
                 P = _snap(np.linalg.lstsq(B, M @ A, rcond=None)[0])
-                off = max(off, float(np.linalg.norm(B @ P - M @ A, axis=0).max()))
+                axis_gap = max(axis_gap, float(np.linalg.norm(B @ P - M @ A, axis=0).max()))
                 delta = np.linalg.lstsq(B, gap, rcond=None)[0]
                 gap = gap - B @ delta
                 blocks.append((js[i:stop], ks[i:stop], P, delta))
@@ -235,50 +243,54 @@ class _Matcher:
             if kind == HINGE:
                 image = det * (M @ m.jnt_axis[js[i]])
                 sign = 1.0 if image @ m.jnt_axis[ks[i]] > 0 else -1.0
-                off = max(off, float(np.linalg.norm(image - sign * m.jnt_axis[ks[i]])))
+                axis_gap = max(axis_gap, float(np.linalg.norm(image - sign * m.jnt_axis[ks[i]])))
                 blocks.append(((js[i],), (ks[i],), np.array([[sign]]), np.zeros(1)))
             else:
                 blocks.append(((js[i],), (ks[i],), np.zeros((0, 0)), np.zeros(0)))
             i += 1
-        if off > AXIS_TOLERANCE:
+        if axis_gap > AXIS_TOLERANCE:
             return None
         if js and m.jnt_type[js[-1]] == HINGE:
-            delta = self.turn(b, c, M, m.jnt_axis[ks[-1]], at_root)
+            delta = self.zero_shift(b, c, M, m.jnt_axis[ks[-1]], at_root)
             if delta:
                 M = rotation_about(m.jnt_axis[ks[-1]], -delta) @ M
                 blocks[-1] = (*blocks[-1][:3], np.array([delta]))
-        elif js and m.jnt_type[js[-1]] == BALL and at_root and self.isometry.keep:
+        elif js and m.jnt_type[js[-1]] == BALL and at_root and self.isometry.keep_roots:
             M = np.eye(3)
-        return M, blocks, gap, off
+        return M, blocks, gap, axis_gap
 
-    def turn(self, b: int, c: int, M: np.ndarray, axis: np.ndarray, at_root: bool) -> float:
-        """delta of the last hinge: 0, unless the joints below say clearly that its zero is another."""
-        target = np.eye(3) if self.isometry.keep else self.isometry.turned.get(b)
+    def zero_shift(self, b: int, c: int, M: np.ndarray, axis: np.ndarray, at_root: bool) -> float:
+        """delta of the last hinge of b: 0, unless the joints below fit clearly better with another."""
+        target = np.eye(3) if self.isometry.keep_roots else self.isometry.root_maps.get(b)
         if at_root and target is not None:
             turn = M @ target.T
             if np.abs(turn @ axis - axis).max() < SNAP_TOLERANCE:
                 return angle_about(axis, turn)
-        if self.hanging(b, c, M) > MIN_ZERO_MISFIT:
-            both = list(itertools.product(self.next_joints(b), self.next_joints(c)))
-            pairs = [(M @ x, y) for (_, x, _), (_, y, _) in both] + [(M @ x, y) for (_, _, x), (_, _, y) in both]
-            # An axis has no direction, so that half a turn more does as well.
-            angles = [a for v, w in pairs for a in _turns(axis, v, w)]
+        if self.misfit_below(b, c, M) > MIN_ZERO_MISFIT:
+            pairs = list(itertools.product(self.next_joints(b), self.next_joints(c)))
+            vectors = [(M @ x, y) for (_, x, _), (_, y, _) in pairs] + [(M @ x, y) for (_, _, x), (_, _, y) in pairs]
+            angles = [a for v, w in vectors for a in _shift_angles(axis, v, w)]
+            # An axis has no direction, so half a turn more fits as well.
             angles += [a - np.pi if a > 0 else a + np.pi for a in angles]
             for angle in sorted(angles, key=abs):
-                fits = self.hanging(b, c, rotation_about(axis, -angle) @ M) < MIN_ZERO_MISFIT
+                fits = self.misfit_below(b, c, rotation_about(axis, -angle) @ M) < MIN_ZERO_MISFIT
                 if fits and self.is_within_range(b, c, M, axis, angle):
                     return angle
-        elif not self.driven & {self.s.joints[b][-1], self.s.joints[c][-1]}:
-            # Nothing but its matter says where the zero of a pendulum is, if all of it turns alike.
-            for angle in _turns(axis, M @ self.lever(b), self.lever(c)):
+        elif not self.actuated & {self.s.joints[b][-1], self.s.joints[c][-1]}:
+            # A pendulum may fit at any delta by its joints; its geoms and masses then decide.
+            for angle in _shift_angles(axis, M @ self.lever(b), self.lever(c)):
                 turned = rotation_about(axis, -angle) @ M
                 fits = self.is_image(b, c, turned) and not self.is_image(b, c, M)
-                if fits and self.hanging(b, c, turned) < SNAP_TOLERANCE and self.is_within_range(b, c, M, axis, angle):
+                if (
+                    fits
+                    and self.misfit_below(b, c, turned) < SNAP_TOLERANCE
+                    and self.is_within_range(b, c, M, axis, angle)
+                ):
                     return angle
         return 0.0
 
     def next_joints(self, b: int) -> list[tuple[int, np.ndarray, np.ndarray]]:
-        """(type, place, axis) of the first joints below b, from the anchor of its last joint, in its frame."""
+        """(type, place, axis) of the first joints below b, in b's frame with the anchor of b's last joint as origin."""
         m = self.m
         origin = m.jnt_pos[self.s.joints[b][-1]] if self.s.joints[b] else np.zeros(3)
         joints = []
@@ -292,42 +304,42 @@ class _Matcher:
                 joints += [(kind, place + rest @ x, rest @ axis) for kind, x, axis in self.next_joints(i)]
         return joints
 
-    def hanging(self, b: int, c: int, M: np.ndarray) -> float:
-        """Distance of the first joints below b, carried by M, from those of c."""
+    def misfit_below(self, b: int, c: int, M: np.ndarray) -> float:
+        """Misfit of the first joints below b, carried by M, and those below c."""
         left, right = self.next_joints(b), self.next_joints(c)
-        cost = np.full((len(left), len(right)), 1e6)
-        for (n, (kind, x, axis)), (k, (other, y, there)) in itertools.product(enumerate(left), enumerate(right)):
-            if kind == other:
+        cost = np.full((len(left), len(right)), NO_MATCH_COST)
+        for (n, (kind, x, axis)), (k, (kind_c, y, axis_c)) in itertools.product(enumerate(left), enumerate(right)):
+            if kind == kind_c:
                 gap, image = M @ x - y, M @ axis
-                if kind == HINGE:  # whose anchor may lie anywhere along it
-                    gap = gap - there * (there @ gap)
-                off = min(np.linalg.norm(image - there), np.linalg.norm(image + there))
-                cost[n, k] = np.linalg.norm(gap) / self.scale + off
+                if kind == HINGE:  # its anchor may lie anywhere along its axis
+                    gap = gap - axis_c * (axis_c @ gap)
+                axis_gap = min(np.linalg.norm(image - axis_c), np.linalg.norm(image + axis_c))
+                cost[n, k] = np.linalg.norm(gap) / self.scale + axis_gap
         return float(cost[linear_sum_assignment(cost)].max(initial=0.0))
 
     @cached_property
-    def driven(self) -> set[int]:
-        """Joints that an actuator acts on, by itself or through a tendon."""
+    def actuated(self) -> set[int]:
+        """Joints that an actuator drives, directly or through a tendon."""
         m = self.m
         on_joint = np.isin(m.actuator_trntype, (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT))
         return {*m.actuator_trnid[on_joint, 0].tolist(), *m.wrap_objid[m.wrap_type == WRAP.JOINT].tolist()}
 
     def lever(self, b: int) -> np.ndarray:
-        """From the anchor of the last joint to the centre of mass."""
+        """Vector from the anchor of b's last joint to its centre of mass."""
         return self.m.body_ipos[b] - self.m.jnt_pos[self.s.joints[b][-1]]
 
     def is_image(self, b: int, c: int, M: np.ndarray) -> bool:
-        """Check whether M carries the geoms, the centre of mass and the inertia of b onto those of c; never without geoms."""
+        """Check whether M carries geoms, centre of mass and inertia of b onto those of c; False for bodies without geoms."""
         m, origins = self.m, [self.m.jnt_pos[self.s.joints[x][-1]] for x in (b, c)]
-        here, there = (np.flatnonzero(m.geom_bodyid == x) for x in (b, c))
-        if not len(here) or len(here) != len(there):
+        left, right = (np.flatnonzero(m.geom_bodyid == x) for x in (b, c))
+        if not len(left) or len(left) != len(right):
             return False
-        images = (m.geom_pos[here] - origins[0]) @ M.T
-        cost = np.linalg.norm(images[:, None] - (m.geom_pos[there] - origins[1])[None], axis=2)
-        cost[m.geom_type[here][:, None] != m.geom_type[there][None]] = 1e6
+        images = (m.geom_pos[left] - origins[0]) @ M.T
+        cost = np.linalg.norm(images[:, None] - (m.geom_pos[right] - origins[1])[None], axis=2)
+        cost[m.geom_type[left][:, None] != m.geom_type[right][None]] = NO_MATCH_COST
         inertia = np.abs(M @ self.s.inertia[b] @ M.T - self.s.inertia[c]).max() / np.abs(self.s.inertia[c]).max()
-        apart = max(cost[linear_sum_assignment(cost)].max(), np.linalg.norm(M @ self.lever(b) - self.lever(c)))
-        return bool(apart < SNAP_TOLERANCE * self.scale and inertia < SNAP_TOLERANCE)
+        distance = max(cost[linear_sum_assignment(cost)].max(), np.linalg.norm(M @ self.lever(b) - self.lever(c)))
+        return bool(distance < SNAP_TOLERANCE * self.scale and inertia < SNAP_TOLERANCE)
 
     def is_within_range(self, b: int, c: int, M: np.ndarray, axis: np.ndarray, delta: float) -> bool:
         """Check whether most of the range of the last hinge of b is carried into that of c."""
@@ -340,30 +352,30 @@ class _Matcher:
         return min(high, z) - max(low, a) > (z - a) / 2
 
     @cached_property
-    def carries(self) -> np.ndarray:
-        """Bodies with a joint on them or below, or moved by hand, (nbody,) booleans: where they are is structure."""
-        carries = self.m.body_mocapid >= 0
+    def can_move(self) -> np.ndarray:
+        """Mask of the bodies with a joint on them or below them, and of mocap bodies: their places are structure."""
+        mask = self.m.body_mocapid >= 0
         for b in range(self.m.nbody - 1, 0, -1):
-            carries[b] |= bool(self.s.joints[b])
-            carries[self.m.body_parentid[b]] |= carries[b]
-        return carries
+            mask[b] |= bool(self.s.joints[b])
+            mask[self.m.body_parentid[b]] |= mask[b]
+        return mask
 
-    def unlike(self, b: int, c: int, M: np.ndarray) -> float:
-        """Difference of b and c in mass and its centre, relative to the robot's, from 0 to 1."""
+    def mass_gap(self, b: int, c: int, M: np.ndarray) -> float:
+        """Difference of b and c in mass and centre of mass, relative to the robot's mass and size, clipped to [0, 1]."""
         m = self.m
         if m.body_weldid[b] == 0:
             return 0.0
-        apart = np.linalg.norm(M @ m.body_ipos[b] - m.body_ipos[c]) / self.scale
-        apart += abs(m.body_mass[b] - m.body_mass[c]) / self.mass
-        return float(np.clip(apart - MASS_TOLERANCE, 0.0, 1.0))
+        gap = np.linalg.norm(M @ m.body_ipos[b] - m.body_ipos[c]) / self.scale
+        gap += abs(m.body_mass[b] - m.body_mass[c]) / self.mass
+        return float(np.clip(gap - MASS_TOLERANCE, 0.0, 1.0))
 
 
-def _total(pair: _Pair) -> float:
-    return pair.misfit + MASS_WEIGHT * pair.unlike + sum(map(_total, pair.below))
+def _total_cost(pair: _Pair) -> float:
+    return pair.misfit + MASS_WEIGHT * pair.mass_gap + sum(map(_total_cost, pair.children))
 
 
-def _turns(axis: np.ndarray, v: np.ndarray, w: np.ndarray) -> list[float]:
-    """The delta whose turn Rot(axis, -delta) brings v over w; none if one of them lies along the axis."""
+def _shift_angles(axis: np.ndarray, v: np.ndarray, w: np.ndarray) -> list[float]:
+    """[delta] such that Rot(axis, -delta) turns v towards w; [] if v or w lies along the axis."""
     v, w = v - axis * (axis @ v), w - axis * (axis @ w)
     lengths = sorted((float(np.linalg.norm(v)), float(np.linalg.norm(w))))
     if lengths[0] <= SNAP_TOLERANCE * lengths[1]:
@@ -372,7 +384,7 @@ def _turns(axis: np.ndarray, v: np.ndarray, w: np.ndarray) -> list[float]:
 
 
 def _snap(matrix: np.ndarray) -> np.ndarray:
-    """Whole numbers where rounding, or axes that are a little off, kept them from being so."""
+    """Round the joints' map P: to a signed permutation if it is near one, otherwise entries that are almost integers."""
     whole = np.round(matrix)
     if np.abs(matrix - whole).max() < AXIS_TOLERANCE and (np.abs(whole).sum(0) == 1).all():
         return whole
@@ -386,8 +398,8 @@ def _snap(matrix: np.ndarray) -> np.ndarray:
 class Skeleton:
     """Bodies, joints and masses of a model; b numbers bodies, j joints.
 
-    Everything is measured from the reference pose, in which every hinge and slide is at ``qpos0``: the frame of a body has
-    orientation ``rest[b]`` in its parent there, and ``world[b]`` in the world.
+    Everything is measured in the reference pose `qpos0`, where body b has orientation ``rest[b]`` in its parent and
+    ``world[b]`` in the world, (nbody, 3, 3) each.
     """
 
     model: mujoco.MjModel
@@ -434,20 +446,18 @@ class Skeleton:
 
     @cached_property
     def size(self) -> float:
-        """A length that says what is far: the largest distance between moving bodies' origins and joint anchors.
+        """Size of the largest robot: extent of its bodies' centres of mass along a coordinate axis.
 
-        Where all of them coincide it is a share of MuJoCo's own measure of the model.
+        If they coincide, the extent of all moving bodies and joint anchors, at least a thousandth of MuJoCo's `stat.extent`.
         """
         moving = self.model.body_weldid != 0
         places = (self.data.xipos[moving], self.data.xpos[moving], self.data.xanchor)
         points = np.concatenate(places) if moving.any() else np.zeros((1, 3))
         roots = {int(self.model.body_rootid[b]) for b in np.flatnonzero(moving)}
-        spread = max((self._spread(r) for r in roots), default=0.0)
+        extents = (float(np.ptp(self.data.xipos[self.model.body_rootid == root], axis=0).max()) for root in roots)
+        spread = max(extents, default=0.0)
         extent = float(self.model.stat.extent)
         return spread if spread > 1e-9 * extent else max(float(np.ptp(points, axis=0).max()), 1e-3 * extent)
-
-    def _spread(self, root: int) -> float:
-        return float(np.ptp(self.data.xipos[self.model.body_rootid == root], axis=0).max())
 
     @cached_property
     def scalars(self) -> np.ndarray:
@@ -456,7 +466,7 @@ class Skeleton:
 
     @cached_property
     def colliding(self) -> np.ndarray:
-        """Mask of the geoms that can touch another one, by their bits; all that its shape matters for."""
+        """Mask of the geoms that can touch another geom, by their contact bits and the pairs of the model."""
         m = self.model
         off = DISABLE.CONTACT | DISABLE.CONSTRAINT
         if m.opt.disableflags & off:
@@ -470,7 +480,7 @@ class Skeleton:
 
     @cached_property
     def sites_in_use(self) -> np.ndarray:
-        """Sites that tendons, actuators or constraints hang on."""
+        """Sites that tendons, actuators or equality constraints use."""
         m = self.model
         wraps = np.isin(m.wrap_type, (WRAP.SPHERE, WRAP.CYLINDER))
         used = set(m.wrap_objid[m.wrap_type == WRAP.SITE].tolist())
@@ -484,7 +494,7 @@ class Skeleton:
 
     @cached_property
     def shaped(self) -> np.ndarray:
-        """Mask of the geoms whose shape matters: it collides, a fluid drags it, or a tendon wraps around it."""
+        """Mask of the geoms whose shape matters: they collide, a fluid drags them, or a tendon wraps around them."""
         m = self.model
         shaped = self.colliding | (self.in_fluid and m.geom_fluid[:, 0] > 0)
         shaped[m.wrap_objid[np.isin(m.wrap_type, (WRAP.SPHERE, WRAP.CYLINDER))]] = True
@@ -496,17 +506,17 @@ class Skeleton:
 
     @cached_property
     def constants(self) -> mujoco.MjModel:
-        """A copy of the model with the constants that follow from its other numbers computed anew.
+        """A copy of the model whose derived constants are recomputed from its other numbers.
 
         Raises:
-            ValueError: MuJoCo can't compute them, for the model was changed in a way that it was not compiled for.
+            ValueError: MuJoCo can't compute them, because the model was changed after it was compiled.
         """
         model = copy.copy(self.model)
         try:
             mujoco.mj_setConst(model, mujoco.MjData(model))
         except mujoco.FatalError as error:
             raise ValueError(f"MuJoCo can't compute this model's constants: {error}; or compile it again") from error
-        # What MuJoCo leaves as it was compiled: the boxes of meshes, and bodies alone on the world with a diagonal mass matrix.
+        # `mj_setConst` leaves the boxes of meshes, and `body_simple` of single bodies, as they were compiled.
         for i in np.flatnonzero(model.geom_type == GEOM.MESH):
             mesh = int(model.geom_dataid[i])
             vertices = model.mesh_vert[model.mesh_vertadr[mesh] :][: model.mesh_vertnum[mesh]].astype(float)
