@@ -1,17 +1,16 @@
 r"""A symmetry of a MuJoCo model, and its action on the quantities of `mjData`.
 
-A symmetry is an isometry of the world together with a relabelling of the bodies. The isometry sends a point x of the world
-to R x + t; the motion of body b is carried to body ``bodies[b]``, whose local frame it reaches through the orthogonal map M_b:
+A symmetry is an isometry of the world together with a permutation pi of the bodies. The isometry sends a point x of the world
+to R x + t. Body b is carried to body pi(b) (``bodies[b]``), and its frame to that body's frame by the orthogonal map M_b:
 
 .. math:: X'_{\pi(b)} = R\, X_b\, M_b^T, \qquad p'_{\pi(b)} = R\, p_b + t,
 
 with X_b and p_b the orientation and position of body b's frame in the world. det M_b = det R, so orientations stay proper. A
-mirror image has R = diag(1, -1, 1); a turn of the body alone, which only relabels its limbs, has R = 1 and M = a
-rotation; turning the whole world has M = 1. Everything that is derived from bodies follows from R, t, pi and M.
+mirror image has R = diag(1, -1, 1). A turn of a robot alone, which only permutes its limbs, has R = 1 and a rotation M. A turn
+of the whole world has M = 1.
 
-A `Quantity` is numbers of a model (`qpos`, `xpos`, `cinert`, ...) or of its task. Under a symmetry its features go to A f + a.
-A and a follow from the isometry R x + t of the world, from the bodies that it exchanges and from the frames M_b, by the kind of
-each quantity:
+A `Quantity` is an array of a model (`qpos`, `xpos`, `cinert`, ...) or of its task. Under a symmetry its features f go to
+A f + a, where A and a follow from R, t, pi and M by the kind of the quantity:
 
     =============  ============================  =========================================================================
     kind           image of body b's             quantities
@@ -43,7 +42,7 @@ from rppdyn.envs.spec import Encoding, Entry
 
 
 def codes(enum) -> SimpleNamespace:
-    """MuJoCo's codes of an enumeration as plain integers: its own never equal NumPy's when they stand on the left.
+    """Members of one of MuJoCo's enumerations as plain integers; MuJoCo's own never equal NumPy's on their right.
 
     >>> codes(mujoco.mjtJoint).HINGE
     3
@@ -64,10 +63,11 @@ class Deviation:
     """A parameter in which an element of the model differs from the image of its partner.
 
     Args:
-        element, partner: kind and name, such as ``"joint right_hip_y"``; the partner is the element that it is carried to.
-        parameter: MuJoCo's name for it, such as ``"armature"``.
-        value, partner_value: after the symmetry was applied, so that equal means symmetric.
-        relative: their difference over the larger of the two (1 where one of them is zero).
+        element, partner: kind and name, such as ``"joint right_hip_y"``; the symmetry carries the element to the partner.
+        parameter: MuJoCo's name of the parameter, such as ``"armature"``.
+        value: the image of the element's value under the symmetry.
+        partner_value: the partner's value, equal to `value` in a symmetric model.
+        relative: difference of the two over the larger one (1 if one of them is zero).
     """
 
     element: str
@@ -83,9 +83,9 @@ class Deviation:
 
 @dataclass(frozen=True, eq=False)
 class ModelSymmetry:
-    """One symmetry of a model, or for a continuous one its generator (every matrix is then d/ds at s = 0).
+    """A symmetry of a model; of a continuous one the generator, whose matrices are derivatives at the identity.
 
-    Scalar joints (slides and hinges) are numbered in the model's order, s of them; q stands for their positions.
+    The s scalar joints (slides and hinges) are numbered in the model's order; q are their positions.
 
     Args:
         name: "left-right", "front-back", "quarter turn", "yaw", ...
@@ -98,7 +98,7 @@ class ModelSymmetry:
         dofs: qvel' = D qvel, (nv, nv); derivative if continuous.
         controls: ctrl' = C ctrl, (nu, nu); derivative if continuous.
         activations: act' = A act, (na, na); derivative if continuous.
-        deviations: parameters that keep it from being exact, the largest first; empty if nothing was found.
+        deviations: parameters that keep it from being exact, the largest first.
     """
 
     name: str
@@ -121,20 +121,21 @@ class ModelSymmetry:
 
 
 Affine = tuple[np.ndarray, np.ndarray]
+"""(A, a) of the map f -> A f + a."""
 
 
 @dataclass(frozen=True, eq=False)
 class Quantity:
-    """Numbers of a robot, or of its task.
+    """An array of numbers of a robot or of its task, and how symmetries act on it.
 
     Args:
-        key: identity, by which quantities are the same: MuJoCo's name for an array of `mjData`, or what the numbers are.
-        entries: its n numbers.
-        read: these numbers, flat, of an `MjData`; of a term of an observation, of a `Scene`.
-        act: A, (f, f), and a, (f,), of a symmetry, continuous ones by their derivative; rows of NaN where an element has
-            no image, or one that is no linear function of the numbers.
-        quaternions: first entries of the quaternions, which stand for rotation matrices (so f = n + 5 of each).
-        why: remedy for a row of NaN.
+        key: identity of the quantity, such as MuJoCo's name for an array of `mjData`.
+        entries: name, joint and unit of each of its n numbers.
+        read: function from an `MjData` (for terms of an observation, a `Scene`) to the n numbers.
+        act: function from a symmetry to A, (f, f), and a, (f,); for a continuous one to their derivatives. Rows are NaN where
+            an element has no image, or none that is linear in the numbers.
+        quaternions: first entries of the quaternions, each of which becomes a rotation matrix (4 numbers, 9 features).
+        why: remedy that a message names for a row of NaN.
     """
 
     key: Hashable
@@ -158,34 +159,34 @@ class Quantity:
 def map_matrices(
     symmetry: ModelSymmetry, function: Callable[[np.ndarray], np.ndarray], corner: float, **changes: Any
 ) -> ModelSymmetry:
-    """The symmetry whose matrices are a function of another one's; of P and c together, as [[P, c], [0, corner]]."""
+    """Apply a function to each matrix of a symmetry; affine maps (R, t) and (P, c) as [[P, c], [0, corner]]."""
 
     def affine(matrix: np.ndarray, shift: np.ndarray) -> Affine:
         n = len(shift)
-        whole = function(np.block([[matrix, shift[:, None]], [np.zeros((1, n)), np.full((1, 1), corner)]]))
-        return whole[:n, :n], whole[:n, n]
+        result = function(np.block([[matrix, shift[:, None]], [np.zeros((1, n)), np.full((1, 1), corner)]]))
+        return result[:n, :n], result[:n, n]
 
     rotation, translation = affine(symmetry.rotation, symmetry.translation)
     joint_matrix, joint_shift = affine(symmetry.joint_matrix, symmetry.joint_shift)
-    others: dict[str, Any] = {
+    linear: dict[str, Any] = {
         key: function(getattr(symmetry, key)) for key in ("frames", "dofs", "controls", "activations")
     }
     return replace(
         symmetry, rotation=rotation, translation=translation, joint_matrix=joint_matrix, joint_shift=joint_shift,
-        **others, **changes,
+        **linear, **changes,
     )  # fmt: skip
 
 
 def finite_element(symmetry: ModelSymmetry, t: float) -> ModelSymmetry:
-    """The discrete symmetry that a continuous one reaches at parameter t."""
+    """The element exp(t A) of a continuous symmetry with generator A, as a discrete symmetry."""
     return map_matrices(symmetry, lambda A: expm(t * A), 0.0, name=f"{symmetry.name} by {t:.3g}", is_continuous=False)
 
 
 def state_matrix(symmetry: ModelSymmetry, *further: np.ndarray) -> np.ndarray:
-    """Action of a discrete symmetry on (joints, 1), velocities, controls and activations, so that products are products.
+    """Action of a discrete symmetry on (joints, 1), velocities, controls and activations, as one block-diagonal matrix.
 
     Args:
-        further: matrices that stand beside it.
+        further: matrices of other representations, further blocks.
     """
     n = len(symmetry.joint_shift)
     joints = np.block([[symmetry.joint_matrix, symmetry.joint_shift[:, None]], [np.zeros((1, n)), np.ones((1, 1))]])
@@ -193,7 +194,7 @@ def state_matrix(symmetry: ModelSymmetry, *further: np.ndarray) -> np.ndarray:
 
 
 def acts_alike(a: np.ndarray, b: np.ndarray, joints: int, atol: float = 1e-6) -> bool:
-    """Check whether two of these matrices are the same; shifts of joints count modulo a whole turn."""
+    """Check whether two state matrices are equal, with joint shifts modulo a whole turn; `joints` is their number."""
     shifts = slice(joints), joints
     a = a.copy()
     a[shifts] = b[shifts] + (a[shifts] - b[shifts] + np.pi) % (2 * np.pi) - np.pi
@@ -204,7 +205,7 @@ def acts_alike(a: np.ndarray, b: np.ndarray, joints: int, atol: float = 1e-6) ->
 
 
 class Part(NamedTuple):
-    """A block of numbers of one element: its kind (see the module's table), what it is called, its unit."""
+    """A block of numbers of one element: its kind (see the module's table), label and unit."""
 
     kind: str
     label: str
@@ -221,7 +222,7 @@ COMPONENTS = {
     "orientation": tuple(f"R[{i},{j}]" for i in range(3) for j in range(3)),
     "quaternion": ("w", "x", "y", "z"),
 }
-_SYMMETRIC = ([0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2])  # where a tensor's six numbers stand in the matrix
+_TENSOR_INDICES = ([0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2])  # rows and columns of a tensor's six numbers in its matrix
 
 
 def _cofactor(Q: np.ndarray) -> np.ndarray:
@@ -229,8 +230,8 @@ def _cofactor(Q: np.ndarray) -> np.ndarray:
     return np.array([np.cross(Q[1], Q[2]), np.cross(Q[2], Q[0]), np.cross(Q[0], Q[1])])
 
 
-def _tensor(R: np.ndarray) -> np.ndarray:
-    i, j = _SYMMETRIC
+def _tensor_map(R: np.ndarray) -> np.ndarray:
+    i, j = _TENSOR_INDICES
     products = np.einsum("ak,bl->abkl", R, R)[i, j]  # row ab of R I R^T in terms of I_kl
     return products[:, i, j] + np.where(np.equal(i, j), 0, products[:, j, i])
 
@@ -249,18 +250,10 @@ def lift(kind: str, R: np.ndarray, M: np.ndarray) -> np.ndarray:
         case "own axial":
             return _cofactor(M)
         case "tensor":
-            return _tensor(R)
+            return _tensor_map(R)
         case "orientation" | "quaternion":
             return np.kron(R, M)
     raise AssertionError(kind)
-
-
-def _forwards(A: np.ndarray) -> np.ndarray:
-    return np.eye(A.shape[-1]) + A
-
-
-def _backwards(A: np.ndarray) -> np.ndarray:
-    return np.eye(A.shape[-1]) - A
 
 
 def derivable(finite: Callable[[ModelSymmetry], Affine]) -> Callable[[ModelSymmetry], Affine]:
@@ -272,10 +265,11 @@ def derivable(finite: Callable[[ModelSymmetry], Affine]) -> Callable[[ModelSymme
     def act(symmetry: ModelSymmetry) -> Affine:
         if not symmetry.is_continuous:
             return finite(symmetry)
-        first_order = (
-            map_matrices(symmetry, function, 0.0, is_continuous=False) for function in (_forwards, _backwards)
+        steps = (
+            map_matrices(symmetry, lambda A, s=s: np.eye(A.shape[-1]) + s * A, 0.0, is_continuous=False)
+            for s in (1, -1)
         )
-        (A, a), (B, b) = map(finite, first_order)
+        (A, a), (B, b) = map(finite, steps)
         return (A - B) / 2, (a - b) / 2
 
     return act
@@ -288,17 +282,17 @@ def element_quantity(
     read: Callable[[mujoco.MjData], np.ndarray],
     images: Callable[[ModelSymmetry], np.ndarray],
     frame: Callable[[ModelSymmetry, int, int], np.ndarray],
-    still: Iterable[int] = (),
+    constant: Iterable[int] = (),
 ) -> Quantity:
-    """A quantity that consists of parts, element by element.
+    """Make a quantity of elements, each of which consists of parts.
 
     Args:
         names: names of the elements.
         parts: parts of each element.
         read: the numbers, in the order of elements and parts.
-        images: the element that each one is carried to, or -1.
-        frame: the map from the axes of element i to those of element j, its image.
-        still: elements whose numbers never change, whatever is done to the robot.
+        images: function from a symmetry to the index of each element's image, -1 without one.
+        frame: (symmetry, i, j) -> map from the axes of element i to those of element j, its image.
+        constant: elements whose numbers never change, and are left as they are.
     """
     entries: list[Entry] = []
     starts, quaternions = [0], []
@@ -311,20 +305,20 @@ def element_quantity(
 
     def finite(symmetry: ModelSymmetry) -> Affine:
         A, a = np.zeros((starts[-1], starts[-1])), np.zeros(starts[-1])
-        reached = set(still)
-        for i in still:
+        reached = set(constant)
+        for i in constant:
             rows = np.arange(starts[i], starts[i + 1])
             A[rows, rows] = 1.0
         for i, j in enumerate(images(symmetry)):
-            if i in still or j < 0 or [part.kind for part in parts[i]] != [part.kind for part in parts[j]]:
+            if i in constant or j < 0 or [part.kind for part in parts[i]] != [part.kind for part in parts[j]]:
                 continue
             reached.add(int(j))
-            here, there = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
+            columns, rows = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
             M = frame(symmetry, i, j)
-            A[there, here] = block_diag(*(lift(part.kind, symmetry.rotation, M) for part in parts[i]))
+            A[rows, columns] = block_diag(*(lift(part.kind, symmetry.rotation, M) for part in parts[i]))
             shifts = (symmetry.translation if part.kind == "position" else np.zeros(9) for part in parts[i])
             sizes = (9 if part.kind == "quaternion" else len(part.components) for part in parts[i])
-            a[there] = np.concatenate([shift[:size] for shift, size in zip(shifts, sizes, strict=True)])
+            a[rows] = np.concatenate([shift[:size] for shift, size in zip(shifts, sizes, strict=True)])
         for j in set(range(len(names))) - reached:
             A[starts[j] : starts[j + 1]] = np.nan
         return A, a
@@ -338,7 +332,7 @@ def scalar_joints(model: mujoco.MjModel) -> list[int]:
 
 
 def phrase(*parts: str) -> str:
-    """The parts that are not empty, with spaces between them."""
+    """Join the parts that are not empty by spaces."""
     return " ".join(part for part in parts if part)
 
 
@@ -346,7 +340,7 @@ def phrase(*parts: str) -> str:
 
 
 def name_of(model: mujoco.MjModel, kind: str, i: int) -> str:
-    """Kind and name of an element, or where it belongs if it has no name."""
+    """Kind and name of an element; without a name, its number and what it belongs to."""
     if kind == "control":
         return name_of(model, "actuator", int(np.searchsorted(control_addresses(model)[0], i, "right")) - 1)
     if kind == "dof":
@@ -369,7 +363,7 @@ def name_of(model: mujoco.MjModel, kind: str, i: int) -> str:
 
 
 def control_addresses(model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
-    """First control of each actuator and how many it has; one each before MuJoCo 4."""
+    """First control and number of controls of each actuator; one each before MuJoCo 4."""
     if hasattr(model, "actuator_ctrladr"):
         return np.asarray(model.actuator_ctrladr), np.asarray(model.actuator_ctrlnum)
     return np.arange(model.nu), np.ones(model.nu, int)

@@ -1,13 +1,13 @@
-"""The meaning of each entry of an environment's observation.
+"""Recognise the quantity that each entry of an environment's observation shows.
 
-The observation is a function of `mjData`. It is looked at while `mjData` holds random numbers (kinematics that belong
-together, forces that need not), and every entry is compared with every known quantity (`quantities`): it is
-one of them, a multiple of one, or a sum or difference of two, each perhaps clipped. The result is checked in states that
-the simulator really reaches; an entry that fails there, or that nothing explains, stays unexplained.
+The observation is a function of `mjData`. It is read while `mjData` holds random numbers (consistent kinematics, arbitrary
+forces), and every entry is compared with the known quantities (`quantities`): it may be one of them, a multiple of one, or a
+sum or difference of two, clipped or not. The result is checked in states that the simulator reaches. An entry that fails
+there, or that no quantity explains, stays unexplained.
 
-An entry is explained by a candidate column if, over all samples, it is slope times the column plus an offset, where not cut
-off at the entry's lowest and highest value. Where several columns explain an entry, the one is taken in whose
-neighbourhood the entry's neighbours are explained too: observations are made of whole arrays.
+A column explains an entry if the entry is slope times column plus offset in all samples, except those at the entry's lowest and
+highest value, where it may be clipped. If several columns explain an entry, the one is taken whose neighbours explain the
+entry's neighbours, because observations are made of whole arrays.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from rppdyn.envs.spec import Entry
 from rppdyn.envs.state import capture_state, restore_state
 from rppdyn.envs.wrappers import acting_wrappers, observation_function, without_passive
 
-PROBES = 48  # random contents of mjData
-STATES = 12  # simulated states in which the result is checked
+RANDOM_SAMPLES = 48  # random contents of mjData
+SIMULATED_SAMPLES = 12  # simulated states in which the result is checked
 MAX_SETTLING_STEPS = 20  # steps to such a state
 
-# What positions and velocities do not determine at once; filled with random numbers of every size up to 1000, so that
-# clipping shows.
+# Arrays that positions and velocities alone don't determine. They are filled with random numbers of sizes up to 1000, which
+# shows where an observation clips them.
 _FREE_ARRAYS = (
     "ctrl", "act", "actuator_force", "actuator_velocity", "qacc", "qacc_smooth", "qacc_warmstart", "qfrc_actuator",
     "qfrc_constraint", "qfrc_passive", "qfrc_bias", "qfrc_applied", "qfrc_smooth", "cfrc_ext", "cfrc_int", "cacc",
     "xfrc_applied", "subtree_linvel", "subtree_angmom", "sensordata",
 )  # fmt: skip
 
-# Quantities whose sums and differences are looked for: places of any things, and like coordinates of joints.
+# Quantities whose sums and differences are tried: two places, two positions of joints, or two velocities.
 _PLACES = ("xpos", "xipos", "geom_xpos", "site_xpos", "subtree_com")
 _COORDINATES = ("qpos", "qvel")
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The parts of an observation.
+    """An observation with the source of each entry.
 
     Args:
         name: name of the environment, for messages.
-        model, data, observe: as `recognise` was given them.
-        quantities: the known quantities; *columns* number their entries in order.
-        sources: sources of each entry, in terms of columns; None where no quantity explains it.
+        model, data, observe: arguments of `recognise`.
+        quantities: the known quantities, whose entries in order are the *columns*.
+        sources: source of each entry in terms of columns, None if no quantity explains it.
     """
 
     name: str
@@ -73,12 +73,12 @@ class Observation:
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
-        """Name, joint and unit of each entry; a multiple or a sum says so in its name."""
+        """Name, joint and unit of each entry; multiples and sums are written out."""
         return tuple(self._entry(i) for i in range(len(self.sources)))
 
     @property
     def unexplained(self) -> tuple[int, ...]:
-        """Entries that are none of the known quantities."""
+        """Entries that no known quantity explains."""
         return tuple(i for i, source in enumerate(self.sources) if source is None)
 
     @property
@@ -86,9 +86,9 @@ class Observation:
         """Entries that do not depend on the simulator's state."""
         return tuple(i for i, source in enumerate(self.sources) if source is not None and not source.terms)
 
-    def look(self) -> np.ndarray:
-        """The observation of the data's present contents, in float64."""
-        return _look(self.observe, self.name)[0]
+    def read(self) -> np.ndarray:
+        """The observation of the present contents of `data`, in float64."""
+        return _read_vector(self.observe, self.name)[0]
 
     def describe(self, i: int) -> str:
         """An entry by number and name, for messages."""
@@ -98,7 +98,7 @@ class Observation:
         source = self.sources[i]
         if source is None or not source.terms:
             return Entry(f"observation[{i}]")
-        terms = sorted(source.terms, key=lambda term: term[1] < 0)  # what is added first, then what is taken away
+        terms = sorted(source.terms, key=lambda term: term[1] < 0)  # positive terms first
         parts = [self.columns[column] for column, _ in terms]
         text = ""
         for column, c in terms:
@@ -112,13 +112,13 @@ class Observation:
 
 
 def observation_of(env: gym.Env) -> Observation:
-    """The parts of an environment's observation; the environment is left as it was.
+    """Recognise an environment's observation; the environment is left as it was.
 
     Args:
-        env: a Gymnasium MuJoCo environment with the method `_get_obs`, perhaps in wrappers that map observations.
+        env: a Gymnasium MuJoCo environment with the method `_get_obs`, with or without wrappers.
     Raises:
-        ValueError: no such environment, an observation that is no vector, or one that a wrapper adds to or that is not a
-            function of the simulator's state.
+        ValueError: another environment, or an observation that is no vector, that a wrapper adds to, or that is no function of
+            the simulator's state.
     """
     base: Any = env.unwrapped
     spec = getattr(base, "spec", None)
@@ -157,55 +157,56 @@ def recognise(
     name: str = "the observation",
     strict: bool = True,
 ) -> Observation:
-    """Find what each entry of an observation is.
+    """Find the source of each entry of an observation.
 
     Args:
         model, data: model and data of the simulator that `observe` reads; the data are left as they were.
-        observe: the observation, a vector, of the present contents of `data`.
-        name: for messages.
-        strict: whether an entry that is not finite, or no function of the simulator's state, is refused; otherwise it is left
-            unexplained.
+        observe: function that returns the observation, a vector, of the present contents of `data`.
+        name: name of the environment, for messages.
+        strict: refuse entries that are not finite or no function of the simulator's state; otherwise they stay unexplained.
     Raises:
-        ValueError: not a vector of finite numbers, or one that is not a function of the simulator's state.
+        ValueError: the observation is not a vector of finite numbers, or not a function of the simulator's state.
     """
     quantities = quantities_of(model)
-    with kept(model, data):
-        first, precision = _look(observe, name, strict)
-        unsteady = first != _look(observe, name, strict)[0]  # so is an entry that is nan
+    with preserve_data(model, data):
+        first, precision = _read_vector(observe, name, strict)
+        unsteady = first != _read_vector(observe, name, strict)[0]  # also where the entry is nan
         if strict and unsteady.any():
             raise ValueError(
                 f"{name} gives two different observations of one state (noise, running statistics?); take that off"
             )
         tolerance = np.sqrt(precision) / 10 if precision < 1e-10 else 100 * precision
-        look = lambda: (_look(observe, name, strict)[0], read_quantities(quantities, data))  # noqa: E731
-        probes = [look() for _ in _random_contents(model, data)]
-        values, columns = (np.array(part) for part in zip(*probes, strict=True))
+
+        def sample() -> tuple[np.ndarray, np.ndarray]:
+            observation, _ = _read_vector(observe, name, strict)
+            return observation, np.concatenate([np.zeros(0), *(quantity.read(data) for quantity in quantities)])
+
+        samples = [sample() for _ in _random_contents(model, data)]
+        values, columns = (np.array(part) for part in zip(*samples, strict=True))
         unsteady |= ~np.isfinite(values).all(0)
         values[:, unsteady] = 0.0
         sources = _explain(values, columns, quantities, tolerance)
-    with kept(model, data), quiet_mujoco():
-        visited = [look() for _ in simulated(model, data, STATES)]
+    with preserve_data(model, data), quiet_mujoco():
+        simulated = [sample() for _ in simulate_states(model, data, SIMULATED_SAMPLES)]
     for i, source in enumerate(sources):
         if unsteady[i]:
             sources[i] = None
         elif source is not None:
-            expected = np.array([_value(source, contents) for _, contents in visited])
-            seen = np.array([observation[i] for observation, _ in visited])
-            # The size of what is added up, which rounding is relative to.
-            size = max(
-                abs(source.offset) + sum(abs(c * contents[k]) for k, c in source.terms) for _, contents in visited
-            )
-            if not np.abs(seen - expected).max() <= 10 * tolerance * size:  # nan is no agreement
+            expected = np.array([_evaluate(source, row) for _, row in simulated])
+            observed = np.array([observation[i] for observation, _ in simulated])
+            # Rounding is relative to the size of the terms, not of their sum.
+            size = max(abs(source.offset) + sum(abs(c * row[k]) for k, c in source.terms) for _, row in simulated)
+            if not np.abs(observed - expected).max() <= 10 * tolerance * size:  # also if nan
                 sources[i] = None
     return Observation(name, model, data, observe, quantities, tuple(sources))
 
 
 class StateEntries(NamedTuple):
-    """Indices of a state's positions, velocities and activations in an observation; -1 for those that it lacks.
+    """Indices of positions, velocities and activations in an observation; -1 for those that are not observed.
 
     Attributes:
-        limit: limit of velocities in the observation, which may be clipped.
-        size: number of all entries.
+        limit: bound at which the observation clips velocities; infinity if it doesn't.
+        size: number of entries of the observation.
     """
 
     positions: np.ndarray
@@ -216,7 +217,7 @@ class StateEntries(NamedTuple):
 
 
 def state_entries(simulator: Simulator) -> StateEntries:
-    """Indices of positions and velocities in the observation, whose other entries may be noisy; a bare model's is its state."""
+    """Find positions and velocities in an observation, whose other entries may be noisy; a bare model observes its state."""
     model = simulator.model
     if not simulator.is_observed:
         size = model.nq + model.nv + model.na
@@ -231,8 +232,8 @@ def state_entries(simulator: Simulator) -> StateEntries:
             place.setdefault(source.terms[0][0], i)
     keys = [quantity.key for quantity in observation.quantities for _ in quantity.entries]
     positions, velocities = (
-        np.array([place.get(column, -1) for column, of in enumerate(keys) if of == key], np.int64)
-        for key in ("qpos", "qvel")
+        np.array([place.get(column, -1) for column, key in enumerate(keys) if key == name], np.int64)
+        for name in ("qpos", "qvel")
     )
     limit = min((source.high for i in velocities if i >= 0 and (source := sources[i]) is not None), default=np.inf)
     return StateEntries(positions, velocities, np.empty(0, int), limit, len(sources))
@@ -242,8 +243,8 @@ def state_entries(simulator: Simulator) -> StateEntries:
 
 
 @contextmanager
-def kept(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[None]:
-    """Put all of the data back at the end."""
+def preserve_data(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[None]:
+    """Restore all contents of the data at the end of the context."""
     before = mujoco.MjData(model)
     mujoco.mj_copyData(before, model, data)
     try:
@@ -252,13 +253,8 @@ def kept(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[None]:
         mujoco.mj_copyData(data, model, before)
 
 
-def read_quantities(quantities: tuple[Quantity, ...], data: mujoco.MjData) -> np.ndarray:
-    """All columns."""
-    return np.concatenate([np.zeros(0), *(quantity.read(data) for quantity in quantities)])
-
-
 def _random_contents(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[None]:
-    """Fill the data with random contents, again and again."""
+    """Fill the data with random contents, `RANDOM_SAMPLES` times."""
     rng = np.random.default_rng(0)
 
     def numbers(shape, smallest, largest):
@@ -268,16 +264,16 @@ def _random_contents(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[Non
     slide = model.jnt_type == SLIDE
     low = np.where(limited, model.jnt_range[:, 0], np.where(slide, -2.0, -np.pi))
     high = np.where(limited, model.jnt_range[:, 1], np.where(slide, 2.0, np.pi))
-    for _ in range(PROBES):
+    for _ in range(RANDOM_SAMPLES):
         data.qvel[:] = numbers(model.nv, -1, 2)
         data.mocap_pos[:] = rng.normal(size=(model.nmocap, 3))
-        data.mocap_quat[:] = _orientations(rng, model.nmocap)
+        data.mocap_quat[:] = _random_orientations(rng, model.nmocap)
         for j, adr in enumerate(model.jnt_qposadr):
             if model.jnt_type[j] == FREE:
                 data.qpos[adr : adr + 3] = rng.normal(size=3)
-                data.qpos[adr + 3 : adr + 7] = _orientations(rng, 1)[0]
+                data.qpos[adr + 3 : adr + 7] = _random_orientations(rng, 1)[0]
             elif model.jnt_type[j] == BALL:
-                data.qpos[adr : adr + 4] = _orientations(rng, 1)[0]
+                data.qpos[adr : adr + 4] = _random_orientations(rng, 1)[0]
             else:
                 data.qpos[adr] = rng.uniform(low[j], high[j])
         mujoco.mj_kinematics(model, data)
@@ -289,16 +285,16 @@ def _random_contents(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[Non
         yield
 
 
-def _orientations(rng: np.random.Generator, n: int) -> np.ndarray:
+def _random_orientations(rng: np.random.Generator, n: int) -> np.ndarray:
     """Random unit quaternions with w > 0, (n, 4)."""
     q = rng.normal(size=(n, 4))
     return q * np.sign(q[:, :1]) / np.linalg.norm(q, axis=1, keepdims=True)
 
 
-def simulated(model: mujoco.MjModel, data: mujoco.MjData, n: int) -> Iterator[None]:
-    """Bring the data into n states near the one that they are in, each a few steps of random controls further on.
+def simulate_states(model: mujoco.MjModel, data: mujoco.MjData, n: int) -> Iterator[None]:
+    """Bring the data into n states near the present one, each after a few steps of random controls.
 
-    What the simulator computes with a state, contact forces on bodies included, belongs to it.
+    All derived quantities are computed, contact forces on bodies included.
     """
     rng = np.random.default_rng(1)
     start = mujoco.MjData(model)
@@ -311,24 +307,24 @@ def simulated(model: mujoco.MjModel, data: mujoco.MjData, n: int) -> Iterator[No
         data.qvel[:] = rng.normal(scale=0.5, size=model.nv)
         data.ctrl[:] = rng.uniform(low, high)
         mujoco.mj_step(model, data, int(rng.integers(1, MAX_SETTLING_STEPS)))
-        if not (np.isfinite(data.qpos).all() and np.isfinite(data.qvel).all()):  # unstable, and kept from being reset
+        if not (np.isfinite(data.qpos).all() and np.isfinite(data.qvel).all()):  # the simulation is unstable here
             mujoco.mj_copyData(data, model, start)
-        complete(model, data)
+        compute_derived(model, data)
         yield
 
 
-def complete(model: mujoco.MjModel, data: mujoco.MjData) -> None:
-    """Compute everything that belongs to the present state."""
+def compute_derived(model: mujoco.MjModel, data: mujoco.MjData) -> None:
+    """Compute all quantities that MuJoCo derives from the present state."""
     mujoco.mj_forward(model, data)
     mujoco.mj_rnePostConstraint(model, data)
     mujoco.mj_subtreeVel(model, data)
 
 
-# -- looking and comparing --------------------------------------------------------------------------------------------
+# -- reading and comparing --------------------------------------------------------------------------------------------
 
 
-def _look(observe: Callable[[], np.ndarray], name: str, strict: bool = True) -> tuple[np.ndarray, float]:
-    """The observation in float64, and the precision that it was given with."""
+def _read_vector(observe: Callable[[], np.ndarray], name: str, strict: bool = True) -> tuple[np.ndarray, float]:
+    """(observation in float64, machine epsilon of its own type)."""
     values = observe()
     if isinstance(values, dict):
         raise ValueError(f"{name} is a dictionary of {', '.join(map(str, values))}; flatten it to a vector")
@@ -345,10 +341,10 @@ def _explain(
 ) -> list[Source | None]:
     sources: list[Source | None] = [None] * values.shape[1]
     for candidates in _candidates(quantities, columns):
-        open_ = np.array([source is None for source in sources])
-        if not open_.any():
+        unexplained = np.array([source is None for source in sources])
+        if not unexplained.any():
             break
-        for i, source in explain(values, candidates, open_, tolerance).items():
+        for i, source in explain(values, candidates, unexplained, tolerance).items():
             sources[i] = source
     for i, known in enumerate(sources):
         if known is None and np.ptp(values[:, i]) == 0:
@@ -357,7 +353,7 @@ def _explain(
 
 
 def _candidates(quantities: tuple[Quantity, ...], columns: np.ndarray) -> Iterator[Columns]:
-    """The quantities themselves, then multiples of them, then sums and differences of two."""
+    """Candidate columns: the quantities, then their multiples, then sums and differences of two."""
     sizes = [len(quantity.entries) for quantity in quantities]
     first = dict(zip((quantity.key for quantity in quantities), np.cumsum([0, *sizes]), strict=False))
     starts = np.zeros(sum(sizes), dtype=bool)
@@ -376,19 +372,19 @@ def _candidates(quantities: tuple[Quantity, ...], columns: np.ndarray) -> Iterat
     yield Columns(columns[:, a.astype(int)] + sign * columns[:, b.astype(int)], terms, starts, scaled=True)
 
 
-def _value(source: Source, columns: np.ndarray) -> float:
+def _evaluate(source: Source, columns: np.ndarray) -> float:
     value = source.offset + sum(c * columns[column] for column, c in source.terms)
     return float(np.clip(value, source.low, source.high))
 
 
-# -- which known quantities the entries of an unknown function's output are, found by comparing values over samples ------------
+# -- explaining entries by columns, from their values in samples ---------------------------------------------------------------
 
 
-MIN_AGREEING_SAMPLES = 8  # samples, not cut off, that must agree
+MIN_AGREEING_SAMPLES = 8  # samples not at an entry's bounds, in which it must agree with a column
 
 
 class Source(NamedTuple):
-    """The source of an entry: the sum of coefficient times column, plus an offset, clipped; a constant has no terms."""
+    """The source of an entry: sum of coefficient times column over terms (column, coefficient), plus offset, clipped."""
 
     terms: tuple[tuple[int, float], ...]
     offset: float = 0.0
@@ -397,7 +393,7 @@ class Source(NamedTuple):
 
     @property
     def is_clipped(self) -> bool:
-        """True if it is cut off on either side."""
+        """Whether the entry is clipped on either side."""
         return np.isfinite(self.low) or np.isfinite(self.high)
 
 
@@ -406,10 +402,10 @@ class Columns:
     """Columns that may explain entries.
 
     Args:
-        values: over n samples, (n, m).
-        terms: terms of each column, in terms of the columns that sources refer to.
-        starts: where a block of consecutive columns begins, (m,) booleans.
-        scaled: whether an entry may be a multiple of a column, and shifted against it.
+        values: their values over n samples, (n, m).
+        terms: terms of the source that each column stands for.
+        starts: mask of the columns that begin a block, such as an array, (m,).
+        scaled: an entry may be slope times the column plus an offset, instead of the column itself.
     """
 
     values: np.ndarray
@@ -418,23 +414,23 @@ class Columns:
     scaled: bool
 
 
-def explain(entries: np.ndarray, candidates: Columns, open_: np.ndarray, tolerance: float) -> dict[int, Source]:
-    """Sources of entries (n, d) over n samples, for those of the open ones that a candidate explains.
+def explain(entries: np.ndarray, candidates: Columns, unexplained: np.ndarray, tolerance: float) -> dict[int, Source]:
+    """Find sources of entries from their values (n, d) over n samples; those that no candidate explains are left out.
 
     Args:
-        open_: entries to explain, (d,) booleans. One that never varies is explained by its neighbours only.
-        tolerance: relative to the largest value of a column.
+        unexplained: mask of the entries to explain, (d,). An entry that never varies is explained by its neighbours only.
+        tolerance: largest difference, relative to the largest value of a column.
     """
     d = entries.shape[1]
     varies = _varies(entries, tolerance)
     explains = np.zeros((d, candidates.values.shape[1]), dtype=bool)
-    for i in np.flatnonzero(open_):
-        explains[i] = _explaining(entries[:, i], bool(varies[i]), candidates, tolerance)
-    score = _neighbourhood(explains, varies, candidates.starts)
+    for i in np.flatnonzero(unexplained):
+        explains[i] = _match_columns(entries[:, i], bool(varies[i]), candidates, tolerance)
+    score = _run_lengths(explains, varies, candidates.starts)
     sources = {}
     for i in np.flatnonzero(score.max(1, initial=0) > 0):
-        j = int(score[i].argmax())  # the first of equals: candidates stand in the order of preference
-        sources[int(i)] = _source(entries[:, i], bool(varies[i]), candidates, j, tolerance)
+        j = int(score[i].argmax())  # the first of equals: candidates are in order of preference
+        sources[int(i)] = _fit_source(entries[:, i], bool(varies[i]), candidates, j, tolerance)
     return sources
 
 
@@ -442,8 +438,8 @@ def _varies(values: np.ndarray, tolerance: float) -> np.ndarray:
     return np.ptp(values, axis=0) > tolerance * np.abs(values).max(0)
 
 
-def _explaining(y: np.ndarray, varies: bool, candidates: Columns, tolerance: float) -> np.ndarray:
-    """Columns that explain y."""
+def _match_columns(y: np.ndarray, varies: bool, candidates: Columns, tolerance: float) -> np.ndarray:
+    """Mask of the columns that explain y, (m,)."""
     X = candidates.values
     if not varies:
         constant = ~_varies(X, tolerance)
@@ -452,17 +448,17 @@ def _explaining(y: np.ndarray, varies: bool, candidates: Columns, tolerance: flo
     if free.sum() < MIN_AGREEING_SAMPLES:
         return np.zeros(X.shape[1], dtype=bool)
     if not candidates.scaled:
-        probe = np.flatnonzero(free)[:2]  # nearly every column fails on the first two samples
-        possible = np.all(_close(y[probe, None], X[probe], np.abs(X).max(0), tolerance), axis=0)
+        first = np.flatnonzero(free)[:2]  # two samples rule out nearly every column
+        possible = np.all(_close(y[first, None], X[first], np.abs(X).max(0), tolerance), axis=0)
     else:
         possible = _varies(X[free], tolerance)
     columns = np.flatnonzero(possible)
-    slope, offset = _line(y[free], X[np.ix_(free, columns)]) if candidates.scaled else (1.0, 0.0)
+    slope, offset = _fit_lines(y[free], X[np.ix_(free, columns)]) if candidates.scaled else (1.0, 0.0)
     line = slope * X[:, columns] + offset
     scale = np.abs(slope) * np.abs(X[:, columns]).max(0)
-    good = _close(y[:, None], line, scale, tolerance)
-    beyond = (y[:, None] == y.max()) & (line > y[:, None]) | (y[:, None] == y.min()) & (line < y[:, None])
-    possible[columns] = (good | beyond).all(0)
+    agrees = _close(y[:, None], line, scale, tolerance)
+    clipped = (y[:, None] == y.max()) & (line > y[:, None]) | (y[:, None] == y.min()) & (line < y[:, None])
+    possible[columns] = (agrees | clipped).all(0)
     return possible
 
 
@@ -470,15 +466,15 @@ def _close(a: np.ndarray, b: np.ndarray, scale: np.ndarray, tolerance: float) ->
     return np.abs(a - b) <= tolerance * scale
 
 
-def _line(y: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Slopes and offsets of the best lines y = slope x + offset through each column of X."""
+def _fit_lines(y: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Slopes and offsets of the least-squares lines y = slope x + offset for each column x of X."""
     centred = X - X.mean(0)
     slope = (y - y.mean()) @ centred / (centred**2).sum(0)
     return slope, y.mean() - slope * X.mean(0)
 
 
-def _neighbourhood(explains: np.ndarray, varies: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """For every pair of entry i and column j: how many varying entries i + k the columns j + k explain in one run."""
+def _run_lengths(explains: np.ndarray, varies: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """For entry i and column j, the number of varying entries i + k that columns j + k of one block explain in a row."""
     weight = varies.astype(float)
     forward, backward = np.zeros(explains.shape), np.zeros(explains.shape)
     d = len(explains)
@@ -494,7 +490,7 @@ def _neighbourhood(explains: np.ndarray, varies: np.ndarray, starts: np.ndarray)
     return backward + forward
 
 
-def _source(y: np.ndarray, varies: bool, candidates: Columns, j: int, tolerance: float) -> Source:
+def _fit_source(y: np.ndarray, varies: bool, candidates: Columns, j: int, tolerance: float) -> Source:
     x = candidates.values[:, j]
     if not varies:
         slope, offset = 1.0, float(y[0] - x[0]) if candidates.scaled else 0.0
@@ -502,9 +498,9 @@ def _source(y: np.ndarray, varies: bool, candidates: Columns, j: int, tolerance:
     free = (y > y.min()) & (y < y.max())
     slope, offset = (1.0, 0.0)
     if candidates.scaled:
-        digits = 6 if tolerance > 1e-7 else 9  # a slope of 0.05 is meant where 0.0500000000001 was found
+        digits = 6 if tolerance > 1e-7 else 9  # so that a slope of 0.0500000000001 is 0.05
         (slope,), (offset,) = (
-            np.array([float(f"{v:.{digits}g}") for v in part]) for part in _line(y[free], x[free, None])
+            np.array([float(f"{v:.{digits}g}") for v in part]) for part in _fit_lines(y[free], x[free, None])
         )
         offset = offset if abs(offset) > tolerance * np.abs(y).max() else 0.0
     line, scale = slope * x + offset, tolerance * np.abs(slope * x).max()

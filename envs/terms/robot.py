@@ -136,7 +136,7 @@ class Robot:
 
     @cached_property
     def _fixtures(self) -> dict[str, Fixtures]:
-        return {kind: Fixtures.of(self.model, kind) for kind in ("body", "site", "geom")}
+        return {kind: Fixtures.from_model(self.model, kind) for kind in ("body", "site", "geom")}
 
     def image(self, symmetry: ModelSymmetry, thing: Thing) -> Thing:
         """The thing to which a symmetry carries a thing; its index is -1 if there is none."""

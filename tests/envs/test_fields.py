@@ -11,9 +11,9 @@ import pytest
 
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.model_symmetry import finite_element
-from rppdyn.envs.observation.action import carry
+from rppdyn.envs.observation.action import set_image_state
 from rppdyn.envs.observation.quantities import quantities_of
-from rppdyn.envs.observation.recognition import complete, kept, simulated
+from rppdyn.envs.observation.recognition import compute_derived, preserve_data, simulate_states
 
 # Two arms on ball joints, sensors of most types, a target that a mocap body carries, a sign that stands still.
 TWO_ARMS = """
@@ -93,10 +93,10 @@ def robot(request):
 def defects(model, data, fields, symmetry, n: int = 6) -> dict[str, float]:
     """The largest defect of each field over states, relative to its largest number."""
     image, size, worst = mujoco.MjData(model), {}, {}
-    with kept(model, data):
-        for _ in simulated(model, data, n):
-            carry(model, fields, data, image, symmetry)
-            complete(model, image)
+    with preserve_data(model, data):
+        for _ in simulate_states(model, data, n):
+            set_image_state(model, fields, data, image, symmetry)
+            compute_derived(model, image)
             for field in fields:
                 expected = field.encoding.encode(field.image(symmetry, field.read(data)))
                 seen = field.encoding.encode(np.array(field.read(image)))
@@ -174,10 +174,10 @@ def test_mistakes_show(mistake):
     }[mistake]
     image = mujoco.MjData(model)
     found = {field.key: 0.0 for field in fields}
-    with kept(model, data):
-        for _ in simulated(model, data, 4):
-            carry(model, fields, data, image, right)
-            complete(model, image)
+    with preserve_data(model, data):
+        for _ in simulate_states(model, data, 4):
+            set_image_state(model, fields, data, image, right)
+            compute_derived(model, image)
             for field in fields:
                 expected = field.encoding.encode(field.image(wrong, field.read(data)))
                 difference = np.abs(expected - field.encoding.encode(np.array(field.read(image))))

@@ -16,8 +16,8 @@ from scipy.linalg import expm
 
 from rppdyn.envs.derivation import derive, state_spaces
 from rppdyn.envs.model_symmetry import finite_element
-from rppdyn.envs.observation.action import carry, notes, observation_space, space_of
-from rppdyn.envs.observation.recognition import complete, kept, observation_of, recognise
+from rppdyn.envs.observation.action import notes, observation_space, set_image_state, space_of
+from rppdyn.envs.observation.recognition import compute_derived, observation_of, preserve_data, recognise
 from rppdyn.envs.simulator import Simulator
 
 ALL = "exclude_current_positions_from_observation"
@@ -86,19 +86,19 @@ def images(observation, symmetry, n: int = 5):
     element = finite_element(symmetry, 0.6) if symmetry.is_continuous else symmetry
     rng, image = np.random.default_rng(2), mujoco.MjData(model)
     before, after, contacts = [], [], 0
-    with kept(model, data):
+    with preserve_data(model, data):
         for _ in range(n):
             data.ctrl[:] = rng.uniform(-0.3, 0.3, model.nu)
             mujoco.mj_step(model, data, 5)
-            complete(model, data)
+            compute_derived(model, data)
             contacts += data.ncon
-            before.append(observation.look())
-            with kept(model, data):
+            before.append(observation.read())
+            with preserve_data(model, data):
                 mujoco.mj_copyData(image, model, data)
-                carry(model, observation.quantities, data, image, element)
-                complete(model, image)
+                set_image_state(model, observation.quantities, data, image, element)
+                compute_derived(model, image)
                 mujoco.mj_copyData(data, model, image)
-                after.append(observation.look())
+                after.append(observation.read())
     return np.array(before), np.array(after), contacts
 
 
@@ -143,13 +143,13 @@ def test_after_a_real_step(env_id):
         symmetry = symmetries[name]
         element = finite_element(symmetry, 0.6) if symmetry.is_continuous else symmetry
         space = space_of(observation, [symmetry])
-        with kept(model, data):
+        with preserve_data(model, data):
             for _ in range(4):
                 state = simulator.get()
                 action = 0.3 * rng.uniform(env.action_space.low, env.action_space.high)
                 simulator.set(state)
                 mujoco.mj_copyData(image, model, data)
-                carry(model, observation.quantities, data, image, element)
+                set_image_state(model, observation.quantities, data, image, element)
                 obs = env.unwrapped.step(action)[0]
                 after = simulator.get()
                 mujoco.mj_copyData(data, model, image)
