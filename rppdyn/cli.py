@@ -92,11 +92,11 @@ class Parser(argparse.ArgumentParser):
         """As argparse does it; empty words stand for nothing that a verb asks for, and are refused."""
         namespace = super().parse_intermixed_args(args, namespace)
         for action in self._actions:
-            given = getattr(namespace, action.dest, None)
-            if given == [] and action.option_strings:  # as argparse reads --out=--
-                given = ""
-            for value in given if isinstance(given, list) else [given]:
-                if isinstance(value, str) and not value.strip():
+            value = getattr(namespace, action.dest, None)
+            if value == [] and action.option_strings:  # as argparse reads --out=--
+                value = ""
+            for text in value if isinstance(value, list) else [value]:
+                if isinstance(text, str) and not text.strip():
                     name = action.option_strings[0] if action.option_strings else action.metavar
                     self.error(f"{name} is empty: give a value, or leave it out")
         return namespace
@@ -121,19 +121,23 @@ def report_error(error: BaseException, of: str = "") -> int:
     """Print a user's error in one line, with the run it is of; raise other errors again."""
     if not by_user(error):
         raise error
-    said = one_line(error)
+    message = one_line(error)
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
         traceback.print_exception(error)
     elif isinstance(error, UserCodeError) or place_in_users_code(error) is not None:
-        said += " (--traceback shows the rest)"
+        message += " (--traceback shows the rest)"
     if is_out_of_memory(error):
-        said = f"not enough memory for sizes as they are configured: {said or type(error).__name__}; give smaller ones"
+        message = (
+            f"not enough memory for sizes as they are configured: {message or type(error).__name__}; give smaller ones"
+        )
     if is_out_of_space(error):
-        said = f"no room for a file ({said}): make room, or raise the limit, and type it again, a run under way with --resume"
-    said = "".join(c if c.isprintable() else repr(c)[1:-1] for c in of + said)  # control characters change a terminal
-    if len(said) > MAX_CHARACTERS:
-        said = f"{said[: MAX_CHARACTERS // 2]} ... {said[-MAX_CHARACTERS // 2 :]}"
-    print(f"rppdyn: error: {said}", file=sys.stderr)
+        remedy = "make room, or raise the limit, and type it again, a run under way with --resume"
+        message = f"no room for a file ({message}): {remedy}"
+    # control characters would change a terminal
+    message = "".join(c if c.isprintable() else repr(c)[1:-1] for c in of + message)
+    if len(message) > MAX_CHARACTERS:
+        message = f"{message[: MAX_CHARACTERS // 2]} ... {message[-MAX_CHARACTERS // 2 :]}"
+    print(f"rppdyn: error: {message}", file=sys.stderr)
     return USER_ERROR
 
 
@@ -173,15 +177,15 @@ class Training:
 
         tasks = {task: name for name in (self.name, *self.others) for task in choices("task", name)}
         values = [word.removeprefix("task=").strip("'\"") for word in words if word.startswith("task=")]
-        asked = [task.strip("'\" ") for value in values for task in value.split(",")]
-        for task in asked:
+        requested = [task.strip("'\" ") for value in values for task in value.split(",")]
+        for task in requested:
             if task not in tasks and re.fullmatch(r"\w+", task):
                 raise ConfigError(
                     f"task={task}: no such choice{did_you_mean(task, tasks)}; choose one of {', '.join(tasks)}"
                 )
-        names = {tasks[task] for task in asked if task in tasks}
+        names = {tasks[task] for task in requested if task in tasks}
         if len(names) > 1:
-            raise ConfigError(f"task={','.join(asked)}: these tasks have different keys; give one kind at a time")
+            raise ConfigError(f"task={','.join(requested)}: these tasks have different keys; give one kind at a time")
         return replace(self, name=names.pop()) if names else self
 
     @property
@@ -345,12 +349,12 @@ def _shown(name: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _said_once(job: Training) -> Iterator[None]:
     """Have each warning said once, whichever of several runs it comes from."""
-    said: set[tuple[str, str]] = set()
+    messages: set[tuple[str, str]] = set()
 
     def is_new(record: logging.LogRecord) -> bool:
-        count = len(said)
-        said.add((record.name, record.getMessage()))
-        return len(said) > count
+        count = len(messages)
+        messages.add((record.name, record.getMessage()))
+        return len(messages) > count
 
     _ = job.implementation  # makes its loggers
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("rppdyn")]
@@ -560,17 +564,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _tracebacks(wanted: bool) -> Iterator[None]:
+def _tracebacks(enabled: bool) -> Iterator[None]:
     """Have errors said with their tracebacks in the block, also by the processes that are started there."""
     before = os.environ.get(TRACEBACK)
-    if wanted:
+    if enabled:
         os.environ[TRACEBACK] = "1"
     try:
         yield
     finally:
-        if wanted and before is None:
+        if enabled and before is None:
             os.environ.pop(TRACEBACK, None)
-        elif wanted and before is not None:
+        elif enabled and before is not None:
             os.environ[TRACEBACK] = before
 
 

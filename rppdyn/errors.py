@@ -36,8 +36,8 @@ class UserCodeError(RuntimeError):
 def one_line(error: BaseException) -> str:
     """Return an exception's message in one line, and the place where the user's own code failed, if it did."""
     place = place_in_users_code(error)
-    said = " ".join(str(error).split())
-    return said if place is None else f"{place}: {type(error).__name__}{': ' * bool(said)}{said[:500]}"
+    message = " ".join(str(error).split())
+    return message if place is None else f"{place}: {type(error).__name__}{': ' * bool(message)}{message[:500]}"
 
 
 def reason(error: BaseException) -> str:
@@ -46,12 +46,12 @@ def reason(error: BaseException) -> str:
         return "it holds pickled objects, which could run code"
     if place_in_users_code(error) is not None:
         return one_line(error)
-    said, kind = (str(error).strip().splitlines() or [""])[0][:200], type(error).__name__
-    return said if said and isinstance(error, ValueError | OSError) else f"{kind}{': ' * bool(said)}{said}"
+    message, kind = (str(error).strip().splitlines() or [""])[0][:200], type(error).__name__
+    return message if message and isinstance(error, ValueError | OSError) else f"{kind}{': ' * bool(message)}{message}"
 
 
 @contextmanager
-def reading(what: object, remedy: str, form: str = "") -> Iterator[None]:
+def reading(name: object, remedy: str, form: str = "") -> Iterator[None]:
     """Refuse in one line a file, or an object, of somebody's at which a library raises whatever it likes in the block.
 
     Args:
@@ -66,8 +66,8 @@ def reading(what: object, remedy: str, form: str = "") -> Iterator[None]:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        said = error.strerror if isinstance(error, OSError) and error.filename else None
-        raise UserError(f"{what} can't be read{form and f' {form}'} ({said or reason(error)}); {remedy}") from error
+        cause = error.strerror if isinstance(error, OSError) and error.filename else None
+        raise UserError(f"{name} can't be read{form and f' {form}'} ({cause or reason(error)}); {remedy}") from error
 
 
 def place_in_users_code(error: BaseException) -> str | None:

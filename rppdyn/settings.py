@@ -65,10 +65,10 @@ def setting(default: Any, help: str, **limits: Any) -> Any:
 @dataclass_transform(kw_only_default=True)
 def settings(cls: Settings) -> Settings:
     """Make a class of settings, whose constructor raises a ConfigError of one line."""
-    made: Any = dataclass(
+    validated: Any = dataclass(
         config=ConfigDict(extra="forbid", coerce_numbers_to_str=True), kw_only=True, unsafe_hash=True
     )(cls)
-    init = made.__init__
+    init = validated.__init__
 
     @wraps(init)
     def construct(self: Any, **content: Any) -> None:
@@ -77,8 +77,8 @@ def settings(cls: Settings) -> Settings:
         except ValidationError as error:
             raise ConfigError(explain(error, type(self))) from error
 
-    made.__init__ = construct
-    return made
+    validated.__init__ = construct
+    return validated
 
 
 def _paths_as_text(value: Any) -> Any:
@@ -129,14 +129,14 @@ def keys_of(schema: type, prefix: str = "") -> dict[str, FieldInfo]:
 
 def defaults(schema: type) -> dict[str, Any]:
     """Defaults as a nested dictionary, without the keys that have none."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, item in fields_of(schema).items():
         section = section_of(item.annotation)
         if section is not None and not get_args(item.annotation):
-            found[name] = defaults(section)
+            values[name] = defaults(section)
         elif not item.is_required():
-            found[name] = item.get_default(call_default_factory=True)
-    return found
+            values[name] = item.get_default(call_default_factory=True)
+    return values
 
 
 PLAIN = {
@@ -199,11 +199,11 @@ def written(value: Any) -> str:
 def explain(error: ValidationError, schema: type) -> str:
     """Return what is wrong with the first wrong key in one line: key, value, what it must be, the nearest word."""
     errors: list[Any] = error.errors(include_url=False)
-    found = [(each, *_place(schema, each["loc"])) for each in errors]
-    base = found[0][1].partition("[")[0]
-    found = [each for each in found if each[1].partition("[")[0] == base]  # several of a union, one for each member
-    found = [each for each in found if each[1] != base][:1] or found  # an entry of a list says more
-    first, key, item = found[0]
+    places = [(each, *_place(schema, each["loc"])) for each in errors]
+    base = places[0][1].partition("[")[0]
+    places = [each for each in places if each[1].partition("[")[0] == base]  # several of a union, one for each member
+    places = [each for each in places if each[1] != base][:1] or places  # an entry of a list says more
+    first, key, item = places[0]
     cause = first.get("ctx", {}).get("error")
     if first["type"] == "unexpected_keyword_argument":
         return unknown_key(key, schema)
@@ -211,11 +211,11 @@ def explain(error: ValidationError, schema: type) -> str:
         return str(cause)
     if first["type"] == "missing":
         return f"{key} is missing: give it a value"
-    wanted = list(dict.fromkeys(_wanted(each, item) for each, *_ in found))
+    requirements = list(dict.fromkeys(_wanted(each, item) for each, *_ in places))
     if key == base and item is not None and type(None) in get_args(item.annotation):
-        wanted.append("be null")
-    must = f"must {', or '.join(wanted).replace(', or be ', ', or ')}"
-    return f"{_given(key, item, first['input'])}: {cause if cause is not None and len(found) == 1 else must}"
+        requirements.append("be null")
+    must = f"must {', or '.join(requirements).replace(', or be ', ', or ')}"
+    return f"{_given(key, item, first['input'])}: {cause if cause is not None and len(places) == 1 else must}"
 
 
 def _given(key: str, item: FieldInfo | None, value: Any) -> str:

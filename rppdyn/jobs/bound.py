@@ -427,36 +427,36 @@ def _initial_networks(config: BoundConfig, fit: Regression | ImageFit) -> Ensemb
     """
     run = str(config.subspace.prior_run)
     key, folder = f"subspace.prior_run={run}", RunFolder.open(run)
-    name, wanted = compose.name_of_run(folder), "fit_regression" if isinstance(fit, Regression) else "fit_image"
-    if name != wanted:
-        raise ConfigError(f"{key}: is a run of {name.replace('_', '-')}; give one of {wanted.replace('_', '-')}")
-    other = compose.from_run(name, folder)
-    if other.model != config.model:
+    name, expected = compose.name_of_run(folder), "fit_regression" if isinstance(fit, Regression) else "fit_image"
+    if name != expected:
+        raise ConfigError(f"{key}: is a run of {name.replace('_', '-')}; give one of {expected.replace('_', '-')}")
+    prior = compose.from_run(name, folder)
+    if prior.model != config.model:
         raise ConfigError(
             f"{key}: was fitted with another model; give this one's keys model=... as its config.yaml has them"
         )
     if isinstance(fit, Regression):
-        if set(other.all_seeds) & set(config.all_seeds):
+        if set(prior.all_seeds) & set(config.all_seeds):
             raise ConfigError(
-                f"{key}: was fitted to data of seed {min(set(other.all_seeds) & set(config.all_seeds))}, whose inputs are the "
+                f"{key}: was fitted to data of seed {min(set(prior.all_seeds) & set(config.all_seeds))}, whose inputs are the "
                 "bound's; give other seeds"
             )
-        task = Regression.load(other, folder)
+        task = Regression.load(prior, folder)
         if (task.task.rep_in, task.task.rep_out) != (fit.task.rep_in, fit.task.rep_out):
-            raise ConfigError(f"{key}: task {other.task.name} has other inputs or targets than {config.task.name}")
+            raise ConfigError(f"{key}: task {prior.task.name} has other inputs or targets than {config.task.name}")
         net: nn.Module = task.members()[0].net
     else:
         assert isinstance(config, BoundImageConfig)
-        if other.task.source == config.task.source:
+        if prior.task.source == config.task.source:
             raise ConfigError(
-                f"{key}: was fitted to {other.task.source}, too, whose images are the bound's; give another source"
+                f"{key}: was fitted to {prior.task.source}, too, whose images are the bound's; give another source"
             )
-        images, models = load_image_models(other, folder)
+        images, models = load_image_models(prior, folder)
         if (images.data[0].channels, images.data[0].size, images.data[0].outputs) != (
             fit.data[0].channels, fit.data[0].size, fit.data[0].outputs,
         ):  # fmt: skip
             raise ConfigError(
-                f"{key}: {other.task.name} has images of other sizes or other classes than {config.task.name}"
+                f"{key}: {prior.task.name} has images of other sizes or other classes than {config.task.name}"
             )
         net = models[0]
     return Ensemble([net] * fit.stack.members).to(fit.inputs)

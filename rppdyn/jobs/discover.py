@@ -55,14 +55,14 @@ def family_of(inputs: Sequence[str], outputs: Sequence[str], blocks: str | None 
     if blocks is None:
         if not (known := vectors(inputs)):
             return None
-        asked = [list(dict.fromkeys([*known, *vectors(outputs)]))]
+        lists = [list(dict.fromkeys([*known, *vectors(outputs)]))]
     else:
-        asked = [[name.strip() for name in part.split(",") if name.strip()] for part in blocks.split(";")]
-    names = [name for some in asked for name in some]
-    if not all(asked) or len(set(names)) < len(names):
+        lists = [[name.strip() for name in part.split(",") if name.strip()] for part in blocks.split(";")]
+    names = [name for members in lists for name in members]
+    if not all(lists) or len(set(names)) < len(names):
         raise ConfigError(f"--blocks {blocks}: name each block once, and at least one between semicolons")
-    here, there = (
-        [[block for name in some for block in _block(side, name)] for some in asked] for side in (inputs, outputs)
+    blocks_in, blocks_out = (
+        [[block for name in members for block in _block(side, name)] for members in lists] for side in (inputs, outputs)
     )
     for name in names:
         if not _block(inputs, name) and not _block(outputs, name):
@@ -71,16 +71,16 @@ def family_of(inputs: Sequence[str], outputs: Sequence[str], blocks: str | None 
                 f'join entries by "+", of {", ".join(inputs[:12])}{", ..." if len(inputs) > 12 else ""}'
             )
     sizes = []
-    for some, first, second in zip(asked, here, there, strict=True):
+    for members, first, second in zip(lists, blocks_in, blocks_out, strict=True):
         lengths = {len(block) for block in first + second}
         if len(lengths) > 1:
             raise ConfigError(
-                f"--blocks {', '.join(some)}: blocks of {' and '.join(map(str, sorted(lengths)))} entries can't be moved by "
+                f"--blocks {', '.join(members)}: blocks of {' and '.join(map(str, sorted(lengths)))} entries can't be moved by "
                 "one matrix; put them into different lists, with a semicolon between"
             )
         sizes.append(lengths.pop())
-    rep_in, rep_out = index_families(sizes, (len(inputs), here), (len(outputs), there))
-    return Family(rep_in, rep_out, "; ".join(", ".join(some) for some in asked))
+    rep_in, rep_out = index_families(sizes, (len(inputs), blocks_in), (len(outputs), blocks_out))
+    return Family(rep_in, rep_out, "; ".join(", ".join(members) for members in lists))
 
 
 def vectors(names: Sequence[str]) -> list[str]:
@@ -201,8 +201,8 @@ def _of_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
     """
     is_task = compose.name_of_run(folder) != "fit_transition"
     if is_task:
-        given = {"--rep-in": config.rep_in, "--rep-out": config.rep_out, "--blocks": config.blocks}
-        refuse(given, "a run of a task brings its representations; leave it out")
+        flags = {"--rep-in": config.rep_in, "--rep-out": config.rep_out, "--blocks": config.blocks}
+        refuse(flags, "a run of a task brings its representations; leave it out")
     fit = load_fit(folder, trust=config.trust)
     members = fit.functions()
     if is_task:

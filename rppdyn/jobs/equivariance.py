@@ -103,8 +103,8 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
         )
     is_of_images = name == "fit_image" if name else config.image is not None
     if name and not is_of_images:
-        given = {"--image": config.image, "--transformations": config.transformations, "--whole": config.whole}
-        refuse(given, f"{config.what} is no run of fit-image; leave it out")
+        flags = {"--image": config.image, "--transformations": config.transformations, "--whole": config.whole}
+        refuse(flags, f"{config.what} is no run of fit-image; leave it out")
     if config.states_from == "normal" and (name == "train_agent" or config.kind in (PRETRAINED, SUBJECTS[".zip"])):
         raise ConfigError(
             f"--from normal: a policy's observations are no standard normal numbers; leave it out for states of "
@@ -178,8 +178,8 @@ def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: s
 
 def _of_fit(config: EquivarianceConfig) -> EquivarianceResult:
     """Measure the members of a fit's run."""
-    given = {"--env": config.env, "--symmetry": config.symmetry, "--rep-in": config.rep_in, "--rep-out": config.rep_out}
-    refuse(given, "the run of a fit brings its task; leave it out, or give another --group")
+    flags = {"--env": config.env, "--symmetry": config.symmetry, "--rep-in": config.rep_in, "--rep-out": config.rep_out}
+    refuse(flags, "the run of a fit brings its task; leave it out, or give another --group")
     if config.states_from in ("rollouts", "reset"):
         raise ConfigError(
             f"--from {config.states_from}: inputs of a fit come from test (the default), normal or a file"
@@ -190,20 +190,20 @@ def _of_fit(config: EquivarianceConfig) -> EquivarianceResult:
     rep_in, rep_out = members[0].rep_in, members[0].rep_out
     G, names = rep_in.G, _generators(rep_in)
     measured: list[Measured] = []
-    kept: list[Function] = []
+    finite_members: list[Function] = []
     for member in members:
         inputs, origin = inputs_at(config, member)
         if finite(member, inputs):
-            kept.append(member)
+            finite_members.append(member)
             measured.append(measure(member, inputs, None, names))
-    if not kept:
+    if not finite_members:
         remedy = "fit again with a smaller optimiser.learning_rate"
         if config.states_from not in (None, "test"):
             remedy += f", unless it is what {origin} holds"
         raise ConfigError(f"{config.what}: no member gives finite numbers; {remedy}")
-    name, seeds = kept[0].name, [member.seed for member in kept]
+    name, seeds = finite_members[0].name, [member.seed for member in finite_members]
     rollouts = None
-    if rolled := [member.rollout for member in kept if member.rollout is not None]:
+    if rolled := [member.rollout for member in finite_members if member.rollout is not None]:
         times = rolled[0].times
         rollouts = measure_rollouts([r.solve for r in rolled], rep_in, [r.starts for r in rolled], times)
     return _result(
@@ -218,7 +218,9 @@ def _of_fit(config: EquivarianceConfig) -> EquivarianceResult:
         seeds=seeds,
         diverged=[member.seed for member in members if member.seed not in seeds],
         rollouts=rollouts,
-        breaking=_constant_inputs({"network": [net.module for member in kept for net in member.networks.values()]}),
+        breaking=_constant_inputs(
+            {"network": [net.module for member in finite_members for net in member.networks.values()]}
+        ),
     )
 
 
@@ -229,8 +231,8 @@ def _of_images(config: EquivarianceConfig, folder: RunFolder | None) -> Equivari
         source, member = image_function(config)
         members = [member]
     else:
-        given = {"--env": config.env, "--group": config.group, "--from": config.states_from}
-        refuse(given, "of images the symmetry is --transformations, and they are --image's")
+        flags = {"--env": config.env, "--group": config.group, "--from": config.states_from}
+        refuse(flags, "of images the symmetry is --transformations, and they are --image's")
         with load(config, config.episodes) as target:
             source, members = target.source, image_members(config, cast(Any, target.fit))
     whole = tuple(config.whole.split(",")) if config.whole else ()
@@ -255,7 +257,7 @@ def _result(
     states: int,
     origin: str,
     functions: dict[str, Measured],
-    **others: Any,
+    **details: Any,
 ) -> EquivarianceResult:
     """The result, with where its files go: into the run's folder, or here, named after what was measured."""
     if config.kind == "run":
@@ -267,7 +269,7 @@ def _result(
         json, figure = Path(f"{stem}.equivariance.json"), Path(f"{stem}.equivariance.png")
     return EquivarianceResult(
         what=config.what, source=source, symmetry=symmetry, generators=generators, states=states, states_from=origin,
-        seed=config.seed, functions=functions, json=config.json or str(json), figure=config.figure or str(figure), **others,
+        seed=config.seed, functions=functions, json=config.json or str(json), figure=config.figure or str(figure), **details,
     )  # fmt: skip
 
 

@@ -64,17 +64,17 @@ def run(config: ExportConfig) -> ExportResult:
     """
     if config.kind == "run":
         compose.from_run("train_agent", RunFolder.open(config.what), trust=config.trust)  # refuses other runs
-    with load(config, CHECKED_EPISODES) as loaded, ExitStack() as made:
+    with load(config, CHECKED_EPISODES) as loaded, ExitStack() as resources:
         policy = loaded.policy
         source = loaded.source if config.kind == "run" else "its weights"
         if loaded.evaluator is None:
             raise ConfigError(f"{config.what}: give --env, in which the exported policy is checked")
         spec: SymmetrySpec | None = getattr(policy, "spec", None)
         contract = None if spec is None or spec.is_trivial else writable_contract(config.card, spec)
-        evaluator = made.enter_context(closing(loaded.evaluator()))
+        evaluator = resources.enter_context(closing(loaded.evaluator()))
         observations = _states(evaluator, policy, config.states)
-        wanted = {"onnx": config.onnx, "torch": config.torch}
-        files = {kind: path for kind, path in wanted.items() if path is not None}
+        paths = {"onnx": config.onnx, "torch": config.torch}
+        files = {kind: path for kind, path in paths.items() if path is not None}
         differences = {}
         with ExitStack() as stack:
             for kind, path in files.items():
@@ -95,8 +95,8 @@ def run(config: ExportConfig) -> ExportResult:
         if spec is not None and contract is not None:
             write_json(contract, spec.contract(None if certificate is None else certificate.to_dict()))
         write_json(Path(config.card), card)
-        beside = None if contract is None else str(contract)
-        return ExportResult(config.what, source, files, config.card, beside, len(observations), differences)
+        contract_path = None if contract is None else str(contract)
+        return ExportResult(config.what, source, files, config.card, contract_path, len(observations), differences)
 
 
 def table(result: ExportResult) -> str:

@@ -461,10 +461,10 @@ class StackFit(FitSubject):
         """
         optimisers = [self.optimiser] + ([] if self.variances is None else [self.variances.optimiser])
         states = (state for optimiser in optimisers for state in optimiser.state.values())
-        held = [*self.stack.stacked, *(t for state in states for t in state.values() if t.dim())]
-        sound = torch.stack([t.reshape(self.stack.members, -1).isfinite().all(1).cpu() for t in held]).all(0)
+        tensors = [*self.stack.stacked, *(t for state in states for t in state.values() if t.dim())]
+        is_finite = torch.stack([t.reshape(self.stack.members, -1).isfinite().all(1).cpu() for t in tensors]).all(0)
         for p in weights_of(self.stack):
-            p[~sound.to(p.device)] = torch.nan
+            p[~is_finite.to(p.device)] = torch.nan
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Any]:

@@ -119,18 +119,18 @@ class DynamicsFit(StackFit):
     def times(self) -> list[float]:
         """Times of the rollouts, s."""
 
-    def errors(self, found: Float[Tensor, "m T n"], truth: Float[Tensor, "m T n"]) -> dict[str, Float[Tensor, "m t"]]:
+    def errors(self, states: Float[Tensor, "m T n"], truth: Float[Tensor, "m T n"]) -> dict[str, Float[Tensor, "m t"]]:
         """By name, of rollouts that did not diverge, at each time but the first; nan after a trajectory's end."""
         known = truth.isfinite().all(-1)[:, 1:]
-        return {"error": torch.where(known, rollout_error(found, truth), torch.nan)}
+        return {"error": torch.where(known, rollout_error(states, truth), torch.nan)}
 
-    def others(self, index: int, member: DynamicsModel, found: Trajectories) -> dict[str, Any]:
+    def others(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
         """Return further metrics of a member by name."""
         return {}
 
-    def example_of(self, found: Trajectories) -> dict[str, Any]:
+    def example_of(self, rollouts: Trajectories) -> dict[str, Any]:
         """The first member's first test trajectory and the true one."""
-        return {"times": self.times, "truth": self.truth(0)[0].tolist(), "found": found.states[0].tolist()}
+        return {"times": self.times, "truth": self.truth(0)[0].tolist(), "found": rollouts.states[0].tolist()}
 
     def vector_field(
         self, model: DynamicsModel, names: Mapping[str, int], rep_in: Rep, inputs: Mapping[str, int], **fields: Any
@@ -197,24 +197,24 @@ class DynamicsFit(StackFit):
         """
         metrics, members, measured = self.metrics(), self.members(), []
         self.curves = {"times": self.times}
-        for index, found in enumerate(self._in_turn(self.rollouts(members), "test rollouts")):
-            kept = ~found.diverged
+        for index, rollouts in enumerate(self._in_turn(self.rollouts(members), "test rollouts")):
+            kept = ~rollouts.diverged
             values: dict[str, Any] = {
                 f"{split}/{name}": metrics[f"{split}/{name}"][index]
                 for split in SPLITS
                 for name in ("error", "diverged")
             }
-            values["rollout/diverged"] = float(found.diverged.double().mean())
-            for name, errors in self.errors(found.states[kept], self.truth(index)[kept]).items():
+            values["rollout/diverged"] = float(rollouts.diverged.double().mean())
+            for name, errors in self.errors(rollouts.states[kept], self.truth(index)[kept]).items():
                 values[f"rollout/{name}"] = mean_error(errors)
                 over_time = geometric_mean(errors).tolist() if len(errors) else None  # as far as all trajectories last
                 self.curves.setdefault(name, []).append(over_time)
-            values |= self.others(index, members[index], found)
+            values |= self.others(index, members[index], rollouts)
             equivariance = self._equivariance(index, members[index])
             values |= {f"equivariance/{name}": value for name, value in equivariance.items()}
             measured.append(values)
             if index == 0:
-                self.example = self.example_of(found)
+                self.example = self.example_of(rollouts)
         return by_member(measured)
 
     def save(self, folder: RunFolder) -> None:
@@ -365,12 +365,12 @@ class Dynamics(DynamicsFit):
         for index, member in enumerate(members):
             yield roll_out(self.config.rollout, member, self.truth(index)[:, 0], times)
 
-    def errors(self, found: Float[Tensor, "n T d"], truth: Float[Tensor, "n T d"]) -> dict[str, Float[Tensor, "n t"]]:
+    def errors(self, states: Float[Tensor, "n T d"], truth: Float[Tensor, "n T d"]) -> dict[str, Float[Tensor, "n t"]]:
         """Return errors of the state, ``energy_drift`` of the true energy, and ``momentum_drift`` of the angular momentum about
         the vertical, along the model's rollouts."""
-        momentum = noether_momenta(2 * V(SO2eR3()), found).squeeze(-1)
-        return super().errors(found, truth) | {
-            "energy_drift": relative_drift(self.pendulum.energy(found)),
+        momentum = noether_momenta(2 * V(SO2eR3()), states).squeeze(-1)
+        return super().errors(states, truth) | {
+            "energy_drift": relative_drift(self.pendulum.energy(states)),
             "momentum_drift": relative_drift(momentum),
         }
 
@@ -399,9 +399,9 @@ class Dynamics(DynamicsFit):
         models = self.members()
         return FittedDynamics(models, [unit] * len(models), self.rep, names)
 
-    def others(self, index: int, member: DynamicsModel, found: Trajectories) -> dict[str, Any]:
+    def others(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
         """The time at which the first trajectory was found to have diverged."""
-        lost = found.times[found.diverged_at[found.diverged].min()] if found.diverged.any() else None
+        lost = rollouts.times[rollouts.diverged_at[rollouts.diverged].min()] if rollouts.diverged.any() else None
         return {"rollout/first_divergence": None if lost is None else float(lost)}
 
 

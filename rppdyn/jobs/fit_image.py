@@ -75,8 +75,8 @@ class ImageFit(StackFit):
 
     def __init__(self, config: FitImageConfig):
         self.config = config
-        if given := config.task.augments:
-            where = f"{', '.join(given)} with {config.task.name}"
+        if augments := config.task.augments:
+            where = f"{', '.join(augments)} with {config.task.name}"
             if config.task.source in TABLES:
                 raise ConfigError(f"{where}: pixels of the table {config.task.source} have a fixed place; leave it out")
             if ARRANGEMENTS[config.task.arrangement].quadrant_is_asked:
@@ -199,7 +199,7 @@ class ImageFit(StackFit):
                 f"of {self.config.task.source} apart; give model.architecture=three_layers"
             )
         try:
-            made = ImageModel(
+            image_model = ImageModel(
                 layers,
                 data.channels,
                 data.size,
@@ -213,18 +213,18 @@ class ImageFit(StackFit):
                 generator=torch.Generator().manual_seed(seed),
             )
             if model.penalises:
-                learn_omega(made, model.filters.omega)
-            return made
+                learn_omega(image_model, model.filters.omega)
+            return image_model
         except ValueError as error:
             if _fits(model.architecture, data.size):  # it is a pathway that these images don't suit
                 raise ConfigError(f"model={model.name} on images of {data.size}: {error}") from error
             fitting = [name for name in ARCHITECTURES if name != model.architecture and _fits(name, data.size)]
-            other = f"model.architecture={' or '.join(fitting)}, or " if fitting else ""
+            alternatives = f"model.architecture={' or '.join(fitting)}, or " if fitting else ""
             halved = 2 ** sum(spec.subsample in ("polyphase", "max") for spec in layers)
             key = "canvas" if self.config.task.data is None else "resize"
             canvas = f"a task.{key} that is a multiple of {halved}" if halved > 1 else f"a larger task.{key}"
             raise ConfigError(
-                f"model.architecture={model.architecture} on images of {data.size}: {error}; give {other}{canvas}"
+                f"model.architecture={model.architecture} on images of {data.size}: {error}; give {alternatives}{canvas}"
             ) from error
 
     @torch.no_grad()

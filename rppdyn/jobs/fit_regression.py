@@ -86,22 +86,22 @@ class Regression(StackFit):
     task: RegressionTask | OwnRows
 
     def __init__(self, config: FitRegressionConfig, *, normalise_by: str = "train"):
-        self.config, given = config, config.task
+        self.config, options = config, config.task
         self.dtype, device = getattr(torch, config.dtype), device_of(config.device)
-        if given.data is not None:
+        if options.data is not None:
             self.task, data, self.validations, self.tests = self._own_data()
         else:
-            self.task = under_group(given.group, lambda group: regression_task(given.name, group, given.strength))
-            data = [self.task.sample(given.train, data_stream(seed)) for seed in config.all_seeds]
+            self.task = under_group(options.group, lambda group: regression_task(options.name, group, options.strength))
+            data = [self.task.sample(options.train, data_stream(seed)) for seed in config.all_seeds]
             held_out = torch.Generator().manual_seed(TEST_SEED)
-            validation, test = (self.task.sample(count, held_out) for count in (given.validation, given.test))
+            validation, test = (self.task.sample(count, held_out) for count in (options.validation, options.test))
             self.validations, self.tests = ([each] * len(data) for each in (validation, test))
         units_of = data if normalise_by == "train" else self.validations
         self.normalisers = [(_normaliser(self.task.rep_in, x), _normaliser(self.task.rep_out, y)) for x, y in units_of]
         inputs = torch.stack([normalise(x) for (normalise, _), (x, _) in zip(self.normalisers, data, strict=True)])
         targets = torch.stack([normalise(y) for (_, normalise), (_, y) in zip(self.normalisers, data, strict=True)])
         inputs, targets = (t.to(device=device, dtype=self.dtype) for t in (inputs, targets))
-        plain = given.data is not None and not self.has_group
+        plain = options.data is not None and not self.has_group
         super().__init__(config, build_stack(config, self.task.rep_in, self.task.rep_out, plain=plain), inputs, targets)
 
     def predict(self, inputs: Tensor) -> Tensor:
@@ -122,10 +122,12 @@ class Regression(StackFit):
         return FittedFunction(self.members())
 
     def functions(self, group: Group | None = None) -> list[Function]:
-        task, given = self.task, self.config.task
+        task, options = self.task, self.config.task
         if group is not None:
             task = (
-                task.under(group) if isinstance(task, OwnRows) else regression_task(given.name, group, given.strength)
+                task.under(group)
+                if isinstance(task, OwnRows)
+                else regression_task(options.name, group, options.strength)
             )
         parts = index_blocks(task.parts_in), index_blocks(task.parts_out)
         return [

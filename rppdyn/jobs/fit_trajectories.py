@@ -263,7 +263,7 @@ class RecordingsFit(DynamicsFit):
         seconds = float(np.mean([float(r.times.diff().mean()) for r in tests]))
         return [seconds * k for k in range(self._tested[0][0].shape[1])]
 
-    def others(self, index: int, member: DynamicsModel, found: Trajectories) -> dict[str, Any]:
+    def others(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
         """Measure ``rmse/NAME``, and ``energy/variation`` where the model has an energy.
 
         ``rmse/NAME`` is the root mean square error over the test chunks, in the user's units. ``energy/variation`` is how far
@@ -281,7 +281,7 @@ class RecordingsFit(DynamicsFit):
             values["energy/variation"] = _variation(energy(y), known)
         return values
 
-    def example_of(self, found: Trajectories) -> dict[str, Any]:
+    def example_of(self, rollouts: Trajectories) -> dict[str, Any]:
         """In the user's units."""
         first, known = self.splits[0].test[0], self._tested[0][2][0]
         length = int(known.sum())
@@ -289,7 +289,7 @@ class RecordingsFit(DynamicsFit):
             "names": self.recordings.names,
             "times": (first.times - first.times[0])[:length].tolist(),
             "truth": first.states[:length].tolist(),
-            "found": self.scalings[0].back(found.states[0])[:length].tolist(),
+            "found": self.scalings[0].back(rollouts.states[0])[:length].tolist(),
         }
 
     def fitted(self) -> FittedDynamics:

@@ -330,8 +330,8 @@ class FittedTransitions:
         rows = features.reshape(1, -1, features.shape[-1]).expand(count, -1, -1)
         steps = u.reshape(1, -1, *u.shape[-2:]).expand(count, -1, -1, -1)
         states = self.model.rollout(rows, steps).states.reshape(count, *u.shape[:-1], -1)
-        found = torch.as_tensor(self.spec.decode(mean_or_all(states, members)))
-        return like(observation, found)
+        observations = torch.as_tensor(self.spec.decode(mean_or_all(states, members)))
+        return like(observation, observations)
 
     def __repr__(self) -> str:
         return f"FittedTransitions({self.spec.env_id}; {self.members} members under {self.spec.group})"
@@ -368,19 +368,21 @@ def _statistics(model: TransitionModel) -> dict[str, Tensor]:
     return {f"{part}.{name}": value.clone() for part, state in parts.items() for name, value in state.items()}
 
 
-def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+def _same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     """Return whether statistics are the same but for rounding, which is a share of a normaliser's largest mean or deviation."""
-    if one.keys() != other.keys():
+    if first.keys() != second.keys():
         return False
     sizes: dict[str, float] = {}
-    for name, value in one.items():
+    for name, value in first.items():
         if name.endswith((".mean", ".std")):
             part = name.partition(".")[0]
             sizes[part] = max(sizes.get(part, 0.0), float(value.abs().max()))
     return all(
-        value.shape == other[name].shape
-        and torch.allclose(value.double().cpu(), other[name].double().cpu(), 1e-6, 1e-9 * sizes[name.partition(".")[0]])
-        for name, value in one.items()
+        value.shape == second[name].shape
+        and torch.allclose(
+            value.double().cpu(), second[name].double().cpu(), 1e-6, 1e-9 * sizes[name.partition(".")[0]]
+        )
+        for name, value in first.items()
     )
 
 

@@ -97,31 +97,31 @@ def load(config: Any, episodes: int) -> Iterator[Loaded]:
         config: has ``env``, ``seed``, ``trust`` and ``vecnormalize``, too, where its verb takes them.
         episodes: how many the evaluator plays.
     """
-    what, env_id = getattr(config, "what", None) or config.run, getattr(config, "env", None)
+    target, env_id = getattr(config, "what", None) or config.run, getattr(config, "env", None)
     if config.kind == "run":
         refuse({"--env": env_id}, "a run brings its environment; leave it out")
-        folder = RunFolder.open(what)
+        folder = RunFolder.open(target)
         if compose.name_of_run(folder) in FITS:
             fit = load_fit(folder, trust=config.trust)
             yield Loaded(f"{fit.config.task_name}, {fit.config.model_name}", fit=fit)
             return
-        with agent_of(what, episodes, config.seed, trust=config.trust) as (agent, source, its_evaluator):
+        with agent_of(target, episodes, config.seed, trust=config.trust) as (agent, source, its_evaluator):
             yield Loaded(source, agent.policy, evaluator=lambda: its_evaluator, spec=agent.spec)
         return
     make: Any = None
     source, call, act = config.kind, None, None
     policy: Any = None
     if config.kind == PRETRAINED:
-        policy, make = load_pretrained(what)
+        policy, make = load_pretrained(target)
     elif config.kind == SUBJECTS[".zip"]:
-        policy = load_policy(what, config.vecnormalize)
+        policy = load_policy(target, config.vecnormalize)
         source = f"{type(policy).__module__.split('.')[0]}'s {type(policy).__name__}"
     elif config.kind == "function":
-        call, source = load_function(what), "a function"
+        call, source = load_function(target), "a function"
     elif config.kind == POLICIES[".onnx"]:
-        act = onnx_policy(what)
+        act = onnx_policy(target)
     else:
-        program = load_program(what)
+        program = load_program(target)
         call, act, source = program.module(), torch_policy(program), "an exported program"
     spec = getattr(policy, "spec", None)
     if make is None and spec is not None:
@@ -222,9 +222,9 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
     return policy
 
 
-def load_pretrained(what: str) -> tuple[RPPPolicy, Callable[..., gymnasium.Env]]:
+def load_pretrained(text: str) -> tuple[RPPPolicy, Callable[..., gymnasium.Env]]:
     """The policy of `pretrained:NAME`, and what makes its environment."""
-    name = pretrained_name(what) or what
+    name = pretrained_name(text) or text
     return pretrained_policy(name), partial(pretrained_env, pretrained_card(name))
 
 

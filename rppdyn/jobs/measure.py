@@ -233,10 +233,10 @@ def pooled(members: Sequence[Measured]) -> Measured:
         per_member = [m.layers[name] for m in members]
         norm, share = (
             {
-                generator: iqm([getattr(f, what)[generator] for f in per_member]).tolist()
+                generator: iqm([getattr(f, key)[generator] for f in per_member]).tolist()
                 for generator in per_member[0].norm
             }
-            for what in ("norm", "share")
+            for key in ("norm", "share")
         )
         residual = {generator: max(f.residual[generator] for f in per_member) for generator in per_member[0].residual}
         return Layers(per_member[0].layers, norm, share, per_member[0].kinds, residual)

@@ -59,7 +59,7 @@ def fitted(subject: F) -> F:
     return subject
 
 
-def vectors(text: str | None, group: Group, n: int, key: str, what: str) -> Rep:
+def vectors(text: str | None, group: Group, n: int, key: str, subject: str) -> Rep:
     """The representation that a text says, or as many vectors as ``n`` numbers are.
 
     Raises:
@@ -69,14 +69,14 @@ def vectors(text: str | None, group: Group, n: int, key: str, what: str) -> Rep:
     if text is None:
         if n % vector.dim:
             raise ConfigError(
-                f"group={group}: it acts on vectors of {vector.dim} numbers, and there are {n} in {what}; say how it acts, "
+                f"group={group}: it acts on vectors of {vector.dim} numbers, and there are {n} in {subject}; say how it acts, "
                 f"{key}=T(0)+{max(1, (n - 1) // vector.dim)}*V for example"
             )
         return (n // vector.dim) * vector
     rep = notation.representation(text, group, key)
     if rep.dim != n:
         raise ConfigError(
-            f"{key}={text}: under {group} it has {rep.dim} numbers, and there are {n} in {what}; make them the same"
+            f"{key}={text}: under {group} it has {rep.dim} numbers, and there are {n} in {subject}; make them the same"
         )
     return rep
 
@@ -91,17 +91,19 @@ def check_digest(task: Any, digest: str) -> None:
 def splits_of(task: Any, data: Rows | LabelledImages, seeds: Sequence[int]) -> list[tuple[list[int], ...]]:
     """Indices of the data for training, validation and test, of each seed, as the task says or the data themselves do."""
     check_digest(task, data.digest)
-    own_seeds = seeds if task.split_seed is None else [task.split_seed]
+    split_seeds = seeds if task.split_seed is None else [task.split_seed]
     classes = data.y if isinstance(data, LabelledImages) and data.classes is not None else None
-    said = f"split={task.split}" if isinstance(task.split, str) else "its folders"
+    source = f"split={task.split}" if isinstance(task.split, str) else "its folders"
     try:
         splits = [
-            shared_out(len(data.x), task.split, seed, classes) if data.parts is None else named_parts(data.parts, said)
-            for seed in own_seeds
+            shared_out(len(data.x), task.split, seed, classes)
+            if data.parts is None
+            else named_parts(data.parts, source)
+            for seed in split_seeds
         ]
     except ValueError as error:
         raise ConfigError(f"data={task.data}: {error}") from error
-    return splits * (len(seeds) // len(own_seeds))
+    return splits * (len(seeds) // len(split_seeds))
 
 
 def warn_of_sizes(values: Float[Tensor, "N n"], names: Sequence[str]) -> None:
@@ -109,12 +111,12 @@ def warn_of_sizes(values: Float[Tensor, "N n"], names: Sequence[str]) -> None:
     for index in (values == values[0]).all(0).nonzero().flatten().tolist():
         logger.warning("%s is %g throughout: it tells nothing; leave it out", names[index], float(values[0, index]))
     sizes = values.square().mean(0).sqrt()
-    least, most = int(sizes.argmin()), int(sizes.argmax())
-    if sizes[most] >= MAX_SIZE_RATIO * sizes[least]:
+    smallest, largest = int(sizes.argmin()), int(sizes.argmax())
+    if sizes[largest] >= MAX_SIZE_RATIO * sizes[smallest]:
         logger.warning(
             "%s is %.1g times the size of %s: are the units right? Each is fitted in units of its own spread, up to what the "
             "symmetry mixes",
-            names[most], float(sizes[most] / sizes[least]), names[least],
+            names[largest], float(sizes[largest] / sizes[smallest]), names[smallest],
         )  # fmt: skip
 
 
@@ -162,9 +164,9 @@ def mean_or_all(values: Tensor, members: str) -> Tensor:
     return values.mean(0) if members == "mean" else values
 
 
-def like(given: Any, found: Tensor) -> Any:
+def like(example: Any, values: Tensor) -> Any:
     """A tensor for a tensor, else an array."""
-    return found if isinstance(given, Tensor) else found.numpy()
+    return values if isinstance(example, Tensor) else values.numpy()
 
 
 # -- `group=auto`: the symmetry of data, found before networks are given one -------------------------------------------
@@ -214,12 +216,12 @@ def in_function(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Flo
     Of invariants they are looked for in their gradients, which transform as the dual of inputs do: of the invariants themselves
     a defect is 0 or 1 (:func:`rppdyn.equivariance.discover`).
     """
-    largest = MAX_DEFECT
+    max_defect = MAX_DEFECT
     if not float(rep_out.lie_generators.abs().max()):
-        largest = MAX_GRADIENT_DEFECT
+        max_defect = MAX_GRADIENT_DEFECT
         value, f = f, lambda x: torch.func.vmap(torch.func.jacrev(lambda row: value(row[None])[0]))(x).flatten(1)
         rep_out = rep_out.dim * rep_in.T
-    discovery = discover(f, rep_in, rep_out, x[evenly(len(x), MAX_POINTS)], largest=largest)
+    discovery = discover(f, rep_in, rep_out, x[evenly(len(x), MAX_POINTS)], largest=max_defect)
     logger.info("group=auto: %s", discovery)
     return list(discovery.generators)
 

@@ -160,8 +160,8 @@ def collect(config: CollectConfig, *, progress: bool = False) -> CollectResult:
     with torch_threads(None), _source(config) as source:
         assert source.env.spec is not None
         env_id = source.env.spec.id
-        usual = f"rppdyn/{_plain(env_id)}/{_plain(source.short)}-v0"
-        dataset = usual if config.name is None else config.name
+        default_id = f"rppdyn/{_plain(env_id)}/{_plain(source.short)}-v0"
+        dataset = default_id if config.name is None else config.name
         with Progress(source.steps, description=f"collect {env_id}", delay=1.0, enabled=progress) as bar:
             folder = write_episodes(
                 dataset,
@@ -215,23 +215,23 @@ def _of_run(config: CollectConfig) -> Iterator[_Collected]:
             "leave out env="
         )
     trust = config.trust or config.env is not None  # which is the run's own, as the user has it
-    who = f"{trained.model.kind}-seed{trained.seed}"
+    agent_name = f"{trained.model.kind}-seed{trained.seed}"
     with agent_of(config.source, 1, config.seed, trust=trust) as (agent, weights, evaluator):
         env = evaluator.envs[0]
         if config.play is not None:
             with _acting(agent, config.play, config.seed) as act:
                 episodes = _played(config, env, act)
                 words = f"{config.play} {weights} of {trained.model.kind}"
-                yield _Collected(env, episodes, config.steps or DEFAULT_STEPS, f"{who}-{config.play}", words)
+                yield _Collected(env, episodes, config.steps or DEFAULT_STEPS, f"{agent_name}-{config.play}", words)
             return
         if not isinstance(agent, RPPSAC):
             raise ConfigError(f"{folder.path} is a run of agent=ppo, which keeps no transitions: add --play exploring")
         step = building.load_checkpoint(agent, folder)
-        held = replay_episodes(agent)
+        replayed = replay_episodes(agent)
         if config.steps is not None:
-            held = spread_episodes(held, steps=config.steps, seed=config.seed)
+            replayed = spread_episodes(replayed, steps=config.steps, seed=config.seed)
         words = f"replay buffer of {trained.model.kind} at step {step}"
-        yield _Collected(env, held, sum(map(len, held)), f"{who}-replay", words)
+        yield _Collected(env, replayed, sum(map(len, replayed)), f"{agent_name}-replay", words)
 
 
 def _played(config: CollectConfig, env: gymnasium.Env, policy: Policy) -> Iterator[Episode]:

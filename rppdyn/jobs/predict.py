@@ -77,12 +77,14 @@ def run(config: PredictConfig) -> PredictResult:
         predict: Any = partial(_act, model)
     else:
         predict = model.rollout if name == "fit_transition" else model.predict
-    wanted = inspect.signature(predict).parameters
+    parameters = inspect.signature(predict).parameters
     fit: Any = compose.from_run(name, folder) if name in ("fit_trajectories", "fit_regression") else None
     is_arrays = config.data.endswith(".npz")
     arrays = read_arrays(config.data) if is_arrays else {}
-    needed = [name for name, p in wanted.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
-    optional = [name for name, p in wanted.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty]
+    needed = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+    optional = [
+        name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty
+    ]
     missing = [name for name in needed if name not in arrays]
     if name == "fit_trajectories" and missing:
         return _along(config, fit.task, model)

@@ -549,10 +549,10 @@ def _certificate(certificate: Certificate) -> Markup:
     rows = []
     for g in certificate.generators:
         verdicts = dict(state=g.dynamics_verdict, observation=g.dynamics_verdict, reward=g.reward_verdict)
-        for what, verdict in (verdicts | dict(termination=g.termination_verdict, reset=g.reset_verdict)).items():
-            defect = getattr(g, what) if what in verdicts else None
+        for quantity, verdict in (verdicts | dict(termination=g.termination_verdict, reset=g.reset_verdict)).items():
+            defect = getattr(g, quantity) if quantity in verdicts else None
             numbers = [MISSING] * 3 if defect is None else [scientific(x) for x in defect[:3]]
-            rows.append([g.name, what, *numbers, _verdict(verdict)])
+            rows.append([g.name, quantity, *numbers, _verdict(verdict)])
     caption = (
         f"One step from {certificate.n_states} states and from their images, {certificate.solver} solver, "
         f"MuJoCo {certificate.mujoco}: relative defects"

@@ -145,18 +145,18 @@ def tried(call: Callable[[Tensor], Any], sample: Tensor, outputs: int | None = N
             continue
         is_batch = isinstance(y, Tensor) and y.is_floating_point() and y.ndim > 1 and len(y) == len(sample)
         if not is_batch or (outputs is not None and y.shape[1:] != (outputs,)):
-            given = f"{y.dtype} tensor of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
-            wanted = f"({', '.join(['n', *map(str, shape[1:])])}) to (n, {outputs or '...'})"
+            output = f"{y.dtype} tensor of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+            expected = f"({', '.join(['n', *map(str, shape[1:])])}) to (n, {outputs or '...'})"
             raise ConfigError(
-                f"the function returns a {given} for inputs {shape}: it must map {wanted}, a real tensor, for every n"
+                f"the function returns a {output} for inputs {shape}: it must map {expected}, a real tensor, for every n"
             )
         return lambda x: call(x.to(dtype, copy=True))
     assert failure is not None
-    said = (str(failure).strip() or type(failure).__name__).splitlines()[0][:160]
-    said = one_line(failure) if place_in_users_code(failure) is not None else said
+    message = (str(failure).strip() or type(failure).__name__).splitlines()[0][:160]
+    message = one_line(failure) if place_in_users_code(failure) is not None else message
     raise ConfigError(
-        f"the function fails on inputs of shape {shape} ({said}): it must take (n, {', '.join(map(str, shape[1:]))}) tensors, "
-        "whatever n is; export programs with a dynamic first dimension"
+        f"the function fails on inputs of shape {shape} ({message}): it must take (n, {', '.join(map(str, shape[1:]))}) "
+        "tensors, whatever n is; export programs with a dynamic first dimension"
     ) from failure
 
 
@@ -224,12 +224,12 @@ def check_environment(name: str, policy: BasePolicy, env: gymnasium.Env, flag: s
     Raises:
         ConfigError: naming both shapes.
     """
-    for what in ("observation", "action"):
-        here, there = (getattr(owner, f"{what}_space") for owner in (env, policy))
+    for part in ("observation", "action"):
+        here, there = (getattr(owner, f"{part}_space") for owner in (env, policy))
         if here.shape != there.shape:
-            which = "it" if env.spec is None else env.spec.id
+            environment = "it" if env.spec is None else env.spec.id
             raise ConfigError(
-                f"{name} is for {what}s of shape {there.shape}, and those of {which} have {here.shape}: give {flag} "
+                f"{name} is for {part}s of shape {there.shape}, and those of {environment} have {here.shape}: give {flag} "
                 "of the environment it was trained on"
             )
 
@@ -240,16 +240,16 @@ def check_policy(policy: BasePolicy, spec: SymmetrySpec) -> None:
     Raises:
         ConfigError: one of these.
     """
-    for what, space, part in (
+    for name, space, space_spec in (
         ("observation", policy.observation_space, spec.obs),
         ("action", policy.action_space, spec.action),
     ):
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-            raise ConfigError(f"the policy's {what} space is {space}: a symmetry acts on vectors (Box with one axis)")
-        if space.shape[0] != part.dim:
+            raise ConfigError(f"the policy's {name} space is {space}: a symmetry acts on vectors (Box with one axis)")
+        if space.shape[0] != space_spec.dim:
             raise ConfigError(
-                f"the policy's {what} has {space.shape[0]} entries and that of {spec.env_id} {part.dim}: give the --env it "
-                "was trained on"
+                f"the policy's {name} has {space.shape[0]} entries and that of {spec.env_id} {space_spec.dim}: give the --env "
+                "it was trained on"
             )
     if len(inspect.signature(policy._predict).parameters) > 2:
         raise ConfigError(
@@ -448,10 +448,10 @@ def image_function(config: EquivarianceConfig) -> tuple[str, ImageTarget]:
     """
     call = load_function(config.what)
     if not isinstance(call, nn.Module) and _makes_a_model(call):
-        made = call()  # type: ignore[call-arg]
-        if not isinstance(made, nn.Module):
-            raise ConfigError(f"{config.what}() is of type {type(made).__name__}: it must make a torch.nn.Module")
-        call = made.eval()
+        model = call()  # type: ignore[call-arg]
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"{config.what}() is of type {type(model).__name__}: it must make a torch.nn.Module")
+        call = model.eval()
     if config.weights is not None:
         _load_weights(config.weights, call)
     x, origin = images_of(config)
@@ -521,9 +521,9 @@ def measure_images(target: ImageTarget, flows: Mapping[str, Flow], whole: tuple[
         published[name] = float(ratio.mean())
         squared = derivative.square().mean(1)
         lee[name] = (float(squared.mean()), float(standard_error(squared)))
-    every = float(np.mean(list(published.values())))
+    mean_published = float(np.mean(list(published.values())))
     scale = float(size.square().mean().sqrt())
-    overall = estimate_of(torch.stack(list(sums.values())).sum(0), every)
+    overall = estimate_of(torch.stack(list(sums.values())).sum(0), mean_published)
     return Measured(
         overall=overall,
         published_interval=overall.interval,

@@ -529,10 +529,10 @@ def _train_in_workers(parts: Sequence[Seeds], threads: int, stop: StopRequest, p
             worker.submit(_train_part, part, threads, progress, position)
             for position, (worker, part) in enumerate(zip(workers, parts, strict=True))
         ]
-        asked = False
+        signalled = False
         while wait(answers, timeout=POLL_SECONDS).not_done:
-            if stop and not asked:
-                asked = True
+            if stop and not signalled:
+                signalled = True
                 for worker in workers:
                     worker.stop()
         results = []
@@ -608,10 +608,10 @@ def _train_in_turn(
 
 def _bar(seeds: Seeds, initial: int, enabled: bool, position: int = 0) -> Progress:
     """One bar for the seeds of a process, which advance together."""
-    config, *others = seeds
+    config, *rest = seeds
     label = f"{config.env.id} {config.model.kind}"
-    if others or position:
-        label += f", seed{'s' * bool(others)} {' '.join(str(each.seed) for each in seeds)}"
+    if rest or position:
+        label += f", seed{'s' * bool(rest)} {' '.join(str(each.seed) for each in seeds)}"
     return Progress(config.total_steps, initial=initial, description=label, enabled=enabled, position=position)
 
 

@@ -275,9 +275,9 @@ def paint_trajectory(axes: Axes, example: Mapping[str, Any]) -> None:
     model[np.maximum.accumulate(lost)] = np.nan
     times = example.get("times", range(len(truth)))
     names = example.get("names", [f"[{i}]" for i in range(truth.shape[1])])
-    for colour, name, true, found in zip(COLOURS, names, truth.T, model.T, strict=False):
+    for colour, name, true, predicted in zip(COLOURS, names, truth.T, model.T, strict=False):
         axes.plot(times, true, color=colour, lw=1.2, label=name)
-        axes.plot(times, found, "--", color=colour, lw=1.2)
+        axes.plot(times, predicted, "--", color=colour, lw=1.2)
     margin = 0.3 * np.ptp(truth) or 1.0
     axes.set(ylim=(truth.min() - margin, truth.max() + margin), xlabel="time, s" if "times" in example else "time")
     axes.legend(framealpha=0.8, edgecolor="none", fontsize="x-small", ncols=3)
@@ -285,9 +285,9 @@ def paint_trajectory(axes: Axes, example: Mapping[str, Any]) -> None:
 
 def _shorten(name: str) -> str:
     """A name, or the first of several; parts of the input that the group mixes come joined by commas."""
-    first, *others = name.split(", ")
+    first, *rest = name.split(", ")
     first = first if len(first) <= MAX_NAME else f"{first[: MAX_NAME - 3]}..."
-    return f"{first} and {len(others)} more" if others else first
+    return f"{first} and {len(rest)} more" if rest else first
 
 
 # -- axes ---------------------------------------------------------------------------------------------------------------
@@ -336,8 +336,8 @@ def leave_empty(axes: Axes, text: str) -> None:
 def looks_of(models: Sequence[str], colours: Sequence[str] = COLOURS) -> list[tuple[str, str]]:
     """Colour and line of each run: the colour of its model, or of several of one model any that no other run has."""
     fixed = [(MODEL_COLOURS[m], LINES[0]) if m in MODEL_COLOURS and models.count(m) == 1 else None for m in models]
-    others = cycle(look for look in ((colour, line) for line in LINES for colour in colours) if look not in fixed)
-    return [look or next(others) for look in fixed]
+    free_looks = cycle(look for look in ((colour, line) for line in LINES for colour in colours) if look not in fixed)
+    return [look or next(free_looks) for look in fixed]
 
 
 def save(figure: Figure, path: Path) -> Path:

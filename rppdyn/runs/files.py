@@ -84,7 +84,7 @@ def replacing(path: Path) -> Iterator[Path]:
     flush_to_disk(path.parent)
 
 
-def require_memory(what: str, size: float, remedy: str) -> None:
+def require_memory(name: str, size: float, remedy: str) -> None:
     """Refuse something that declares more bytes than half of the memory that this process may have.
 
     Raises:
@@ -94,7 +94,7 @@ def require_memory(what: str, size: float, remedy: str) -> None:
     with suppress(OSError, ValueError):  # of a container
         memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     if size > memory / 2:
-        raise UserError(f"{what} declares {size / 1e9:.3g} GB, and {memory / 1e9:.3g} GB of memory are there: {remedy}")
+        raise UserError(f"{name} declares {size / 1e9:.3g} GB, and {memory / 1e9:.3g} GB of memory are there: {remedy}")
 
 
 class UnwrittenError(UserError):
@@ -364,8 +364,8 @@ def not_finite(value: Any, name: str = "") -> str | None:
         return None if value.dtype.kind not in "fc" or np.isfinite(value).all() else name
     elif hasattr(value, "is_floating_point"):  # a tensor; torch takes seconds to import
         return None if not value.is_floating_point() or bool(value.isfinite().all()) else name
-    found = (not_finite(item, f"{name}.{key}" if name else str(key)) for key, item in items)
-    return next((path for path in found if path is not None), None)
+    names = (not_finite(item, f"{name}.{key}" if name else str(key)) for key, item in items)
+    return next((path for path in names if path is not None), None)
 
 
 def _remove(path: Path) -> None:

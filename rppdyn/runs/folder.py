@@ -148,9 +148,9 @@ def _key(create: bool) -> bytes | None:
             os.unlink(temporary)
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         about = os.fstat(file.fileno())
-        others = about.st_uid != os.getuid() or about.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+        is_shared = about.st_uid != os.getuid() or about.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
         key = file.read(KEY_BYTES + 1)
-    if others or len(key) != KEY_BYTES:
+    if is_shared or len(key) != KEY_BYTES:
         logger.warning("%s is no key of yours alone (mode 600): remove it, and a new one is made", path)
         return None
     return key
@@ -234,10 +234,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             if records and record["step"] < records[-1]["step"]:
                 raise ValueError("out of order")
         except (ValueError, RecursionError) as error:
-            said = f"{path}, line {number} is no metrics record: {line[:60].decode(errors='backslashreplace')!r}"
+            message = f"{path}, line {number} is no metrics record: {line[:60].decode(errors='backslashreplace')!r}"
             if number < len(lines):
-                raise ValueError(f"{said}; remove the line") from error
-            logger.warning("%s; it is left out", said)
+                raise ValueError(f"{message}; remove the line") from error
+            logger.warning("%s; it is left out", message)
         else:
             records.append(record)
     return records
@@ -473,11 +473,11 @@ def with_metrics(runs: Sequence[str]) -> list[str]:
     return [run for run in runs if there[run]]
 
 
-def differences(stored: dict[str, Any], asked: dict[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
+def differences(stored: dict[str, Any], requested: dict[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
     """Leaves in which two configurations differ, as (dotted key, stored value, value asked for), sorted by key."""
     different: list[tuple[str, Any, Any]] = []
-    for key in sorted(stored.keys() | asked.keys()):
-        left, right = stored.get(key, ABSENT), asked.get(key, ABSENT)
+    for key in sorted(stored.keys() | requested.keys()):
+        left, right = stored.get(key, ABSENT), requested.get(key, ABSENT)
         if isinstance(left, dict) and isinstance(right, dict):
             different += differences(left, right, f"{prefix}{key}.")
         elif left != right and (left == left or right == right):  # nan is nan

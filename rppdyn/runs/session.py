@@ -94,10 +94,10 @@ class Progress:
         self._bar.total = self._bar.n
         self._bar.refresh()
 
-    def say(self, what: str) -> None:
+    def say(self, text: str) -> None:
         """Stand behind the description, until the next update, what is done once; the time that is left is without it."""
         self._said = time.time()
-        self._bar.desc = f"{self._description}, {what}"
+        self._bar.desc = f"{self._description}, {text}"
         self._bar.refresh()
 
     def show(self, **values: float) -> None:

@@ -219,7 +219,7 @@ def split_subjects(runs: Sequence[Run], keys: Mapping[str, Sequence[str]]) -> li
     """
     split = []
     for run in runs:
-        peers = [other.config for other in runs if (other.subject, other.verb) == (run.subject, run.verb)]
+        peers = [peer.config for peer in runs if (peer.subject, peer.verb) == (run.subject, run.verb)]
         parts = [setting(run.config, key) for key in keys.get(run.verb, ()) if key in different_keys(peers)]
         split.append(replace(run, subject=" ".join([run.subject, *parts])))
     return split
@@ -234,11 +234,11 @@ def label_runs(runs: Sequence[Run], max_length: int | None = None) -> list[str]:
     labels: list[str] = []
     letters: dict[str, str] = {}
     for run in runs:
-        peers = [other for other in runs if other.subject == run.subject]
-        namesakes = different_keys([other.config for other in peers if other.name == run.name])
+        peers = [peer for peer in runs if peer.subject == run.subject]
+        namesakes = different_keys([peer.config for peer in peers if peer.name == run.name])
         shown = [
             key
-            for key in different_keys([other.config for other in peers])
+            for key in different_keys([peer.config for peer in peers])
             if key in run.config or key.startswith(STOCK_KEYS)
             if key not in NAMED_KEYS and (key in namesakes or not key.startswith("model."))
         ]
@@ -265,20 +265,20 @@ def group_runs(
     members: dict[tuple[str, str], list[Run]] = {}
     for run, label in zip(runs, label_runs(runs, max_length), strict=True):
         members.setdefault((run.subject, label), []).append(run)
-    for several in members.values():
+    for runs_of_group in members.values():
         paths: dict[int, Path] = {}
-        for run in several:
-            if run.verb != AGENT_FILE and (other := paths.setdefault(run.seed, run.path)) != run.path:
+        for run in runs_of_group:
+            if run.verb != AGENT_FILE and (path := paths.setdefault(run.seed, run.path)) != run.path:
                 raise RunFolderError(
-                    f"{other} and {run.path} both have seed {run.seed} of one configuration: name one of them"
+                    f"{path} and {run.path} both have seed {run.seed} of one configuration: name one of them"
                 )
-    models = {label: colour_name(several[0].config) for (_, label), several in members.items()}
+    models = {label: colour_name(runs_of_group[0].config) for (_, label), runs_of_group in members.items()}
     looks = dict(zip(models, looks_of(list(models.values()), colours), strict=True))
     return [
-        RunGroup(label, *looks[label], tuple(several))
+        RunGroup(label, *looks[label], tuple(runs_of_group))
         for subject in dict.fromkeys(run.subject for run in runs)
-        for (its, label), several in members.items()
-        if its == subject
+        for (group_subject, label), runs_of_group in members.items()
+        if group_subject == subject
     ]
 
 

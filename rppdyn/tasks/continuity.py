@@ -65,7 +65,9 @@ class Log:
         Raises:
             UserError: naming the column, the trajectory, the row and the remedy.
         """
-        if unknown := [name for name in self.unwrap or () if not any(_is_part(own, name) for own in self.names)]:
+        if unknown := [
+            name for name in self.unwrap or () if not any(_is_part(column_name, name) for column_name in self.names)
+        ]:
             raise UserError(
                 f"unwrap=[{unknown[0]}]: there is no such column in the state, which has {', '.join(self.names)}"
             )
@@ -82,7 +84,8 @@ class Log:
             self._warn_of_repeated_rows()
         every = zip(self.recordings.trajectories, self.states, strict=True)
         return replace(
-            self.recordings, trajectories=tuple(replace(own, states=torch.from_numpy(states)) for own, states in every)
+            self.recordings,
+            trajectories=tuple(replace(recording, states=torch.from_numpy(states)) for recording, states in every),
         )
 
     def place(self, step: int) -> str:
@@ -116,7 +119,9 @@ class Log:
         name = self.names[column]
         values = np.concatenate([states[:, column] for states in self.states])
         spread = np.ptp(values)
-        period, said = next(((P, said) for P, said in PERIODS if spread <= P * (1 + 1e-6)), (np.inf, ""))
+        period, period_name = next(
+            ((P, period_name) for P, period_name in PERIODS if spread <= P * (1 + 1e-6)), (np.inf, "")
+        )
         large = np.abs(self._sizes(column)) > period / 2
         if not large.any():
             return
@@ -125,11 +130,11 @@ class Log:
             whole = spread > 0.95 * period or (low > 0 and high < 1) or (low > -0.5 and high < 0.5)
             if large.mean() > MAX_JUMP_SHARE or not (self.pairs or whole) or not self._goes_on(column, large, period):
                 return
-        elif not any(_is_part(name, asked) for asked in self.unwrap):
+        elif not any(_is_part(name, column_name) for column_name in self.unwrap):
             return
         first = int(large.nonzero()[0][0])
         before, after = self._ends(column, first)
-        jump = f"{self.place(first)}: {name} goes from {before:.4g} to {after:.4g}, and wraps at {said}"
+        jump = f"{self.place(first)}: {name} goes from {before:.4g} to {after:.4g}, and wraps at {period_name}"
         if not self.has_keys:
             logger.warning(
                 "%s (%d such places): a model takes that for motion; log the angle unwrapped, as numpy.unwrap does, or its "
@@ -210,7 +215,7 @@ class Log:
                 )
             if alike[i, i] > MIN_CORRELATION and not 1 / MAX_RATE_RATIO < ratio < MAX_RATE_RATIO:
                 of = next(
-                    (said for unit, said in UNITS if 1 / MAX_RATE_RATIO < unit * ratio < MAX_RATE_RATIO),
+                    (description for unit, description in UNITS if 1 / MAX_RATE_RATIO < unit * ratio < MAX_RATE_RATIO),
                     "in another unit, or the time is",
                 )
                 row = int(np.abs(rates[:, i]).argmax())

@@ -365,9 +365,9 @@ def image_data(
     >>> data.train.x.shape, data.test.x.shape, data.outputs
     (torch.Size([1437, 1, 16, 16]), torch.Size([360, 1, 16, 16]), 40)
     """
-    for what, name, known in (("source", source, SOURCES), ("arrangement", arrangement, ARRANGEMENTS)):
+    for key, name, known in (("source", source, SOURCES), ("arrangement", arrangement, ARRANGEMENTS)):
         if name not in known:
-            raise ValueError(f"{what}={name!r}: there are {', '.join(known)}")
+            raise ValueError(f"{key}={name!r}: there are {', '.join(known)}")
     if shift is not None and shift < 0:
         raise ValueError(f"shift={shift}: the largest shift in pixels can't be negative")
     if source in TABLES and (arrangement not in ("upright", "scrambled") or shift):

@@ -96,17 +96,19 @@ def read_rows(source: str | Path, inputs: Sequence[str], outputs: Sequence[str],
     names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     for name, arrays in read_tables(source):
         table = flat(arrays)
-        here, x = columns_of(name, table, inputs, "inputs")
-        theirs, y = columns_of(name, table, outputs, "outputs")
-        if xs and (here, theirs) != names:
-            raise ValueError(f"{name}: its columns are {listed((*here, *theirs))}, and those before had others")
-        names = (here, theirs)
+        input_names, x = columns_of(name, table, inputs, "inputs")
+        output_names, y = columns_of(name, table, outputs, "outputs")
+        if xs and (input_names, output_names) != names:
+            raise ValueError(
+                f"{name}: its columns are {listed((*input_names, *output_names))}, and those before had others"
+            )
+        names = (input_names, output_names)
         if len(x) != len(y):
             raise ValueError(f"{name}: {len(x)} rows of inputs and {len(y)} of outputs; give as many of each")
         if not len(x):
             raise ValueError(f"{name} is empty: rows of numbers are needed")
-        require_finite(name, x, here)
-        require_finite(name, y, theirs)
+        require_finite(name, x, input_names)
+        require_finite(name, y, output_names)
         if part is not None:
             parts.append(_parts(name, table, part, len(x)))
         xs.append(x)
@@ -139,22 +141,22 @@ def read_images(
     if more:
         raise ValueError(f"{source}: has several groups of arrays; give one file with all images")
     x = _pixels(name, _array(name, arrays, images, ("images", "x"), "images"))
-    wanted = _array(name, arrays, labels, ("labels", "y"), "targets" if numbers else "labels")
-    if len(wanted) != len(x):
-        raise ValueError(f"{name}: {len(x)} images and {len(wanted)} labels; give one for each")
+    values = _array(name, arrays, labels, ("labels", "y"), "targets" if numbers else "labels")
+    if len(values) != len(x):
+        raise ValueError(f"{name}: {len(x)} images and {len(values)} labels; give one for each")
     parts = None if part is None else _parts(name, flat(arrays), part, len(x))
     if numbers:
-        names, y = columns_of(name, {"targets": wanted.reshape(len(wanted), -1)}, ["targets"], "targets")
+        names, y = columns_of(name, {"targets": values.reshape(len(values), -1)}, ["targets"], "targets")
         require_finite(name, y, names)
         return LabelledImages(str(source), x, torch.from_numpy(y).float(), None, parts)
-    return _classified(name, x, wanted, parts)
+    return _classified(name, x, values, parts)
 
 
-def _array(name: str, arrays: Mapping[str, NDArray], key: str | None, usual: Sequence[str], what: str) -> NDArray:
+def _array(name: str, arrays: Mapping[str, NDArray], key: str | None, usual: Sequence[str], key_name: str) -> NDArray:
     keys = [key] if key is not None else [candidate for candidate in usual if candidate in arrays]
     if len(keys) != 1 or keys[0] not in arrays:
-        missing = f"{what}={key}: {name} has no such array" if key else f"{name} has no array {' or '.join(usual)}"
-        raise ValueError(f"{missing}; name it, {what}=NAME; it has {listed(list(arrays))}")
+        missing = f"{key_name}={key}: {name} has no such array" if key else f"{name} has no array {' or '.join(usual)}"
+        raise ValueError(f"{missing}; name it, {key_name}=NAME; it has {listed(list(arrays))}")
     return arrays[keys[0]]
 
 
@@ -268,7 +270,7 @@ def _parts(name: str, table: Mapping[str, NDArray], column: str, count: int) -> 
     return values
 
 
-def named_parts(parts: NDArray, what: str) -> tuple[list[int], ...]:
+def named_parts(parts: NDArray, source: str) -> tuple[list[int], ...]:
     """Indices of the data for training, validation and test, as a column says.
 
     Raises:
@@ -277,7 +279,7 @@ def named_parts(parts: NDArray, what: str) -> tuple[list[int], ...]:
     indices = tuple((parts == name).nonzero()[0].tolist() for name in PARTS)
     for name, index in zip(PARTS, indices, strict=True):
         if not index:
-            raise ValueError(f"{what}: no datum is for {name}; mark some so")
+            raise ValueError(f"{source}: no datum is for {name}; mark some so")
     return indices
 
 
@@ -296,9 +298,9 @@ def shared_out(
     groups = [order] if classes is None else [order[classes[order] == each] for each in classes.unique()]
     parts: tuple[list[int], list[int], list[int]] = ([], [], [])
     for group in groups:
-        held = [max(1, round(share * len(group))) for share in shares[1:]]
-        if sum(held) >= len(group):
-            held = [1, 1]
-        for part, chosen in zip(parts, group.split([len(group) - sum(held), *held]), strict=True):
+        sizes = [max(1, round(share * len(group))) for share in shares[1:]]
+        if sum(sizes) >= len(group):
+            sizes = [1, 1]
+        for part, chosen in zip(parts, group.split([len(group) - sum(sizes), *sizes]), strict=True):
             part += chosen.tolist()
     return parts

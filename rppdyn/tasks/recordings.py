@@ -102,33 +102,35 @@ def read_recordings(
         raise ValueError("state=[]: name the columns that make up a state")
     columns: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     recordings = []
-    asked = {re.sub(r"\[[\d:]*\]$", "", str(text)) for text in (*state, *controls, time, trajectory)}
-    tables = (recording for file, arrays in read_tables(source) for recording in _of_arrays(file, arrays, asked))
+    requested = {re.sub(r"\[[\d:]*\]$", "", str(text)) for text in (*state, *controls, time, trajectory)}
+    tables = (recording for file, arrays in read_tables(source) for recording in _of_arrays(file, arrays, requested))
     for name, table, rows in _split(tables, trajectory):
-        here, states = columns_of(name, table, state, "state")
-        theirs, forces = columns_of(name, table, controls, "controls")
-        if columns[0] and (here, theirs) != columns:
-            raise ValueError(f"{name}: its columns are {listed((*here, *theirs))}, and those before had others")
-        columns = (here, theirs)
+        state_names, states = columns_of(name, table, state, "state")
+        control_names, forces = columns_of(name, table, controls, "controls")
+        if columns[0] and (state_names, control_names) != columns:
+            raise ValueError(
+                f"{name}: its columns are {listed((*state_names, *control_names))}, and those before had others"
+            )
+        columns = (state_names, control_names)
         length = min(len(states), len(forces) + 1) if controls else len(states)
         if controls and len(forces) not in (len(states), len(states) - 1):
             raise ValueError(f"{name}: {len(forces)} controls for {len(states)} states: give as many, or one less")
         times = _times(name, table, time, length, rows)
         if length < 2:
             raise ValueError(f"{name}: one state is no trajectory; leave it out")
-        require_finite(name, states[:length], here, rows)
-        require_finite(name, forces[: length - 1], theirs, rows)
+        require_finite(name, states[:length], state_names, rows)
+        require_finite(name, forces[: length - 1], control_names, rows)
         control = torch.from_numpy(forces[: length - 1]) if controls else torch.zeros(length - 1, 0).double()
         recordings.append(Recording(name, torch.from_numpy(times), torch.from_numpy(states[:length]), control, rows))
     return Recordings(str(source), *columns, tuple(recordings))
 
 
-def _of_arrays(name: str, arrays: Mapping[str, NDArray], asked: Collection[str]) -> Iterator[Table]:
+def _of_arrays(name: str, arrays: Mapping[str, NDArray], requested: Collection[str]) -> Iterator[Table]:
     """The trajectories in some arrays: one, or several along the first axis, by the shape of the columns asked for."""
     arrays = {key: value for key, value in arrays.items() if value.ndim}
     if not arrays:
         raise ValueError(f"{name} holds no arrays")
-    deepest = max(value.ndim for key, value in arrays.items() if key in asked or not arrays.keys() & asked)
+    deepest = max(value.ndim for key, value in arrays.items() if key in requested or not arrays.keys() & requested)
     if deepest > 3:
         raise ValueError(f"{name}: an array of {deepest} axes; give (trajectories, time, numbers), or fewer")
     several = deepest == 3 or any(arrays[key].ndim == 2 for key in TIMES if key in arrays)
@@ -161,16 +163,16 @@ def _split(tables: Iterator[Table], column: str | None) -> Iterator[tuple[str, M
     """Trajectories with their rows' numbers: by a column that tells them apart, else by where episodes end."""
     for name, table in tables:
         count = max(map(len, table.values()))
-        by = LEROBOT[0] if column is None and table.keys() >= set(LEROBOT) else column
-        if by is not None:
-            labels, what = column_of(name, table, by, "trajectory")[:, 0], by
+        label_column = LEROBOT[0] if column is None and table.keys() >= set(LEROBOT) else column
+        if label_column is not None:
+            labels, noun = column_of(name, table, label_column, "trajectory")[:, 0], label_column
         else:
             ends = [
                 table[key][:, 0].astype(bool)
                 for key in ENDS
                 if key in table and len(table[key]) == count and table[key].dtype.kind in "biuf"
             ]
-            labels, what = np.cumsum([0, *np.any(ends, 0)[:-1]]) if ends else np.zeros(count, int), "episode"
+            labels, noun = np.cumsum([0, *np.any(ends, 0)[:-1]]) if ends else np.zeros(count, int), "episode"
         every = dict.fromkeys(labels.tolist())
         if column is None and len(every) < 2:
             yield name, table, np.arange(count) + 1
@@ -182,7 +184,7 @@ def _split(tables: Iterator[Table], column: str | None) -> Iterator[tuple[str, M
                 logger.warning("%s, episode %s has one row, and is left out", name, shown)
                 continue
             columns = {key: values[rows] for key, values in table.items() if len(values) == len(rows)}
-            yield f"{name}, {what} {shown}", columns, rows.nonzero()[0] + 1
+            yield f"{name}, {noun} {shown}", columns, rows.nonzero()[0] + 1
 
 
 def _times(name: str, table: Mapping[str, NDArray], time: str | float | None, length: int, rows: NDArray) -> NDArray:

@@ -278,7 +278,7 @@ def flat(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
     }
 
 
-def column_of(name: str, table: Mapping[str, NDArray], text: str, what: str) -> NDArray:
+def column_of(name: str, table: Mapping[str, NDArray], text: str, key_name: str) -> NDArray:
     """A column ``(N, numbers)``, or a part of it, ``name[2]`` or ``name[0:3]``.
 
     Args:
@@ -292,7 +292,7 @@ def column_of(name: str, table: Mapping[str, NDArray], text: str, what: str) -> 
     if key not in table:
         close = difflib.get_close_matches(key, list(table), n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"{what}={text}: {name} has no such column{hint}; it has {listed(list(table))}")
+        raise ValueError(f"{key_name}={text}: {name} has no such column{hint}; it has {listed(list(table))}")
     values = table[key]
     if part is None:
         return values
@@ -301,13 +301,13 @@ def column_of(name: str, table: Mapping[str, NDArray], text: str, what: str) -> 
     start = int(first) if first else 0
     if not 0 <= start < stop <= values.shape[1]:
         raise ValueError(
-            f"{what}={text}: {name} has {values.shape[1]} numbers in {key}: give a part of 0:{values.shape[1]}"
+            f"{key_name}={text}: {name} has {values.shape[1]} numbers in {key}: give a part of 0:{values.shape[1]}"
         )
     return values[:, start:stop]
 
 
 def columns_of(
-    name: str, table: Mapping[str, NDArray], wanted: Sequence[str], what: str
+    name: str, table: Mapping[str, NDArray], texts: Sequence[str], key_name: str
 ) -> tuple[tuple[str, ...], NDArray]:
     """Columns side by side, ``(N, numbers)`` float64, and a name for each number.
 
@@ -316,25 +316,25 @@ def columns_of(
     """
     names: list[str] = []
     columns: list[NDArray] = []
-    for text in wanted:
-        values = column_of(name, table, text, what)
+    for text in texts:
+        values = column_of(name, table, text, key_name)
         if np.issubdtype(values.dtype, np.complexfloating):
             raise ValueError(
-                f"{what}={text}: {name} has complex numbers there; give real and imaginary parts as columns"
+                f"{key_name}={text}: {name} has complex numbers there; give real and imaginary parts as columns"
             )
         if not np.issubdtype(values.dtype, np.number) and values.dtype != bool:
             row = next((i for i, value in enumerate(values[:, 0]) if not _is_number(str(value))), None)
             if row is not None:  # else other rows of the file hold text
                 raise ValueError(
-                    f"{what}={text}: {name}, row {row + 1}: {str(values[row, 0])!r} is no number; name columns of numbers"
+                    f"{key_name}={text}: {name}, row {row + 1}: {str(values[row, 0])!r} is no number; name columns of numbers"
                 )
         columns.append(values.astype(np.float64))
         names += [text] if values.shape[1] == 1 else [f"{text}[{i}]" for i in range(values.shape[1])]
     if len({len(values) for values in columns}) > 1:
-        rows = ", ".join(f"{text} has {len(values)}" for text, values in zip(wanted, columns, strict=True))
+        rows = ", ".join(f"{text} has {len(values)}" for text, values in zip(texts, columns, strict=True))
         raise ValueError(f"{name}: columns of different lengths, {rows}; give as many of each")
     if len(set(names)) < len(names):
-        raise ValueError(f"{what}={listed(wanted)}: a column stands there twice")
+        raise ValueError(f"{key_name}={listed(texts)}: a column stands there twice")
     return tuple(names), np.concatenate(columns, 1) if columns else np.zeros((0, 0))
 
 
@@ -407,9 +407,9 @@ def dataset_folder(dataset: str) -> Path:
     match = DATASET_ID_RE.fullmatch(dataset)
     if match is None or match["version"] is None:
         if (path := Path(dataset)).exists():
-            what = "a folder without a dataset" if path.is_dir() else "a file"
+            kind = "a folder without a dataset" if path.is_dir() else "a file"
             raise ValueError(
-                f"{dataset} is {what}: give a folder that rppdyn collect has written, or an id of Minari's"
+                f"{dataset} is {kind}: give a folder that rppdyn collect has written, or an id of Minari's"
             )
         raise ValueError(
             f"{dataset!r} is neither a dataset's folder nor an id of Minari's: letters, digits, _ and -, folders of "

@@ -98,9 +98,9 @@ class ModelConfig(NetworkSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.widen is not None and (self.free_variance == LEARNED or self.groups is not None):
-            other = "model.groups" if self.groups is not None else "model.free_variance=learned"
+            cause = "model.groups" if self.groups is not None else "model.free_variance=learned"
             raise ConfigError(
-                f"model.widen={self.widen} with {other}: either moves variances; leave one of the two out"
+                f"model.widen={self.widen} with {cause}: either moves variances; leave one of the two out"
             )
 
 

@@ -61,14 +61,14 @@ def check_model(model: Any) -> None:
     critics = model.kind == "rpp_policy_only" and model.free_variance == LEARNED
     if critics or not model.kind.startswith("rpp"):
         words = model.free_variance if isinstance(model.free_variance, str) else None
-        others = {key: getattr(model, key, None) for key in ("groups", "variances", "free_scale", "widen")}
+        keys = {key: getattr(model, key, None) for key in ("groups", "variances", "free_scale", "widen")}
         if model.kind == "mlp":
-            others["breaking"] = model.breaking
-        for key, value in {"free_variance": words, **({} if critics else others)}.items():
+            keys["breaking"] = model.breaking
+        for key, value in {"free_variance": words, **({} if critics else keys)}.items():
             if value is not None:
-                which = "whose critics have" if critics else "which has"
+                owner = "whose critics have" if critics else "which has"
                 raise ConfigError(
-                    f"model.{key}={written(value)} with model={model.kind}, {which} one pathway: use model=rpp, or leave it out"
+                    f"model.{key}={written(value)} with model={model.kind}, {owner} one pathway: use model=rpp, or leave it out"
                 )
     if (model.groups is None) != (model.variances is None):
         raise ConfigError(
@@ -143,15 +143,19 @@ Shares = Annotated[list[Annotated[Number, Field(gt=0)]], Field(min_length=3, max
 """Shares of training, validation and test."""
 
 
-def at_least(key: str, value: float, least: float, what: str) -> None:
-    """Refuse a number that is smaller than another setting, `what`, allows."""
-    if value < least:
-        raise ConfigError(f"{key}={value:g}: must be at least {least:g}, {what}")
+def at_least(key: str, value: float, minimum: float, source: str) -> None:
+    """Refuse a number below `minimum`, which another setting, `source`, demands."""
+    if value < minimum:
+        raise ConfigError(f"{key}={value:g}: must be at least {minimum:g}, {source}")
 
 
-def refuse(given: Mapping[str, str | None], why: str) -> None:
-    """Refuse flags that are given, and say why and what to do."""
-    for flag, value in given.items():
+def refuse(flags: Mapping[str, str | None], why: str) -> None:
+    """Refuse the flags that have a value.
+
+    Args:
+        why: the reason and the remedy.
+    """
+    for flag, value in flags.items():
         if value is not None:
             raise ConfigError(f"{flag} {value}: {why}")
 

@@ -77,13 +77,13 @@ def different_files(config: Any, *names: str) -> None:
         raise ConfigError(f"--{first[0]} {first[1]} and --{second[0]} {second[1]} are one file; give two")
 
 
-def trusted(what: str, kind: str, trust: bool) -> None:
+def trusted(path: str, kind: str, trust: bool) -> None:
     """Refuse what runs code when it is loaded, unless the user trusts it, and files that are not there."""
-    if not Path(what).is_file():
-        raise ConfigError(f"{what}: there is no such file; give the path of a {kind}")
+    if not Path(path).is_file():
+        raise ConfigError(f"{path}: there is no such file; give the path of a {kind}")
     if not trust:
         raise ConfigError(
-            f"{what} is a {kind}, and loading it runs the code it holds: add --trust if you know where it is from"
+            f"{path} is a {kind}, and loading it runs the code it holds: add --trust if you know where it is from"
         )
 
 
@@ -166,9 +166,9 @@ class ExportConfig:
 PRETRAINED = "pretrained agent"
 
 
-def pretrained_name(what: str) -> str | None:
+def pretrained_name(text: str) -> str | None:
     """NAME of `pretrained:NAME`; None of anything else."""
-    word, _, name = what.partition(":")
+    word, _, name = text.partition(":")
     return name if word == "pretrained" and name else None
 
 
@@ -176,14 +176,14 @@ POLICIES = {".zip": "stable-baselines3 file", ".pt2": "torch.export program", ".
 SUBJECTS = {suffix: kind for suffix, kind in POLICIES.items() if suffix != ".onnx"}
 
 
-def kind_of_subject(what: str, files: Mapping[str, str] = POLICIES, functions: bool = False) -> str:
+def kind_of_subject(text: str, files: Mapping[str, str] = POLICIES, functions: bool = False) -> str:
     """Return what a word names: "run", PRETRAINED, "function" for module:function, or the kind of one of these files."""
-    module, colon, name = what.partition(":")
-    if Path(what).is_dir():
+    module, colon, name = text.partition(":")
+    if Path(text).is_dir():
         return "run"
-    if pretrained_name(what):
+    if pretrained_name(text):
         return PRETRAINED
-    return "function" if functions and colon and module and name.isidentifier() else files.get(Path(what).suffix, "run")
+    return "function" if functions and colon and module and name.isidentifier() else files.get(Path(text).suffix, "run")
 
 
 def policy_file(config: EvaluateAgentConfig | ExportConfig, path: str) -> None:
@@ -252,8 +252,8 @@ class EquivarianceConfig:
         if self.kind != SUBJECTS[".zip"]:
             refuse({"--vecnormalize": self.vecnormalize}, f"{self.what} is no stable-baselines3 file; leave it out")
         if self.image is not None:
-            other = {"--env": self.env, "--group": self.group, "--symmetry": self.symmetry, "--from": self.states_from}
-            refuse(other, "of images (--image) the symmetry is --transformations; leave it out")
+            flags = {"--env": self.env, "--group": self.group, "--symmetry": self.symmetry, "--from": self.states_from}
+            refuse(flags, "of images (--image) the symmetry is --transformations; leave it out")
             if self.kind not in ("function", "run"):
                 raise ConfigError(f"--image {self.image}: of module:function, or of a run of fit-image; leave it out")
         elif self.kind != "run":
@@ -276,15 +276,15 @@ class EquivarianceConfig:
         Raises:
             ConfigError: only some of them are given, or an environment's symmetry is given as well.
         """
-        given = {"--group": self.group, "--rep-in": self.rep_in, "--rep-out": self.rep_out}
-        missing = [flag for flag, text in given.items() if text is None]
-        if len(missing) == len(given):
+        flags = {"--group": self.group, "--rep-in": self.rep_in, "--rep-out": self.rep_out}
+        missing = [flag for flag, text in flags.items() if text is None]
+        if len(missing) == len(flags):
             return None
         if missing:
             raise ConfigError(f"{missing[0]} is missing: --group, --rep-in and --rep-out belong together")
         if self.env is not None or self.symmetry is not None:
-            other = "--env" if self.env is not None else "--symmetry"
-            raise ConfigError(f"{other} and --group: give an environment's symmetry or representations, not both")
+            excluded = "--env" if self.env is not None else "--symmetry"
+            raise ConfigError(f"{excluded} and --group: give an environment's symmetry or representations, not both")
         return self.group, self.rep_in, self.rep_out  # type: ignore[return-value]
 
 
@@ -322,7 +322,7 @@ class DiscoverConfig:
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
-        given = {"--rep-in": self.rep_in, "--rep-out": self.rep_out}
+        flags = {"--rep-in": self.rep_in, "--rep-out": self.rep_out}
         if self.kind == "run":
             if re.search(r"-v\d+$", self.what) and not Path(self.what).exists():
                 raise ConfigError(
@@ -332,10 +332,10 @@ class DiscoverConfig:
             if self.blocks is not None and self.family is not None:
                 raise ConfigError(f"--blocks {self.blocks} and --family {self.family}: give one of them")
             if self.family is None:
-                refuse(given, "of which group? give --family, too, or leave it out")
+                refuse(flags, "of which group? give --family, too, or leave it out")
             return
         refuse({"--blocks": self.blocks}, "of a run alone; of a function give --family, --rep-in and --rep-out")
-        for name, value in {"--family": self.family, **given}.items():
+        for name, value in {"--family": self.family, **flags}.items():
             if value is None:
                 raise ConfigError(f"{name} is missing: of a function give --family, --rep-in and --rep-out")
 
@@ -504,10 +504,10 @@ class CertifyConfig:
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
-        other = {"--figure": self.figure, "--rank": self.rank, "--symmetry": self.symmetry, "--spec": self.spec}
-        if self.log is not None and (given := [name for name, value in other.items() if value]):
+        flags = {"--figure": self.figure, "--rank": self.rank, "--symmetry": self.symmetry, "--spec": self.spec}
+        if self.log is not None and (set_flags := [name for name, value in flags.items() if value]):
             raise ConfigError(
-                f"--from {self.log} and {given[0]}: a log is compared with the model as it is; leave out one"
+                f"--from {self.log} and {set_flags[0]}: a log is compared with the model as it is; leave out one"
             )
         if self.spec is not None and self.variant != "derived":
             raise ConfigError(f"--variant {self.variant} and --spec {self.spec} are two symmetries: leave out one")

@@ -279,15 +279,15 @@ def from_run(name: str | None, folder: RunFolder, overrides: Sequence[str] = (),
             impossible value.
     """
     stored = folder.config()
-    own = _name_of(stored)
-    if name not in (None, own):
-        raise ConfigError(f"{folder.path} is a run of {SCHEMAS[own].verb}: give one of {SCHEMAS[name].verb}")
+    stored_name = _name_of(stored)
+    if name not in (None, stored_name):
+        raise ConfigError(f"{folder.path} is a run of {SCHEMAS[stored_name].verb}: give one of {SCHEMAS[name].verb}")
     try:
-        config = from_stored(own, stored, [])
+        config = from_stored(stored_name, stored, [])
     except ConfigError as error:
         raise ConfigError(f"{folder.config_file}: {error}") from error
     if overrides:
-        config = from_stored(own, stored, overrides)
+        config = from_stored(stored_name, stored, overrides)
     if hasattr(config, "env") and not (trust or is_own(folder.path)):
         config.env.read_from(str(folder.config_file))
     return config
@@ -341,7 +341,7 @@ def describe(name: str) -> str:
     for key, item in keys_of(SCHEMAS[name]).items():
         value = OmegaConf.select(node, key, default="")
         value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-        is_optional = key.startswith(tuple(f"agent.{other}." for other in OTHERS))
+        is_optional = key.startswith(tuple(f"agent.{agent}." for agent in OTHERS))
         lines.append(f"  {key}={'' if is_optional else written(value)}\n      {item.description}")
     return "\n".join(lines)
 
@@ -390,10 +390,10 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
 def _check_agent(override: str, key: str, chosen: str) -> None:
     """Refuse what is another agent's, and what an agent has no use for."""
     agents = re.split(r"[=,]", chosen)[1:]
-    for other in OTHERS:
-        if key.startswith(f"agent.{other}") and other not in agents:
-            raise ConfigError(f"{override}: it is of agent={other} alone; add that")
-        if key == f"agent.{other}":
+    for agent in OTHERS:
+        if key.startswith(f"agent.{agent}") and agent not in agents:
+            raise ConfigError(f"{override}: it is of agent={agent} alone; add that")
+        if key == f"agent.{agent}":
             raise ConfigError(f"{override}: set its keys one by one, as agent.ppo.n_steps=512; agent=sac has none")
     if agents == ["crossq"] and key == "agent.tau":
         raise ConfigError(f"{override}: agent=crossq has no targets; leave it out, or use agent=sac")
@@ -494,8 +494,8 @@ def _unregistered_class(env_id: str) -> str:
     import gymnasium
 
     module, _, name = env_id.rpartition(":")
-    own = vars(sys.modules[module]) if module in sys.modules else {}
-    kinds = [key for key, kind in own.items() if isinstance(kind, type) and issubclass(kind, gymnasium.Env)
+    members = vars(sys.modules[module]) if module in sys.modules else {}
+    kinds = [key for key, kind in members.items() if isinstance(kind, type) and issubclass(kind, gymnasium.Env)
              and kind.__module__ == module]  # fmt: skip
     base = re.sub(r"-v\d+$", "", name)
     return base if base in kinds else kinds[0] if len(kinds) == 1 else ""
@@ -543,23 +543,23 @@ def own_words(name: str, words: Sequence[str], *, begun: bool = False) -> list[s
     """
     if name not in TASKS:
         return list(words)
-    given = any(word.startswith(("data=", "task.data=")) for word in words)
-    own = [f"task.{word}" if word.partition("=")[0] in KEYS[name] else word for word in words]
-    if not given:
-        for word, written in zip(words, own, strict=True):
+    has_data = any(word.startswith(("data=", "task.data=")) for word in words)
+    prefixed = [f"task.{word}" if word.partition("=")[0] in KEYS[name] else word for word in words]
+    if not has_data:
+        for word, written in zip(words, prefixed, strict=True):
             if word != written and not word.startswith("group=") and not begun:
                 raise ConfigError(f"{word} without data=: it is of data of your own; give data=FILE too")
-        return own
+        return prefixed
     if begun:
-        return own
+        return prefixed
     task = f"task={TASKS[name]}"
-    others = [word for word in own if word.startswith("task=") and word != task]
-    if others:
-        raise ConfigError(f"data= with {others[0]}: that task makes its own data; leave out one of the two")
-    has_group = any(word.startswith("task.group=") and word != "task.group=null" for word in own)
-    if name == "fit_regression" and not has_group and not any(word.startswith("model=") for word in own):
-        own = ["model=mlp", *own]
-    return own if task in own else [task, *own]
+    other_tasks = [word for word in prefixed if word.startswith("task=") and word != task]
+    if other_tasks:
+        raise ConfigError(f"data= with {other_tasks[0]}: that task makes its own data; leave out one of the two")
+    has_group = any(word.startswith("task.group=") and word != "task.group=null" for word in prefixed)
+    if name == "fit_regression" and not has_group and not any(word.startswith("model=") for word in prefixed):
+        prefixed = ["model=mlp", *prefixed]
+    return prefixed if task in prefixed else [task, *prefixed]
 
 
 def overrides(name: str, **options: Any) -> list[str]:

@@ -397,10 +397,10 @@ class RecordingsTaskConfig:
             raise ConfigError(
                 f"state={_list(self.state)} with positions, velocities or momenta: give one or the others"
             )
-        others = [key for key in ("velocities", "momenta") if getattr(self, key)]
-        if self.positions and len(others) != 1:
+        rates = [key for key in ("velocities", "momenta") if getattr(self, key)]
+        if self.positions and len(rates) != 1:
             raise ConfigError(
-                f"positions={_list(self.positions)} with {' and '.join(others) or 'nothing else'}: give velocities=[...] or "
+                f"positions={_list(self.positions)} with {' and '.join(rates) or 'nothing else'}: give velocities=[...] or "
                 "momenta=[...]"
             )
         if self.rep is not None and self.group is None:
