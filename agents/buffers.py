@@ -19,7 +19,7 @@ from rppdyn.agents.goals import HindsightBuffer
 from rppdyn.agents.networks import draw_noise, new_generator
 from rppdyn.agents.update import with_features
 from rppdyn.envs import SymmetrySpec
-from rppdyn.runs.workers import numpy_draws_from
+from rppdyn.runs.workers import use_numpy_generator
 
 if TYPE_CHECKING:
     from rppdyn.agents.sac import RPPSAC
@@ -320,7 +320,7 @@ class BatchSampler:
         `augment` moves whole transitions, `mirror_loss` adds images of the states.
         """
         agent = self.agent
-        with numpy_draws_from(self.numpy):
+        with use_numpy_generator(self.numpy):
             data = agent.replay_buffer.sample(batch_size, env=agent._vec_normalize_env)
         dtype = agent.policy.features_extractor.dtype
         batch = {

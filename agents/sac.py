@@ -48,7 +48,7 @@ from rppdyn.envs import SymmetrySpec
 from rppdyn.envs.wrappers import flattened, refuse_vector_env
 from rppdyn.errors import DivergedError
 from rppdyn.nn.compiling import check_compiler
-from rppdyn.runs.workers import numpy_draws_from
+from rppdyn.runs.workers import use_numpy_generator
 
 RolloutSteps = Generator[NDArray | None, NDArray | None, RolloutReturn]
 """Yields observations, and is sent the policy's actions for them; yields None while the environment steps."""
@@ -340,7 +340,7 @@ class RPPSAC(SymmetricAgent, SAC):
                 chosen = sent
             buffer_actions = self.policy.scale_action(chosen)
             if action_noise is not None:
-                with numpy_draws_from(self.sampler.numpy):
+                with use_numpy_generator(self.sampler.numpy):
                     buffer_actions = np.clip(buffer_actions + action_noise(), -1, 1)
             check_actions_chosen(self, buffer_actions)
             actions = self.policy.unscale_action(buffer_actions)

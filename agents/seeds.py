@@ -25,7 +25,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from rppdyn.agents.sac import RPPSAC, RolloutSteps
 from rppdyn.agents.update import SACUpdate
 from rppdyn.errors import by_user, one_line
-from rppdyn.runs.workers import GlobalStates
+from rppdyn.runs.workers import RandomStates
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ def train_many(
     callbacks = [None] * len(builds) if callbacks is None else callbacks
     if len(callbacks) != len(builds):
         raise ValueError(f"callbacks has {len(callbacks)} entries for {len(builds)} agents: give each one, or None")
-    outer = GlobalStates.now()  # which stable-baselines3 seeds as it builds agents
+    outer = RandomStates.now()  # which stable-baselines3 seeds as it builds agents
     try:
         trainers = [
             SeedTrainer(build, callback, f"agent {i}")

@@ -168,7 +168,7 @@ class Training:
         """Module with the job's implementation."""
         return import_module(f"rppdyn.jobs.{self.module or self.name}")
 
-    def chosen(self, words: Sequence[str]) -> Training:
+    def choose_task(self, words: Sequence[str]) -> Training:
         """The job with the configuration that overrides are for."""
         if not self.others:
             return self
@@ -210,7 +210,7 @@ class Training:
             raise ValueError(f"{name} is no number: the run was stopped, or a member diverged")
         return fmean(value for value in values if value is not None)
 
-    def of_run(self, run: str) -> Training:
+    def for_run(self, run: str) -> Training:
         """The job with the configuration of a run."""
         if not self.others:
             return self
@@ -269,14 +269,14 @@ def _training_arguments(job: Training, parser: Parser) -> None:
 
 def _train(job: Training, arguments: argparse.Namespace) -> int:
     from rppdyn.jobs.config import compose
-    from rppdyn.jobs.config.compose import own_words
+    from rppdyn.jobs.config.compose import expand_own_data_words
     from rppdyn.runs import RunFolder
 
     words: list[str] = arguments.overrides
     trust = job.trusts and arguments.trust
     run, words = _run_argument(words) if arguments.resume else (None, words)
-    words = own_words(job.name, words, begun=run is not None)
-    job = job.chosen(words) if run is None else job.of_run(run)
+    words = expand_own_data_words(job.name, words, begun=run is not None)
+    job = job.choose_task(words) if run is None else job.for_run(run)
     if arguments.cfg is not None:
         for flag in ("resume", "multirun"):
             if vars(arguments)[flag]:
@@ -295,20 +295,20 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
         config.run_dir = run
         if len(config.each()) > 1:
             raise UsageError(f"--resume {run} with seeds={config.seeds}: a folder is one run; leave out one of the two")
-        return _trained(job, config, True, trust)[0]
+        return _run_training(job, config, True, trust)[0]
     if not arguments.multirun:
-        return _trained(job, compose.composed(job.name, words), arguments.resume, trust)[0]
+        return _run_training(job, compose.composed(job.name, words), arguments.resume, trust)[0]
 
     if compose.is_search(words):
         return _search(job, words, trust)
-    configs = compose.composed_sweep(job.name, words)
+    configs = compose.compose_sweep(job.name, words)
     folders = [run.folder() for config in configs for run in config.each()]
     for folder in folders:
         if folders.count(folder) > 1:
-            raise UsageError(f"several runs of this sweep share the folder {folder}: {_apart(configs)}")
+            raise UsageError(f"several runs of this sweep share the folder {folder}: {_folder_advice(configs)}")
         if not arguments.resume:
             RunFolder(folder).refuse_existing()
-    with _said_once(job):
+    with _show_warnings_once(job):
         statuses = compose.sweep(job.name, words, _SweepTask(job, arguments.resume, trust))
     return int(max(statuses, default=0))
 
@@ -320,7 +320,7 @@ def _search(job: Training, words: Sequence[str], trust: bool) -> int:
     name, direction = job.objective
     if not any(word.startswith("hydra.sweeper.direction=") for word in words):
         words = [*words, f"hydra.sweeper.direction={direction}"]
-    base = compose.composed_search(job.name, words)
+    base = compose.compose_search(job.name, words)
     if base.run_dir is not None:
         raise UsageError(
             f"run_dir={base.run_dir} in a search: its trials would share the folder; give runs_root= instead"
@@ -333,7 +333,7 @@ def _search(job: Training, words: Sequence[str], trust: bool) -> int:
 
 
 @contextlib.contextmanager
-def _shown(name: str) -> Iterator[None]:
+def _show_log(name: str) -> Iterator[None]:
     """Print what a module of the package logs for information, not only its warnings."""
     handler, module = logging.StreamHandler(), logging.getLogger(name)
     level = module.level
@@ -347,7 +347,7 @@ def _shown(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _said_once(job: Training) -> Iterator[None]:
+def _show_warnings_once(job: Training) -> Iterator[None]:
     """Have each warning said once, whichever of several runs it comes from."""
     messages: set[tuple[str, str]] = set()
 
@@ -367,7 +367,7 @@ def _said_once(job: Training) -> Iterator[None]:
             logger.removeFilter(is_new)
 
 
-def _apart(configs: Sequence[Any]) -> str:
+def _folder_advice(configs: Sequence[Any]) -> str:
     """Return a part of the path that keeps the folders of a sweep apart."""
     seeds = max(getattr(config, "seeds", 1) for config in configs)
     if seeds > 1 and all(config.run_dir is None for config in configs):
@@ -399,8 +399,8 @@ class _SweepTask:
         config = None
         try:
             with contextlib.chdir(self.folder), modules_of(self.folder):
-                config = compose.as_config(self.job.name, node)
-                status, result = _trained(self.job, config, resume=self.resume, trust=self.trust)
+                config = compose.read_config(self.job.name, node)
+                status, result = _run_training(self.job, config, resume=self.resume, trust=self.trust)
                 value = self.job.value_of(result) if self.searches and status != INTERRUPTED else float(status)
         except Exception as error:  # said here, so that the later jobs still run
             folder = "" if config is None else str(config.folder())
@@ -421,11 +421,11 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
     return (folders[0] if folders else None), [word for word in words if word not in folders]
 
 
-def _trained(job: Training, config: Any, resume: bool, trust: bool) -> tuple[int, Any]:
+def _run_training(job: Training, config: Any, resume: bool, trust: bool) -> tuple[int, Any]:
     """The exit status, and what the run or the runs of several seeds end with."""
-    settings = _shown("rppdyn.runs.session") if resume else contextlib.nullcontext()
+    settings = _show_log("rppdyn.runs.session") if resume else contextlib.nullcontext()
     if len(config.each()) > 1:
-        with _said_once(job), settings:
+        with _show_warnings_once(job), settings:
             several = job.implementation.run_many(config, resume=resume, progress=True)
         print(several)
         if several.interrupted:

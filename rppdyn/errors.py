@@ -78,11 +78,11 @@ def place_in_users_code(error: BaseException) -> str | None:
     if _raised_here(error):
         return None
     if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
-        return f"{_shown(error.filename)}:{error.lineno}"
+        return f"{_display_path(error.filename)}:{error.lineno}"
     place = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if not _is_ours(frame) and _is_users(frame.f_code.co_filename):
-            place = f"{_shown(frame.f_code.co_filename)}:{line}"
+            place = f"{_display_path(frame.f_code.co_filename)}:{line}"
     return place
 
 
@@ -96,7 +96,7 @@ def is_users_class(kind: type) -> bool:
 def place_of_method(kind: type, name: str) -> str:
     """`file:line` where a class defines a method."""
     code = getattr(kind, name).__code__
-    return f"{_shown(code.co_filename)}:{code.co_firstlineno}"
+    return f"{_display_path(code.co_filename)}:{code.co_firstlineno}"
 
 
 def _is_users(file: str) -> bool:
@@ -108,7 +108,7 @@ def _is_users(file: str) -> bool:
     return not installed and not any(path.startswith(root + os.sep) for root in python)
 
 
-def _shown(file: str) -> str:
+def _display_path(file: str) -> str:
     """A file's path from the current folder, where it is below it."""
     path, here = os.path.abspath(file), os.getcwd()
     return os.path.relpath(path, here) if path.startswith(here + os.sep) else path

@@ -139,7 +139,7 @@ def defaults(schema: type) -> dict[str, Any]:
     return values
 
 
-PLAIN = {
+PYDANTIC_PHRASES = {
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
     "a valid integer": "an integer",
@@ -211,14 +211,14 @@ def explain(error: ValidationError, schema: type) -> str:
         return str(cause)
     if first["type"] == "missing":
         return f"{key} is missing: give it a value"
-    requirements = list(dict.fromkeys(_wanted(each, item) for each, *_ in places))
+    requirements = list(dict.fromkeys(_requirement(each, item) for each, *_ in places))
     if key == base and item is not None and type(None) in get_args(item.annotation):
         requirements.append("be null")
     must = f"must {', or '.join(requirements).replace(', or be ', ', or ')}"
-    return f"{_given(key, item, first['input'])}: {cause if cause is not None and len(places) == 1 else must}"
+    return f"{_as_typed(key, item, first['input'])}: {cause if cause is not None and len(places) == 1 else must}"
 
 
-def _given(key: str, item: FieldInfo | None, value: Any) -> str:
+def _as_typed(key: str, item: FieldInfo | None, value: Any) -> str:
     """Return a key and its value as they were given, on a command line."""
     extra = item.json_schema_extra if item is not None else None
     if not isinstance(extra, dict):
@@ -227,13 +227,13 @@ def _given(key: str, item: FieldInfo | None, value: Any) -> str:
     return f"{name if 'flag' in extra else extra['metavar']} {value}"
 
 
-def _wanted(error: Mapping[str, Any], item: FieldInfo | None) -> str:
+def _requirement(error: Mapping[str, Any], item: FieldInfo | None) -> str:
     """Return what a value must be, from pydantic's message, or from its help where that names a pattern."""
     if error["type"] == "string_pattern_mismatch" and item is not None:
         return f"be {item.description}"
     text = re.sub(r"^(Value error, |\w+ should )?(must )?", "", error["msg"])
     text = re.split(r", (?:unable|got)| after validation", text)[0]
-    for words, plain in PLAIN.items():
+    for words, plain in PYDANTIC_PHRASES.items():
         text = text.replace(words, plain)
     text = re.sub(r"\d{10,}", lambda number: f"{float(number[0]):.4g}", text)
     hint = did_you_mean(str(error["input"]), re.findall(r"'(.*?)'", text)) if error["type"] == "literal_error" else ""

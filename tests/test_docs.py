@@ -155,7 +155,7 @@ def understood(verb: str, words: list[str]) -> None:
     arguments = parser.parse_intermixed_args(words)
     if verb == "train-agent":
         overrides = [word for word in arguments.overrides if not (arguments.resume and "=" not in word)]
-        sweep = compose.composed_search if searches else compose.composed_sweep
+        sweep = compose.compose_search if searches else compose.compose_sweep
         check = sweep if arguments.multirun else compose.composed
         check("train_agent", overrides)
 

@@ -211,14 +211,14 @@ class SubspaceFit(FitSubject):
     def _backward(self, stage: Stage, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
         if stage.kind == "prior":
             return self.fit._backward(inputs, targets)
-        outputs = self._predicted(inputs)
+        outputs = self._predict(inputs)
         by_risk = not self.classes and self.options.objective != "likelihood"
         losses = self._losses(outputs, targets) if by_risk else self.fit.likelihood.loss(outputs, targets)
         errors = losses.flatten(1).mean(1)
         errors.sum().backward()
         return errors.detach()
 
-    def _predicted(self, inputs: Float[Tensor, "members N ..."]) -> Float[Tensor, "members N out"]:
+    def _predict(self, inputs: Float[Tensor, "members N ..."]) -> Float[Tensor, "members N out"]:
         """Outputs of the networks with the subspaces' parameters as they stand."""
         each = [subspace.parameters_by_name() for subspace in self.subspaces]
         parameters = {f"stack.net.{name}": torch.stack([p[name] for p in each]) for name in self.fit.stack.names}
@@ -244,7 +244,7 @@ class SubspaceFit(FitSubject):
 
     @torch.no_grad()
     def _outputs(self, inputs: Tensor) -> Tensor:
-        return torch.cat([self._predicted(part) for part in inputs.split(BATCH, 1)], 1)
+        return torch.cat([self._predict(part) for part in inputs.split(BATCH, 1)], 1)
 
     @torch.no_grad()
     def _scores(self, stage: Stage) -> list[dict[str, Any]]:

@@ -40,9 +40,9 @@ from rppdyn.priors import free_variance
 from rppdyn.reps import notation
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
 from rppdyn.runs.files import load_tensors, replacing, write_json, write_tensors
-from rppdyn.runs.folder import staying_own
+from rppdyn.runs.folder import keep_signed
 from rppdyn.runs.statistics import evenly
-from rppdyn.runs.workers import SHUTDOWN_SECONDS, Worker, WorkerError, kept_random_state, torch_threads
+from rppdyn.runs.workers import SHUTDOWN_SECONDS, Worker, WorkerError, preserve_random_state, torch_threads
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ def process_state(threads: int | None) -> Iterator[None]:
 
     Stable-baselines3 seeds Python's, NumPy's and torch's global generators and draws from them.
     """
-    with torch_threads(threads), kept_random_state():
+    with torch_threads(threads), preserve_random_state():
         yield
 
 
@@ -213,7 +213,7 @@ def save_model(agent: Agent, folder: RunFolder) -> None:
 
 def save_spec(folder: RunFolder, spec: SymmetrySpec) -> None:
     """The symmetry that a run's networks were built for, in `spec.json`."""
-    with staying_own(folder.path):
+    with keep_signed(folder.path):
         write_json(folder.path / SPEC, spec.to_dict())
 
 
@@ -451,8 +451,8 @@ class Evaluator:
         return Episodes(
             returns=np.array([sum(episode) for episode in rewards]),
             lengths=np.array([len(episode) for episode in rewards]),
-            observations=_joined(seen),
-            actions=_joined(done),
+            observations=_concatenate(seen),
+            actions=_concatenate(done),
         )
 
     def play(self, agent: BaseAlgorithm | BasePolicy) -> Episodes:
@@ -492,7 +492,7 @@ def exploring(agent: BaseAlgorithm | BasePolicy, seed: int) -> Iterator[Policy]:
     if isinstance(policy, TD3Policy):
         yield noisy(policy_of(policy), policy.action_space, seed)
         return
-    with _seeded_noise(policy, seed):
+    with _seed_noise(policy, seed):
         yield lambda observations: policy.predict(observations, deterministic=False)[0]
 
 
@@ -515,11 +515,11 @@ def noisy(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
 
 
 @contextmanager
-def _seeded_noise(policy: BasePolicy, seed: int) -> Iterator[None]:
+def _seed_noise(policy: BasePolicy, seed: int) -> Iterator[None]:
     """Begin a policy's noise, of its actor's generator or torch's global one, at a seed, and put it back on leaving."""
     actor: Any = getattr(policy, "actor", None)
     generator = getattr(actor, "generator", None)
-    with kept_random_state():
+    with preserve_random_state():
         torch.manual_seed(seed)
         if generator is not None:
             actor.generator = torch.Generator().manual_seed(seed)
@@ -530,7 +530,7 @@ def _seeded_noise(policy: BasePolicy, seed: int) -> Iterator[None]:
                 actor.generator = generator
 
 
-def _joined(episodes: Sequence[Sequence[NDArray]]) -> NDArray[np.float64]:
+def _concatenate(episodes: Sequence[Sequence[NDArray]]) -> NDArray[np.float64]:
     return np.concatenate([np.stack(episode) for episode in episodes])
 
 

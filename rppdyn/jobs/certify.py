@@ -86,7 +86,7 @@ def find(config: CertifyConfig) -> FaultReport:
     return report
 
 
-def _compiled(config: AuditConfig, contract: SymmetrySpec | None) -> CompiledTerms:
+def _compile_terms(config: AuditConfig, contract: SymmetrySpec | None) -> CompiledTerms:
     """The terms of a file, or of a contract, compiled for the model.
 
     Raises:
@@ -125,7 +125,7 @@ def audit(config: AuditConfig) -> Audit:
         refuse({"--model": config.model}, f"{config.observation} lists no terms to observe it by; leave it out")
         right: CompiledTerms | SymmetrySpec = contract
     else:
-        right = _compiled(config, contract)
+        right = _compile_terms(config, contract)
     function = load_function(config.what)
     actions = None if config.actions is None else load_function(config.actions)
     result = terms_audit(function, right, actions=actions, states=config.states, seed=config.seed, name=config.what)

@@ -158,7 +158,7 @@ def run(config: DiscoverConfig) -> DiscoverResult:
         UnwrittenError: the file can't be written; it has the result.
     """
     if config.kind == "function":
-        result = _of_function(config)
+        result = _discover_in_function(config)
     else:
         folder = RunFolder.open(config.what)
         name = compose.name_of_run(folder)
@@ -167,7 +167,7 @@ def run(config: DiscoverConfig) -> DiscoverResult:
                 f"{config.what} is a run of {name.replace('_', '-')}: give one of train-agent, fit-dynamics, fit-regression or "
                 "fit-transition, or module:function"
             )
-        result = _of_agent(config) if name == "train_agent" else _of_fit(config, folder)
+        result = _discover_in_agent(config) if name == "train_agent" else _discover_in_fit(config, folder)
     content = asdict(result)
     write_measured(result, {result.json: lambda path: write_json(path, content)})
     return result
@@ -187,14 +187,14 @@ def _search(
     return DiscoverResult(config.what, name, family.words, len(searches[0][2]), origin, symmetries, json)
 
 
-def _of_function(config: DiscoverConfig) -> DiscoverResult:
+def _discover_in_function(config: DiscoverConfig) -> DiscoverResult:
     family = _representations(config)
     inputs, origin = inputs_of(config, family.rep_in.dim)
     search = config.what, load_function(config.what), torch.as_tensor(inputs)
     return _search(config, str(config.family), family, origin, [search])
 
 
-def _of_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
+def _discover_in_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
     """Discover symmetries of the members of a fit: to a task, which brings its representations, or to transitions.
 
     Of these it is the change of a state's features: the next state itself is mostly the one before, which has every symmetry.
@@ -220,7 +220,7 @@ def _of_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
     return _search(config, name, family, origin, searches)
 
 
-def _of_agent(config: DiscoverConfig) -> DiscoverResult:
+def _discover_in_agent(config: DiscoverConfig) -> DiscoverResult:
     """Discover symmetries of an agent's mean action, at states of its own episodes."""
     played = EquivarianceConfig(
         what=config.what, states_from=config.states_from, states=config.states, episodes=config.episodes,

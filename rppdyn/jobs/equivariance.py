@@ -29,14 +29,14 @@ from rppdyn.jobs.measure import (
     MAX_TABLE_LAYERS,
     Measured,
     Rollouts,
-    by_kind,
     draw_equivariance,
-    finite,
+    is_finite,
+    largest_entries,
     largest_layers,
     measure,
     measure_rollouts,
-    most,
-    pooled,
+    pool_members,
+    shares_by_kind,
 )
 from rppdyn.jobs.targets import flows_of, image_function, image_members, inputs_at, inputs_of, measure_images, states_of
 from rppdyn.reps import Rep, notation
@@ -112,13 +112,13 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
         )
     with process_state(threads=1):  # many small products: threads would wait for each other
         if is_of_images:
-            result = _of_images(config, folder)
+            result = _measure_image_models(config, folder)
         elif name in FITS:
-            result = _of_fit(config)
+            result = _measure_fit(config)
         elif config.representations is not None:
-            result = _of_function(config, *config.representations)
+            result = _measure_function(config, *config.representations)
         else:
-            result = _of_agent(config)
+            result = _measure_agent(config)
     content = asdict(result)
     if not result.breaking:
         del content["breaking"]
@@ -132,7 +132,7 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
     return result
 
 
-def _of_agent(config: EquivarianceConfig) -> EquivarianceResult:
+def _measure_agent(config: EquivarianceConfig) -> EquivarianceResult:
     """Measure a policy, or a function from an environment's observations to its actions."""
     with load(config, config.episodes) as target:
         spec = _spec(config, target)
@@ -157,7 +157,7 @@ def _constant_inputs(networks: Mapping[str, Sequence[Any]]) -> dict[str, list[li
     return {name: vectors for name, vectors in values.items() if vectors}
 
 
-def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: str) -> EquivarianceResult:
+def _measure_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: str) -> EquivarianceResult:
     """Measure a function between representations."""
     with load(config, config.episodes) as target:
         if target.call is None:
@@ -176,7 +176,7 @@ def _of_function(config: EquivarianceConfig, group: str, rep_in: str, rep_out: s
     return _result(config, target.source, f"{G}: {ends[0]} to {ends[1]}", names, len(inputs), origin, functions)
 
 
-def _of_fit(config: EquivarianceConfig) -> EquivarianceResult:
+def _measure_fit(config: EquivarianceConfig) -> EquivarianceResult:
     """Measure the members of a fit's run."""
     flags = {"--env": config.env, "--symmetry": config.symmetry, "--rep-in": config.rep_in, "--rep-out": config.rep_out}
     refuse(flags, "the run of a fit brings its task; leave it out, or give another --group")
@@ -193,7 +193,7 @@ def _of_fit(config: EquivarianceConfig) -> EquivarianceResult:
     finite_members: list[Function] = []
     for member in members:
         inputs, origin = inputs_at(config, member)
-        if finite(member, inputs):
+        if is_finite(member, inputs):
             finite_members.append(member)
             measured.append(measure(member, inputs, None, names))
     if not finite_members:
@@ -213,7 +213,7 @@ def _of_fit(config: EquivarianceConfig) -> EquivarianceResult:
         names,
         len(inputs),
         origin,
-        {name: pooled(measured)},
+        {name: pool_members(measured)},
         members={name: measured},
         seeds=seeds,
         diverged=[member.seed for member in members if member.seed not in seeds],
@@ -224,7 +224,7 @@ def _of_fit(config: EquivarianceConfig) -> EquivarianceResult:
     )
 
 
-def _of_images(config: EquivarianceConfig, folder: RunFolder | None) -> EquivarianceResult:
+def _measure_image_models(config: EquivarianceConfig, folder: RunFolder | None) -> EquivarianceResult:
     """Measure the members of a run of fit-image, or a function of images."""
     flows = flows_of(config)
     if folder is None:
@@ -242,7 +242,7 @@ def _of_images(config: EquivarianceConfig, folder: RunFolder | None) -> Equivari
         dict(members={name: measured}, seeds=[member.seed for member in members]) if folder is not None else {}
     )
     return _result(config, source, "transformations of images", list(flows), len(members[0].images), members[0].origin,
-                   {name: pooled(measured)}, **members_apart)  # fmt: skip
+                   {name: pool_members(measured)}, **members_apart)  # fmt: skip
 
 
 def _generators(rep: Rep) -> list[str]:
@@ -337,7 +337,7 @@ def table(result: EquivarianceResult, written: bool = True) -> str:
                 f"{name}: vacuous, the outputs are all but zero (scale {m.scale:.1e}) and the error says nothing"
             )
     if result.rollouts is not None:
-        lines += _about_rollouts(result.rollouts)
+        lines += _rollout_lines(result.rollouts)
     for name, m in result.functions.items():
         lines += _details(name, m)
     if not any(m.layers for m in result.functions.values()):
@@ -359,7 +359,7 @@ def table(result: EquivarianceResult, written: bool = True) -> str:
     return "\n".join(lines)
 
 
-def _about_rollouts(rollouts: Rollouts) -> list[str]:
+def _rollout_lines(rollouts: Rollouts) -> list[str]:
     low, high = rollouts.interval
     end = float(iqm([steps[-1] for steps in rollouts.per_step]))
     lost = sum(rollouts.left_out)
@@ -374,7 +374,7 @@ def _about_rollouts(rollouts: Rollouts) -> list[str]:
 def _details(name: str, m: Measured) -> list[str]:
     lines = []
     if m.by_output:
-        shown = most(m.by_output, MAX_OUTPUTS)
+        shown = largest_entries(m.by_output, MAX_OUTPUTS)
         more = f" (the largest of {len(m.by_output)})" if len(shown) < len(m.by_output) else ""
         lines += ["", f"{name}: error of each output{more}"]
         lines += align([[f"  {entry}", f"{value:.1e}"] for entry, value in shown.items()])
@@ -394,7 +394,7 @@ def _details(name: str, m: Measured) -> list[str]:
         lines += ["", f"{network}: what each layer contributes, its mean size and its share of the error{more}"]
         lines += align(rows)
         if layers.kinds:
-            kinds = by_kind(layers)
+            kinds = shares_by_kind(layers)
             lines += ["", f"{network}: shares of the error by kind of layer"]
             lines += align(
                 [["  kind", *layers.share], *([f"  {kind}", *map(_percent, row)] for kind, row in kinds.items())]

@@ -33,15 +33,15 @@ from rppdyn.runs.figures import (
     save,
 )
 from rppdyn.runs.files import plain, write_json
-from rppdyn.runs.folder import read_json, with_metrics
+from rppdyn.runs.folder import read_json, runs_with_metrics
 from rppdyn.runs.table import (
     AGENT_FILE,
     AT_END,
     AT_STEPS,
     Run,
     RunGroup,
-    by_subject,
     flatten,
+    group_by_subject,
     group_runs,
     split_subjects,
 )
@@ -81,7 +81,9 @@ def run(config: FigureConfig) -> Path:
 
     files = [run for run in config.runs if is_agent_file(run)]
     played = [measure_file(file, config.env) for file in files]
-    folders = with_metrics([run for run in config.runs if run not in files]) if len(files) < len(config.runs) else []
+    folders = (
+        runs_with_metrics([run for run in config.runs if run not in files]) if len(files) < len(config.runs) else []
+    )
     runs = read_runs(folders)
     agents = [run.path for run in runs if run.verb == TrainAgentConfig.verb]
     fits = [run.path for run in runs if run.path not in agents]
@@ -211,7 +213,7 @@ def draw_curves(groups: Sequence[RunGroup], extra: Sequence[Panel] = ()) -> Figu
     titles = AGENT_PANELS if is_agent else FIT_PANELS | ROLLOUT_PANELS
     known = {metric for group in groups for metric in group.metrics}
     titles = {title: metrics for title, metrics in titles.items() if is_agent or known & set(metrics.values())}
-    subjects = by_subject(groups)
+    subjects = group_by_subject(groups)
     panels: list[Panel | None] = []
     for subject, members in subjects:
         for title, metrics in titles.items():
@@ -238,7 +240,7 @@ def draw_curves(groups: Sequence[RunGroup], extra: Sequence[Panel] = ()) -> Figu
 def draw_files(groups: Sequence[RunGroup]) -> Figure:
     """Agents from files alone: the returns of their episodes, and their equivariance errors by generator."""
     panels: list[Panel] = []
-    for subject, members in by_subject(groups):
+    for subject, members in group_by_subject(groups):
         metrics = dict.fromkeys(metric for group in members for metric in group.metrics if metric.count("/") > 1)
         for metric in ("eval/return_mean", *metrics):
             title = f"{subject}: " + ("return of each episode" if metric in AGENT_PANELS["mean return"].values() else

@@ -43,7 +43,7 @@ from rppdyn.settings import keys_of_sections
 Made = TypeVar("Made")
 
 
-def under_group(text: str | None, make: Callable[[Group | None], Made]) -> Made:
+def make_with_group(text: str | None, make: Callable[[Group | None], Made]) -> Made:
     """Make a task with the group that its configuration names; a refusal of the group names the key."""
     group = None if text is None else notation.group(text, "task.group")
     try:

@@ -42,10 +42,10 @@ from rppdyn.jobs.fit import (
     StackFit,
     build_stack,
     equivariance_metrics,
+    make_with_group,
     run_fit,
-    under_group,
 )
-from rppdyn.jobs.results import FitResult, by_member
+from rppdyn.jobs.results import FitResult, values_by_name
 from rppdyn.nn import Chained, Ensemble
 from rppdyn.nn.compiling import can_compile, check_compiler
 from rppdyn.reps import Rep, Scalar, V
@@ -197,7 +197,7 @@ class DynamicsFit(StackFit):
         """
         metrics, members, measured = self.metrics(), self.members(), []
         self.curves = {"times": self.times}
-        for index, rollouts in enumerate(self._in_turn(self.rollouts(members), "test rollouts")):
+        for index, rollouts in enumerate(self._over_seeds(self.rollouts(members), "test rollouts")):
             kept = ~rollouts.diverged
             values: dict[str, Any] = {
                 f"{split}/{name}": metrics[f"{split}/{name}"][index]
@@ -215,12 +215,12 @@ class DynamicsFit(StackFit):
             measured.append(values)
             if index == 0:
                 self.example = self.example_of(rollouts)
-        return by_member(measured)
+        return values_by_name(measured)
 
     def save(self, folder: RunFolder) -> None:
         write_json(folder.path / "rollouts.json", self.curves | {"example": self.example})
 
-    def _in_turn(self, items: Iterable[Item], description: str) -> Iterator[Item]:
+    def _over_seeds(self, items: Iterable[Item], description: str) -> Iterator[Item]:
         """One item per seed."""
         yield from items
 
@@ -269,9 +269,9 @@ class Dynamics(DynamicsFit):
         self.config, self.progress = config, progress
         task = config.task
         self.pendulum = Pendulum(k2=task.k2, wind=task.wind, m1=task.masses[0], m2=task.masses[1])
-        self.rep = under_group(task.group, self.pendulum.rep)
+        self.rep = make_with_group(task.group, self.pendulum.rep)
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
-        self.data = list(self._in_turn(self._trajectories(), "data"))
+        self.data = list(self._over_seeds(self._trajectories(), "data"))
         chunks = torch.stack([data.train for data in self.data]).to(device=self.device, dtype=self.dtype)
         self.chunk_times = self.data[0].chunk_times.to(device=self.device, dtype=self.dtype)
         is_hamiltonian = config.model.system == "hamiltonian"
@@ -301,7 +301,7 @@ class Dynamics(DynamicsFit):
         self.trained.compile(dynamic=False)
         self.compiled = True
 
-    def _in_turn(self, items: Iterable[Item], description: str) -> Iterator[Item]:
+    def _over_seeds(self, items: Iterable[Item], description: str) -> Iterator[Item]:
         """One item per seed, with a bar of its own where there are several and they take long."""
         seeds = self.config.seeds
         shown = self.progress and seeds > 1

@@ -25,7 +25,7 @@ from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.image import FitImageConfig
 from rppdyn.jobs.fit import GAUSSIAN, FitLoss, StackFit, run_fit, stack_of
-from rppdyn.jobs.own_data import FittedFunction, as_file, fitted, splits_of
+from rppdyn.jobs.own_data import FittedFunction, data_file, fitted, splits_of
 from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Ensemble
 from rppdyn.priors import Categorical
@@ -82,7 +82,9 @@ class ImageFit(StackFit):
             if ARRANGEMENTS[config.task.arrangement].quadrant_is_asked:
                 raise ConfigError(f"{where}: the quadrant is asked, and would be another one; leave it out")
         self.data = (
-            self._own_images() if config.task.data is not None else [self._images(seed) for seed in config.all_seeds]
+            self._read_own_images()
+            if config.task.data is not None
+            else [self._images(seed) for seed in config.all_seeds]
         )
         self.device = device_of(config.device)
         super().__init__(
@@ -160,7 +162,7 @@ class ImageFit(StackFit):
         used = (t[: task.train].clone() for t in (data.train.x, data.train.y))  # the others leave the memory
         return replace(data, train=ImageSet(*used))
 
-    def _own_images(self) -> list[ImageData]:
+    def _read_own_images(self) -> list[ImageData]:
         """The user's images in parts, of each seed."""
         task = self.config.task
         assert task.data is not None
@@ -307,7 +309,7 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
         data: a file, a folder, or arrays by name; see :func:`rppdyn.tasks.read_images`.
         options: keys of ``rppdyn fit-image data=...`` without their section, and with ``__`` for a dot.
     """
-    with as_file(data) as file:
+    with data_file(data) as file:
         subject = ImageFit(compose.composed("fit_image", overrides("fit_image", data=file, **options)))
     return fitted(subject).fitted()
 

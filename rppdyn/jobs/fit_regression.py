@@ -22,19 +22,19 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of, file_stem
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.fit import FitRegressionConfig, RegressionTaskConfig
-from rppdyn.jobs.fit import StackFit, build_stack, equivariance_metrics, run_fit, under_group
+from rppdyn.jobs.fit import StackFit, build_stack, equivariance_metrics, make_with_group, run_fit
 from rppdyn.jobs.own_data import (
     FittedFunction,
-    as_file,
+    data_file,
+    discover_generators,
     fitted,
-    generators_of,
     group_of,
-    in_function,
+    round_generators,
     splits_of,
     vectors,
     warn_of_sizes,
 )
-from rppdyn.jobs.results import FitResult, by_member
+from rppdyn.jobs.results import FitResult, values_by_name
 from rppdyn.nn import Chained, Ensemble, InvariantNormaliser
 from rppdyn.reps import V, notation
 from rppdyn.runs.workers import data_stream, stream
@@ -89,9 +89,11 @@ class Regression(StackFit):
         self.config, options = config, config.task
         self.dtype, device = getattr(torch, config.dtype), device_of(config.device)
         if options.data is not None:
-            self.task, data, self.validations, self.tests = self._own_data()
+            self.task, data, self.validations, self.tests = self._read_own_data()
         else:
-            self.task = under_group(options.group, lambda group: regression_task(options.name, group, options.strength))
+            self.task = make_with_group(
+                options.group, lambda group: regression_task(options.name, group, options.strength)
+            )
             data = [self.task.sample(options.train, data_stream(seed)) for seed in config.all_seeds]
             held_out = torch.Generator().manual_seed(TEST_SEED)
             validation, test = (self.task.sample(count, held_out) for count in (options.validation, options.test))
@@ -177,7 +179,7 @@ class Regression(StackFit):
                 values |= {f"rmse/{name}": float(off[:, i].square().mean().sqrt()) for i, name in enumerate(names)}
             equivariance = self._equivariance(index, member)
             measured.append(values | {f"equivariance/{name}": value for name, value in equivariance.items()})
-        return by_member(measured)
+        return values_by_name(measured)
 
     def _equivariance(self, index: int, member: Regressor) -> dict[str, float]:
         if not self.has_group:
@@ -185,7 +187,7 @@ class Regression(StackFit):
         x = self.tests[index][0][: self.config.evaluation.states]
         return equivariance_metrics(member, self.task.rep_in, self.task.rep_out, x)
 
-    def _own_data(self) -> tuple[OwnRows, list[Data], list[Data], list[Data]]:
+    def _read_own_data(self) -> tuple[OwnRows, list[Data], list[Data], list[Data]]:
         """The user's rows, and each member's parts of them."""
         config, task = self.config, self.config.task
         assert task.data is not None
@@ -196,10 +198,10 @@ class Regression(StackFit):
         parts = [[(rows.x[index], rows.y[index]) for index in split] for split in splits]
         train, validation, test = ([*each] for each in zip(*parts, strict=True))
         task.train, task.validation, task.test = (len(split[0][0]) for split in (train, validation, test))
-        group = group_of(task, partial(self._discovered, rows, train[0][0]))
+        group = group_of(task, partial(self._discover_generators, rows, train[0][0]))
         return OwnRows(rows, task, group), train, validation, test
 
-    def _discovered(self, rows: Rows, x: Tensor) -> list[Any]:
+    def _discover_generators(self, rows: Rows, x: Tensor) -> list[Any]:
         """Generators of the symmetry that a plain network of the training data has."""
         task = self.config.task
         count = 1 if task.rep is None else notation.representation(task.rep, GL(1), "rep").dim
@@ -213,7 +215,7 @@ class Regression(StackFit):
         )
         first = Regression(replace(self.config, task=ungrouped, model=plain, seeds=1, objective="map"))
         (member,) = fitted(first).members()
-        return generators_of(in_function(member, sought.rep_in, sought.rep_out, x), family)
+        return round_generators(discover_generators(member, sought.rep_in, sought.rep_out, x), family)
 
     def prepare(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets moved by random elements of the group, which both normalisations commute with."""
@@ -265,7 +267,7 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
         options: keys of ``rppdyn fit-regression data=...`` without their section, and with ``__`` for a dot,
             ``optimiser__epochs=100``.
     """
-    with as_file(data) as file:
+    with data_file(data) as file:
         subject = Regression(compose.composed("fit_regression", overrides("fit_regression", data=file, **options)))
     return fitted(subject).fitted()
 

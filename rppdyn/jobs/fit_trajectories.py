@@ -32,18 +32,18 @@ from rppdyn.jobs.config.fit import FitTrajectoriesConfig
 from rppdyn.jobs.fit import build_stack, run_fit
 from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, DynamicsFit
 from rppdyn.jobs.own_data import (
-    as_file,
-    by_evidence,
     check_data,
+    data_file,
+    discover_generators,
     drive_of,
     fitted,
-    generators_of,
     group_of,
-    in_function,
-    padded,
+    learn_generator,
+    pad_trajectories,
     positions_count,
     positions_rep,
     representations,
+    round_generators,
     scaling_of,
     split_of,
     state_rep,
@@ -109,7 +109,7 @@ class RecordingsFit(DynamicsFit):
         several = config.seeds // len(seeds)
         splits = [split_of(self.recordings, config, seed) for seed in seeds]
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
-        self.group = group_of(task, partial(self._discovered, splits[0].train))
+        self.group = group_of(task, partial(self._discover_generators, splits[0].train))
         self.rep, self.control_rep = representations(config, self.group, self.recordings)
         scalings = [scaling_of(config, split.train, self.rep, self.control_rep) for split in splits]
         self.splits, self.scalings = splits * several, scalings * several
@@ -121,7 +121,7 @@ class RecordingsFit(DynamicsFit):
         super().__init__(config, stack, inputs, states[:, :, 1:], by_gradients=config.model.system != "ode")
         self._held = {name: self._chunks(name, MAX_HELD_OUT_CHUNKS) for name in ("validation", "test")}
 
-    def _discovered(self, train: Sequence[Recording]) -> list[Any]:
+    def _discover_generators(self, train: Sequence[Recording]) -> list[Any]:
         """Generators of the symmetry of trajectories, none where there is none.
 
         Of positions and momenta one is learned with a Hamiltonian, by evidence, from rates of change (velocities are taken for
@@ -136,14 +136,16 @@ class RecordingsFit(DynamicsFit):
         if config.task.positions:
             rates = [np.gradient(r.states.numpy(), r.times.numpy(), axis=0)[1:-1] for r in train if len(r.states) > 2]
             z = torch.cat([r.states[1:-1] for r in train])
-            return generators_of(by_evidence(z, torch.from_numpy(np.concatenate(rates)), rep, config.seed), family)
+            return round_generators(
+                learn_generator(z, torch.from_numpy(np.concatenate(rates)), rep, config.seed), family
+            )
         task = replace(
             config.task, group=None, rep=None, generators=None, split_seed=config.task.split_seed or config.seed
         )
         model = replace(config.model, kind="mlp", free_variance=1.0)
         plain = RecordingsFit(replace(config, task=task, model=model, seeds=1, objective="map"))
         field = fitted(plain).fitted().vector_field
-        return generators_of(in_function(field, rep, rep, torch.cat([r.states for r in train])), family)
+        return round_generators(discover_generators(field, rep, rep, torch.cat([r.states for r in train])), family)
 
     @property
     def rep_in(self) -> Rep:
@@ -185,7 +187,7 @@ class RecordingsFit(DynamicsFit):
             ``(members, N, d)``, ``(members, N, chunk + 1, n)``.
         """
         every = [
-            self._own_chunks(index, split)
+            self._chunks_of_member(index, split)
             for index in range(1 if self.splits[0] is self.splits[-1] else self.config.seeds)
         ]
         count, chosen = min(most, *(len(inputs) for inputs, _ in every)), []
@@ -200,7 +202,7 @@ class RecordingsFit(DynamicsFit):
             for values in zip(*chosen, strict=True)
         )  # type: ignore[return-value]
 
-    def _own_chunks(self, index: int, split: str) -> tuple[Tensor, Tensor]:
+    def _chunks_of_member(self, index: int, split: str) -> tuple[Tensor, Tensor]:
         chunk, scaling, inputs, states = self.config.task.chunk, self.scalings[index], [], []
         for recording in getattr(self.splits[index], split):
             y, drive = scaling.states(recording.states), drive_of(recording, scaling)
@@ -240,28 +242,28 @@ class RecordingsFit(DynamicsFit):
         return torch.cat([inputs[:, :n], inputs[:, first : first + len(self.recordings.control_names)]], 1)
 
     @cached_property
-    def _tested(self) -> list[tuple[Tensor, Drive, Bool[Tensor, "m T"]]]:
+    def _test_trajectories(self) -> list[tuple[Tensor, Drive, Bool[Tensor, "m T"]]]:
         """Each member's scaled test trajectories, cut to a common length, with their controls and a mask of known entries."""
         options = self.config.rollout
         tests = [split.test[: options.trajectories] for split in self.splits]
         steps = min(options.steps, *(max(len(r.states) for r in test) - 1 for test in tests))
-        return [padded(test, scaling, steps) for test, scaling in zip(tests, self.scalings, strict=True)]
+        return [pad_trajectories(test, scaling, steps) for test, scaling in zip(tests, self.scalings, strict=True)]
 
     def rollouts(self, members: Sequence[DynamicsModel]) -> Iterable[Trajectories]:
-        for member, (y, drive, _) in zip(members, self._tested, strict=True):
+        for member, (y, drive, _) in zip(members, self._test_trajectories, strict=True):
             with torch.no_grad():
                 trajectories = solve(member, None, y[:, 0].clone(), drive, self.config.rollout.substeps)
             yield trajectories
 
     def truth(self, index: int) -> Tensor:
-        y, _, known = self._tested[index]
+        y, _, known = self._test_trajectories[index]
         return torch.where(known[..., None], y, torch.nan)
 
     @property
     def times(self) -> list[float]:
         tests = self.splits[0].test[: self.config.rollout.trajectories]
         seconds = float(np.mean([float(r.times.diff().mean()) for r in tests]))
-        return [seconds * k for k in range(self._tested[0][0].shape[1])]
+        return [seconds * k for k in range(self._test_trajectories[0][0].shape[1])]
 
     def others(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
         """Measure ``rmse/NAME``, and ``energy/variation`` where the model has an energy.
@@ -277,13 +279,13 @@ class RecordingsFit(DynamicsFit):
         }
         energy = _energy(member)
         if energy is not None:
-            y, _, known = self._tested[index]
+            y, _, known = self._test_trajectories[index]
             values["energy/variation"] = _variation(energy(y), known)
         return values
 
     def example_of(self, rollouts: Trajectories) -> dict[str, Any]:
         """In the user's units."""
-        first, known = self.splits[0].test[0], self._tested[0][2][0]
+        first, known = self.splits[0].test[0], self._test_trajectories[0][2][0]
         length = int(known.sum())
         return {
             "names": self.recordings.names,
@@ -310,7 +312,7 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
         options: keys of ``rppdyn fit-dynamics data=...`` without their section, as ``state=``, ``group=``, ``seeds=``, and with
             ``__`` for a dot, ``optimiser__epochs=100``.
     """
-    with as_file(data) as file:
+    with data_file(data) as file:
         subject = RecordingsFit(compose.composed("fit_trajectories", overrides("fit_dynamics", data=file, **options)))
     return fitted(subject).fitted()
 

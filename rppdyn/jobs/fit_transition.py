@@ -36,9 +36,9 @@ from rppdyn.jobs.fit import (
     run_fit,
     widest,
 )
-from rppdyn.jobs.own_data import Arrays, like, mean_or_all
-from rppdyn.jobs.results import FitResult, by_member
-from rppdyn.jobs.targets import changes
+from rppdyn.jobs.own_data import Arrays, as_type_of, mean_or_all
+from rppdyn.jobs.results import FitResult, values_by_name
+from rppdyn.jobs.targets import change_blocks
 from rppdyn.nn import Chained, Ensemble
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.files import write_json
@@ -108,7 +108,9 @@ class Transition(StackFit):
         if reward is not None:
             targets = torch.cat([targets, reward.unsqueeze(-1)], -1)
         n = self.spec.feature_dim
-        units = torch.cat([self.model.states.std, self.model.changes.std[n:]])  # that errors of rollouts are counted in
+        units = torch.cat(
+            [self.model.states.std, self.model.changes.std[n:]]
+        )  # that errors of rollouts are counted in
         self.units = (torch.ones_like(units) if config.model.gaussian else units).to(self.device, self.dtype)
         inputs, targets = (t.to(device=self.device, dtype=self.dtype) for t in (inputs, targets))
         super().__init__(config, stack, inputs, targets / self.units, likelihood=self._likelihood())
@@ -206,7 +208,7 @@ class Transition(StackFit):
         spec, test, n = self.spec, self.data.test, self.spec.feature_dim
         samples = torch.cat([test.states[:, :-1], test.actions], -1).flatten(0, 1)
         reps = TransitionModel.rep_in(spec.obs_rep, spec.action_rep), spec.obs_rep
-        names = index_blocks(dict.fromkeys((*spec.feature_names, *spec.action_names), 1)), changes(spec)
+        names = index_blocks(dict.fromkeys((*spec.feature_names, *spec.action_names), 1)), change_blocks(spec)
         functions = []
         for seed, model in zip(self.config.all_seeds, self.members(), strict=True):
             call = partial(_change, model, model.assemble(), n)
@@ -228,7 +230,7 @@ class Transition(StackFit):
 
     def _errors(self, member: TransitionModel, truth: Segments) -> Float[Tensor, "n T"]:
         """Relative errors of the features along rollouts, at each step but the first; 1 where they are no numbers."""
-        return relative_difference(_rolled_out(member, truth), truth.states[:, 1:]).nan_to_num(1.0)
+        return relative_difference(_roll_out(member, truth), truth.states[:, 1:]).nan_to_num(1.0)
 
     def _equivariance(self, member: TransitionModel) -> dict[str, float]:
         """Measure the learned change of the state, at states of the test trajectories."""
@@ -242,12 +244,12 @@ class Transition(StackFit):
     def _equivariance_of_rollouts(self, member: TransitionModel) -> float:
         """The geometric mean, over steps, trajectories and elements of the group, of Eq. 3.3 for states along rollouts."""
         truth = self.data.test
-        rollout = _rolled_out(member, truth)
+        rollout = _roll_out(member, truth)
         errors, elements = [], list(zip(self.images.obs_maps, self.images.action_maps, strict=True))
         for rho_x, rho_u in elements[1 : 1 + MAX_COMPARED_ELEMENTS]:
             rho_x, rho_u = rho_x.double().cpu(), rho_u.double().cpu()
             turned = replace(truth, states=truth.states @ rho_x.mT, actions=truth.actions @ rho_u.mT)
-            moved = _rolled_out(member, turned)
+            moved = _roll_out(member, turned)
             errors.append(relative_difference(moved, rollout @ rho_x.mT).nan_to_num(1.0))
         return float(geometric_mean(torch.stack(errors).flatten())) if errors else float("nan")
 
@@ -265,7 +267,7 @@ class Transition(StackFit):
         components = []
         self.curves = {"times": list(range(length + 1)), "error": []}
         for member in self.members():
-            errors, rollout = self._errors(member, truth), _rolled_out(member, truth)
+            errors, rollout = self._errors(member, truth), _roll_out(member, truth)
             self.curves["error"].append(geometric_mean(errors).tolist())
             if self.config.evaluation.protocol == "published":
                 errors = torch.cat([errors.new_full((len(errors), 1), PUBLISHED_INITIAL_ERROR), errors], 1)
@@ -287,7 +289,7 @@ class Transition(StackFit):
             "horizons": horizons,
             "errors": np.median(components, axis=0).tolist(),
         }
-        return by_member(measured)
+        return values_by_name(measured)
 
     def save(self, folder: RunFolder) -> None:
         building.save_spec(folder, self.spec)
@@ -311,7 +313,7 @@ class FittedTransitions:
         """The next observation after each, ``(*batch, n)``; of all members along a new first axis with "all"."""
         action = torch.as_tensor(action, dtype=torch.float64)
         after = self.rollout(torch.as_tensor(observation, dtype=torch.float64), action.unsqueeze(-2), members=members)
-        return like(observation, after.squeeze(-2))
+        return as_type_of(observation, after.squeeze(-2))
 
     @torch.no_grad()
     def rollout(self, observation: Arrays, actions: Arrays, *, members: str = "mean") -> Any:
@@ -331,14 +333,14 @@ class FittedTransitions:
         steps = u.reshape(1, -1, *u.shape[-2:]).expand(count, -1, -1, -1)
         states = self.model.rollout(rows, steps).states.reshape(count, *u.shape[:-1], -1)
         observations = torch.as_tensor(self.spec.decode(mean_or_all(states, members)))
-        return like(observation, observations)
+        return as_type_of(observation, observations)
 
     def __repr__(self) -> str:
         return f"FittedTransitions({self.spec.env_id}; {self.members} members under {self.spec.group})"
 
 
 @torch.no_grad()
-def _rolled_out(member: TransitionModel, truth: Segments) -> Float[Tensor, "n T f"]:
+def _roll_out(member: TransitionModel, truth: Segments) -> Float[Tensor, "n T f"]:
     return member.rollout(truth.states[:, 0], truth.actions)[0]
 
 

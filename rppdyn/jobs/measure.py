@@ -185,7 +185,7 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
     )
 
 
-def most(by_entry: Mapping[str, float], count: int) -> dict[str, float]:
+def largest_entries(by_entry: Mapping[str, float], count: int) -> dict[str, float]:
     """All entries, in their order, or the largest ones, in theirs, where there are more than so many."""
     if len(by_entry) <= count:
         return dict(by_entry)
@@ -199,7 +199,7 @@ def largest_layers(norm: Mapping[str, Sequence[float]], count: int) -> list[int]
     return sorted(np.argsort(-top, kind="stable")[:count].tolist())
 
 
-def by_kind(layers: Layers) -> dict[str, list[float]]:
+def shares_by_kind(layers: Layers) -> dict[str, list[float]]:
     """Shares added up over the layers of each kind, by generator; kinds that contribute nothing are left out."""
     total: dict[str, NDArray] = {}
     for i, kind in enumerate(layers.kinds):
@@ -207,13 +207,13 @@ def by_kind(layers: Layers) -> dict[str, list[float]]:
     return {kind: row.tolist() for kind, row in total.items() if (np.abs(row) >= 0.005).any()}
 
 
-def finite(function: Function, inputs: NDArray) -> bool:
+def is_finite(function: Function, inputs: NDArray) -> bool:
     """Return whether a function gives finite numbers: a network whose training diverged does not."""
     with torch.no_grad():
         return bool(function.call(torch.as_tensor(inputs)).isfinite().all())
 
 
-def pooled(members: Sequence[Measured]) -> Measured:
+def pool_members(members: Sequence[Measured]) -> Measured:
     """A summary of several members: interquartile means over them, with intervals over members in place of states."""
     if len(members) == 1:
         return members[0]
@@ -340,7 +340,7 @@ def equivariance_figure(result: Result) -> Figure:
         panels.append(("error along rollouts", partial(_paint_rollouts, rollouts=rollouts)))
     for name, m in functions.items():
         if (outputs := _finite(m["by_output"])) and name != "critics":
-            values = most(outputs, MAX_OUTPUTS)
+            values = largest_entries(outputs, MAX_OUTPUTS)
             panels.append(
                 (
                     f"{name}: error of each output",

@@ -28,7 +28,7 @@ from rppdyn.nn import InvariantNormaliser
 from rppdyn.reps import Rep, V, notation
 from rppdyn.runs.statistics import evenly
 from rppdyn.tasks import Recording, Recordings
-from rppdyn.tasks.labelled import LabelledImages, Rows, named_parts, shared_out
+from rppdyn.tasks.labelled import LabelledImages, Rows, indices_by_part, split_indices
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ F = TypeVar("F", bound=StackFit)
 
 
 @contextmanager
-def as_file(data: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[str]:
+def data_file(data: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[str]:
     """The path of data in a file; of arrays by name that of an NPZ file, as long as the block lasts."""
     if not isinstance(data, Mapping):
         yield os.fspath(data)
@@ -96,9 +96,9 @@ def splits_of(task: Any, data: Rows | LabelledImages, seeds: Sequence[int]) -> l
     source = f"split={task.split}" if isinstance(task.split, str) else "its folders"
     try:
         splits = [
-            shared_out(len(data.x), task.split, seed, classes)
+            split_indices(len(data.x), task.split, seed, classes)
             if data.parts is None
-            else named_parts(data.parts, source)
+            else indices_by_part(data.parts, source)
             for seed in split_seeds
         ]
     except ValueError as error:
@@ -140,7 +140,7 @@ class FittedFunction:
         """The mean over members of what they say of ``(N, ...)``, or "all" of them along a new first axis."""
         first = next(self.members[0].parameters())
         inputs = torch.as_tensor(x).to(first.dtype)
-        return like(x, mean_or_all(torch.stack([member(inputs) for member in self.members]), members))
+        return as_type_of(x, mean_or_all(torch.stack([member(inputs) for member in self.members]), members))
 
     def classify(self, x: Arrays) -> list[str]:
         """The names of the classes that the members give the largest mean logits.
@@ -164,7 +164,7 @@ def mean_or_all(values: Tensor, members: str) -> Tensor:
     return values.mean(0) if members == "mean" else values
 
 
-def like(example: Any, values: Tensor) -> Any:
+def as_type_of(example: Any, values: Tensor) -> Any:
     """A tensor for a tensor, else an array."""
     return values if isinstance(example, Tensor) else values.numpy()
 
@@ -189,7 +189,7 @@ MAX_STRETCH_SHARE = 0.1
 """Share of a generator that may be no rotation and is left out as noise."""
 
 
-def by_evidence(z: Float[Tensor, "N n"], rates: Float[Tensor, "N n"], rep: Rep, seed: int) -> list[Tensor]:
+def learn_generator(z: Float[Tensor, "N n"], rates: Float[Tensor, "N n"], rep: Rep, seed: int) -> list[Tensor]:
     """The generator that a Hamiltonian learns with its weights; none where evidence does not favour a symmetric one.
 
     Args:
@@ -210,7 +210,9 @@ def by_evidence(z: Float[Tensor, "N n"], rates: Float[Tensor, "N n"], rep: Rep, 
     return [with_symmetry.generator] if holds and with_symmetry.generator is not None else []
 
 
-def in_function(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Float[Tensor, "N n"]) -> list[Tensor]:
+def discover_generators(
+    f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Float[Tensor, "N n"]
+) -> list[Tensor]:
     """All generators that a function, a plain network, is symmetric under but for a small defect.
 
     Of invariants they are looked for in their gradients, which transform as the dual of inputs do: of the invariants themselves
@@ -226,7 +228,7 @@ def in_function(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Flo
     return list(discovery.generators)
 
 
-def generators_of(generators: Sequence[Tensor], family: Group) -> list[Any]:
+def round_generators(generators: Sequence[Tensor], family: Group) -> list[Any]:
     """Return the generators as plain numbers, rotations made exact, and print them with what they are in words."""
     turns = [(A - A.T) / 2 for A in generators]
     if any(
@@ -286,7 +288,7 @@ def split_of(recordings: Recordings, config: FitTrajectoriesConfig, seed: int) -
     shares, chunk = config.task.split, config.task.chunk
     every = list(recordings.trajectories)
     if len(every) >= 3:
-        return Split(*([every[i] for i in part] for part in shared_out(len(every), shares, seed)))
+        return Split(*([every[i] for i in part] for part in split_indices(len(every), shares, seed)))
     parts: tuple[list[Recording], ...] = ([], [], [])
     for recording in every:
         ends = [0, *(round(float(share) * len(recording.states)) for share in np.cumsum(shares))]
@@ -388,7 +390,7 @@ def drive_of(recording: Recording, scaling: Scaling) -> Drive:
     return Drive(recording.times.diff() / scaling.seconds, scaling.controls(recording.controls))
 
 
-def padded(
+def pad_trajectories(
     recordings: Sequence[Recording], scaling: Scaling, most: int
 ) -> tuple[Float[Tensor, "N T n"], Drive, Bool[Tensor, "N T"]]:
     """Scaled trajectories of one length: after its end each stands still, in steps of length 0; and where it is known."""

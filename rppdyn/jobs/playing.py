@@ -129,7 +129,7 @@ class CollectResult:
 
 
 @dataclass(frozen=True)
-class _Collected:
+class _EpisodeSource:
     """Episodes to be written, played as they are asked for; their steps, about; what they are by, in a word and in words."""
 
     env: gymnasium.Env
@@ -148,7 +148,7 @@ def collect(config: CollectConfig, *, progress: bool = False) -> CollectResult:
     lengths: list[int] = []
     returns: list[float] = []
 
-    def watched(source: _Collected, bar: Progress) -> Iterator[Episode]:
+    def record_episodes(source: _EpisodeSource, bar: Progress) -> Iterator[Episode]:
         steps = 0
         for episode in source.episodes:
             steps += len(episode)
@@ -165,7 +165,7 @@ def collect(config: CollectConfig, *, progress: bool = False) -> CollectResult:
         with Progress(source.steps, description=f"collect {env_id}", delay=1.0, enabled=progress) as bar:
             folder = write_episodes(
                 dataset,
-                watched(source, bar),
+                record_episodes(source, bar),
                 env=source.env,
                 algorithm=source.words,
                 description=f"{env_id}, {source.words}",
@@ -174,17 +174,17 @@ def collect(config: CollectConfig, *, progress: bool = False) -> CollectResult:
 
 
 @contextmanager
-def _source(config: CollectConfig) -> Iterator[_Collected]:
+def _source(config: CollectConfig) -> Iterator[_EpisodeSource]:
     if config.kind == "run":
-        with _of_run(config) as source:
+        with _run_source(config) as source:
             yield source
         return
     assert config.env is not None
     env = make_env(config.env.id, actuator_scale=config.env.actuator_scale, monitor=False, **config.env.kwargs)
     with closing(env):
         if config.kind == "random":
-            episodes = _played(config, env, random_policy(env.action_space, config.seed))
-            yield _Collected(
+            episodes = _play(config, env, random_policy(env.action_space, config.seed))
+            yield _EpisodeSource(
                 env, episodes, config.steps or DEFAULT_STEPS, f"random-seed{config.seed}", "random actions"
             )
             return
@@ -194,9 +194,9 @@ def _source(config: CollectConfig) -> Iterator[_Collected]:
         play = config.play or "exploring"
         with _acting(policy, play, config.seed) as act:
             file = Path(config.source)
-            yield _Collected(
+            yield _EpisodeSource(
                 env,
-                _played(config, env, act),
+                _play(config, env, act),
                 config.steps or DEFAULT_STEPS,
                 f"{file.stem}-{play}",
                 f"{play} policy of {file.name}",
@@ -204,7 +204,7 @@ def _source(config: CollectConfig) -> Iterator[_Collected]:
 
 
 @contextmanager
-def _of_run(config: CollectConfig) -> Iterator[_Collected]:
+def _run_source(config: CollectConfig) -> Iterator[_EpisodeSource]:
     """The replay buffer of a run, or episodes of its policy."""
     assert config.source is not None
     folder = RunFolder.open(config.source)
@@ -220,9 +220,9 @@ def _of_run(config: CollectConfig) -> Iterator[_Collected]:
         env = evaluator.envs[0]
         if config.play is not None:
             with _acting(agent, config.play, config.seed) as act:
-                episodes = _played(config, env, act)
+                episodes = _play(config, env, act)
                 words = f"{config.play} {weights} of {trained.model.kind}"
-                yield _Collected(env, episodes, config.steps or DEFAULT_STEPS, f"{agent_name}-{config.play}", words)
+                yield _EpisodeSource(env, episodes, config.steps or DEFAULT_STEPS, f"{agent_name}-{config.play}", words)
             return
         if not isinstance(agent, RPPSAC):
             raise ConfigError(f"{folder.path} is a run of agent=ppo, which keeps no transitions: add --play exploring")
@@ -231,10 +231,10 @@ def _of_run(config: CollectConfig) -> Iterator[_Collected]:
         if config.steps is not None:
             replayed = spread_episodes(replayed, steps=config.steps, seed=config.seed)
         words = f"replay buffer of {trained.model.kind} at step {step}"
-        yield _Collected(env, replayed, sum(map(len, replayed)), f"{agent_name}-replay", words)
+        yield _EpisodeSource(env, replayed, sum(map(len, replayed)), f"{agent_name}-replay", words)
 
 
-def _played(config: CollectConfig, env: gymnasium.Env, policy: Policy) -> Iterator[Episode]:
+def _play(config: CollectConfig, env: gymnasium.Env, policy: Policy) -> Iterator[Episode]:
     return played_episodes(env, policy, steps=config.steps or DEFAULT_STEPS, seed=config.seed)
 
 

@@ -87,7 +87,7 @@ def run(config: PredictConfig) -> PredictResult:
     ]
     missing = [name for name in needed if name not in arrays]
     if name == "fit_trajectories" and missing:
-        return _along(config, fit.task, model)
+        return _predict_trajectories(config, fit.task, model)
     if name == "fit_regression" and missing and fit.task.data is not None:
         arrays, missing = {"x": _rows(config.data, fit.task.inputs or ["x"])}, []
     elif not is_arrays:
@@ -103,7 +103,7 @@ def run(config: PredictConfig) -> PredictResult:
         predictions = np.asarray(predict(**used, members=config.members))
     except (RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(f"--data {config.data}: {str(error).splitlines()[0]}") from error
-    return _written(config, {name: list(values.shape) for name, values in used.items()}, predictions)
+    return _write(config, {name: list(values.shape) for name, values in used.items()}, predictions)
 
 
 def _rows(data: str, inputs: Sequence[str]) -> NDArray:
@@ -115,7 +115,7 @@ def _rows(data: str, inputs: Sequence[str]) -> NDArray:
     return np.concatenate(every)
 
 
-def _along(config: PredictConfig, task: Any, model: FittedDynamics) -> PredictResult:
+def _predict_trajectories(config: PredictConfig, task: Any, model: FittedDynamics) -> PredictResult:
     """Predict each trajectory in a file from its first state, at its times and under its controls: a row for each row."""
     recordings = read_recordings(
         config.data, task.columns, controls=task.controls or (), time=task.time, trajectory=task.trajectory
@@ -128,10 +128,10 @@ def _along(config: PredictConfig, task: Any, model: FittedDynamics) -> PredictRe
     ]  # fmt: skip
     count = len(recordings.trajectories)
     inputs = {"state": [count, len(recordings.names)], "times": [sum(len(r.times) for r in recordings.trajectories)]}
-    return _written(config, inputs, np.concatenate(predictions, axis=-2))
+    return _write(config, inputs, np.concatenate(predictions, axis=-2))
 
 
-def _written(config: PredictConfig, inputs: dict[str, list[int]], predictions: NDArray) -> PredictResult:
+def _write(config: PredictConfig, inputs: dict[str, list[int]], predictions: NDArray) -> PredictResult:
     def write(path: Path) -> None:
         with replacing(path) as temporary:
             np.savez(temporary, prediction=predictions)

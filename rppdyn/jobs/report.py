@@ -34,7 +34,7 @@ from rppdyn.nn.linear import equivariant_name
 from rppdyn.runs import paired_ratio
 from rppdyn.runs.figures import COLOURS, Panel, draw_panels, paint_curves, paint_dots
 from rppdyn.runs.files import write_text
-from rppdyn.runs.folder import read_json, with_metrics
+from rppdyn.runs.folder import read_json, runs_with_metrics
 from rppdyn.runs.statistics import FEW_SEEDS
 from rppdyn.runs.table import (
     AT_END,
@@ -42,8 +42,8 @@ from rppdyn.runs.table import (
     Measure,
     Run,
     RunGroup,
-    by_subject,
     different_keys,
+    group_by_subject,
     group_runs,
     value_of,
 )
@@ -60,7 +60,7 @@ PANEL_WIDTHS = {1: 8.4, 2: 5.6, 3: 4.3}  # inches, by the number of columns
 def run(config: ReportConfig) -> Path:
     """Write the page; its path."""
     runs = [run for run in config.runs if not is_agent_file(run)]
-    groups = read_groups(with_metrics(runs)) if runs else []
+    groups = read_groups(runs_with_metrics(runs)) if runs else []
     played = [measure_file(run, config.env) for run in config.runs if is_agent_file(run)]
     out = Path(config.out)
     write_text(out, page_of(groups, played))
@@ -142,7 +142,7 @@ METRICS: Mapping[str, tuple[str, Write]] = {
     "equivariance/error": ("equivariance error", scientific),
 }
 """Measures at the end: the title of each, and how it is written."""
-PARTLY = {"test/error": ("test/diverged", "chunks"), "rollout/error": ("rollout/diverged", "rollouts")}
+DIVERGED_SHARES = {"test/error": ("test/diverged", "chunks"), "rollout/error": ("rollout/diverged", "rollouts")}
 """Errors that leave out what diverged: the measure of its share, and what it is of."""
 COMPARED_METRICS = ("test/error", "test/error_10", "test/error_30", "test/error_100", "rollout/error")
 """Errors that models are compared by, seed by seed."""
@@ -168,9 +168,9 @@ def page_of(groups: Sequence[RunGroup], played: Sequence[FileAgent] = ()) -> str
     sections: list[tuple[str, Markup]] = []
     if groups:
         verbs = dict.fromkeys(group.verb for group in groups)
-        trained = blocks(_trained([group for group in groups if group.verb == verb]) for verb in verbs)
+        trained = blocks(_settings([group for group in groups if group.verb == verb]) for verb in verbs)
         sections += [("At a glance", _glance(groups)), ("What was trained", trained)]
-        sections += [(subject, _subject(k, subject, its)) for k, (subject, its) in enumerate(by_subject(groups))]
+        sections += [(subject, _subject(k, subject, its)) for k, (subject, its) in enumerate(group_by_subject(groups))]
     sections += [("Agents from files", _files(played))] if played else []
     sections += [("Runs", _runs(groups))] if groups else []
     runs = len({run.path for group in groups for run in group.runs})
@@ -194,7 +194,7 @@ def _is_agent(group: RunGroup) -> bool:
     return group.verb == TrainAgentConfig.verb
 
 
-def _known(groups: Sequence[RunGroup], metrics: Iterable[str]) -> list[str]:
+def _available(groups: Sequence[RunGroup], metrics: Iterable[str]) -> list[str]:
     return [metric for metric in metrics if any(group.final(metric) for group in groups)]
 
 
@@ -206,7 +206,7 @@ def _glance(groups: Sequence[RunGroup]) -> Markup:
         if not some:
             continue
         several, length = len({group.subject for group in some}) > 1, "steps" if is_agent else "epochs"
-        shown = _known(some, [m for m in METRICS if m not in ("test/mse", "test/nll") and "drift" not in m])
+        shown = _available(some, [m for m in METRICS if m not in ("test/mse", "test/nll") and "drift" not in m])
         rows = []
         for group in some:
             steps = f"of {group.runs[0].length:,}, unfinished" if group.unfinished else None
@@ -223,7 +223,7 @@ def _glance(groups: Sequence[RunGroup]) -> Markup:
         parts.append(html.note(_explanation(is_agent, some)))
         if several:
             metric, title = ("eval/return_mean", "mean return") if is_agent else ("test/error", "test error")
-            panels = [(subject, its, {"": metric}) for subject, its in by_subject(some)]
+            panels = [(subject, its, {"": metric}) for subject, its in group_by_subject(some)]
             caption = f"The {title} through training. " + bands(some)
             parts.append(curves(f"glance{int(is_agent)}", panels, title, caption, log=not is_agent))
     return blocks(parts)
@@ -247,7 +247,7 @@ def _explanation(is_agent: bool, groups: Sequence[RunGroup]) -> str:
     return text + images * any("pathways" in group.runs[0].model for group in groups)
 
 
-def _trained(groups: Sequence[RunGroup]) -> Markup:
+def _settings(groups: Sequence[RunGroup]) -> Markup:
     """The settings of one verb's runs: where they differ, and folded the others."""
     configs = [group.runs[0].config for group in groups]
     varied = different_keys(configs)
@@ -293,7 +293,7 @@ def _training(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None
 
 
 def _end(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
-    shown = _known(groups, METRICS)
+    shown = _available(groups, METRICS)
     headline = next((metric for metric in ("eval/return_mean", "test/error") if metric in shown), None)
     parts: list[Markup | None] = []
     if headline is not None:
@@ -313,23 +313,23 @@ def _end(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     for group in groups:
         final = group.final(headline) if headline is not None else None
         each = ", ".join(str(write(value)) for value in final.each) if final is not None else MISSING
-        cells = [estimate(group.final(name), METRICS[name][1], _left_out(group, name)) for name in shown]
+        cells = [estimate(group.final(name), METRICS[name][1], _diverged_share(group, name)) for name in shown]
         rows.append([html.label(group), *cells, Markup(each)])
     head = ["configuration", *(METRICS[name][0] for name in shown), "each seed"]
     parts.append(html.table(f"At the end on {subject}", head, rows, range(1, len(head) - 1)))
     return blocks(parts)
 
 
-def _left_out(group: RunGroup, metric: str) -> str | None:
+def _diverged_share(group: RunGroup, metric: str) -> str | None:
     """The share, in the mean over seeds, of what an error leaves out."""
-    share, noun = PARTLY.get(metric, ("", ""))
+    share, noun = DIVERGED_SHARES.get(metric, ("", ""))
     shares = [run.last(AT_END + share) or 0.0 for run in group.runs if run.has(AT_END + metric)]
     return f"{100 * fmean(shares):.3g} % of {noun} diverged" if any(shares) else None
 
 
 def _pairs(subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     """Ratios of errors, seed by seed."""
-    shown, rows = _known(groups, [metric for metric in COMPARED_METRICS]), []
+    shown, rows = _available(groups, [metric for metric in COMPARED_METRICS]), []
     for a, b in itertools.combinations(groups, 2):
         cells = [_ratio(a, b, AT_END + name) for name in shown]
         if any(cell != MISSING for cell in cells):
@@ -412,13 +412,15 @@ def _equivariance(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | 
         )
     else:
         return None
-    details = [_measured(group, f"measured{k}-{i}", opened=i == 0) for i, group in enumerate(groups)]
+    details = [_measured_details(group, f"measured{k}-{i}", opened=i == 0) for i, group in enumerate(groups)]
     return blocks([*parts, *details] if any(details) else [*parts, html.advice("for entries and layers")])
 
 
-def _measured(group: RunGroup, identity: str, opened: bool) -> Markup | None:
+def _measured_details(group: RunGroup, identity: str, opened: bool) -> Markup | None:
     """Equivariance errors of the first run of a group that `rppdyn equivariance` has measured; None where it has none."""
-    measured = ((run, content) for run in group.runs if (content := _content(run, "equivariance.json")) is not None)
+    measured = (
+        (run, content) for run in group.runs if (content := _read_content(run, "equivariance.json")) is not None
+    )
     run, result = next(measured, (None, None))
     if run is None or result is None:
         return None
@@ -515,7 +517,7 @@ READERS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-def _content(run: Run, name: str) -> Any:
+def _read_content(run: Run, name: str) -> Any:
     """The content of a run's file; None where it is absent, or of another version of this package."""
     content = read_json(run.path / name)
     try:
@@ -529,7 +531,7 @@ def _certificates(groups: Sequence[RunGroup]) -> Markup | None:
     parts: list[Markup] = []
     seen: list[tuple[Any, Any]] = []
     for group in groups:
-        spec, certificate = (_content(group.runs[0], name) for name in ("spec.json", "certificate.json"))
+        spec, certificate = (_read_content(group.runs[0], name) for name in ("spec.json", "certificate.json"))
         if spec is not None and (spec, certificate) not in seen:
             parts.append(html.paragraph(f"{spec.group}" + (f": {group.label}" if seen else "")))
             if certificate is not None:
@@ -604,7 +606,9 @@ def _runs(groups: Sequence[RunGroup]) -> Markup:
             run, result = members[0], members[0].result or {}
             unit = "step" if _is_agent(group) else "epoch"
             state = "finished" if run.result else f"unfinished, at {unit} {run.steps:,} of {run.length:,}"
-            outdated = [name for name in READERS if read_json(path / name) is not None and _content(run, name) is None]
+            outdated = [
+                name for name in READERS if read_json(path / name) is not None and _read_content(run, name) is None
+            ]
             if outdated:
                 state += f"; {', '.join(outdated)} of another version, left out"
             provenance = result.get("provenance", {})
@@ -625,7 +629,7 @@ def _runs(groups: Sequence[RunGroup]) -> Markup:
 
 INK = "#123456"
 """The colour of text and lines in a picture, which becomes the colour of the page's text."""
-INKED = (
+INK_KEYS = (
     "text.color",
     "axes.labelcolor",
     "axes.edgecolor",
@@ -635,7 +639,7 @@ INKED = (
     "grid.color",
 )
 TRANSPARENT_FACES = ("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor")
-LOOK: dict[Any, Any] = dict.fromkeys(INKED, INK) | dict.fromkeys(TRANSPARENT_FACES, "none")
+LOOK: dict[Any, Any] = dict.fromkeys(INK_KEYS, INK) | dict.fromkeys(TRANSPARENT_FACES, "none")
 LOOK |= {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 11.0}
 
 

@@ -67,7 +67,7 @@ def pairs(rows: Mapping[str, Any], width: int) -> list[str]:
     return [f"  {name:{width}} {value}" for name, value in rows.items()]
 
 
-def by_member(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def values_by_name(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Values by name, one for each member; None if it is missing or not finite."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: numbers([row.get(name) for row in rows]) for name in names}

@@ -108,7 +108,7 @@ def plain_function(
     Args:
         sample: a few inputs, on which the callable is tried.
     """
-    f = tried(call, sample, spec.action.dim if spec else rep_out.dim)
+    f = in_accepted_precision(call, sample, spec.action.dim if spec else rep_out.dim)
     networks = {}
     if isinstance(call, RPPEMLP) and call.rep_in == rep_in and call.rep_out == rep_out:
         networks = {"network": MeasuredNetwork(in_precision(call, torch.float64), lambda x: x)}
@@ -127,7 +127,9 @@ def plain_function(
     )
 
 
-def tried(call: Callable[[Tensor], Any], sample: Tensor, outputs: int | None = None) -> Callable[[Tensor], Tensor]:
+def in_accepted_precision(
+    call: Callable[[Tensor], Any], sample: Tensor, outputs: int | None = None
+) -> Callable[[Tensor], Tensor]:
     """A callable in double precision if it accepts that, else in single. It may write into its inputs.
 
     Args:
@@ -211,7 +213,7 @@ def blocks(space: Space) -> dict[str, list[int]]:
     return features
 
 
-def changes(spec: SymmetrySpec) -> dict[str, list[int]]:
+def change_blocks(spec: SymmetrySpec) -> dict[str, list[int]]:
     """The features of each coordinate of a change of the state."""
     return {f"change of {name}": indices for name, indices in blocks(spec.obs).items()}
 
@@ -315,7 +317,9 @@ def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) ->
         if target.call is None:
             episodes, how = evaluator.explore(target.policy), "exploring episodes of its own"
         else:
-            f = tried(target.call, torch.as_tensor(evaluator.envs[0].reset(seed=0)[0])[None], spec.action.dim)
+            f = in_accepted_precision(
+                target.call, torch.as_tensor(evaluator.envs[0].reset(seed=0)[0])[None], spec.action.dim
+            )
             policy = noisy(as_policy(f), evaluator.envs[0].action_space, config.seed)
             episodes, how = evaluator.run(policy), "episodes of its own with Gaussian noise"
         return *episodes.spread(config.states), f"{config.episodes} {how}"
@@ -460,7 +464,7 @@ def image_function(config: EquivarianceConfig) -> tuple[str, ImageTarget]:
         f"{type(call).__name__}, {config.weights or 'its own weights'}" if isinstance(call, nn.Module) else "a function"
     )
     network = in_precision(call, torch.float64) if isinstance(call, nn.Module) else None
-    f = tried(network if network is not None else call, x[:2])
+    f = in_accepted_precision(network if network is not None else call, x[:2])
     return described, ImageTarget("function", f, network, x.double(), origin)
 
 

@@ -50,7 +50,7 @@ from rppdyn.jobs.results import TrainAgentResult, TrainManyResult
 from rppdyn.priors.likelihood import NARROW_SHARE
 from rppdyn.runs import Progress, RunFolder, RunFolderError, Session, StopRequest, stop_on_signals
 from rppdyn.runs.files import write_json
-from rppdyn.runs.workers import Stopped, Worker, WorkerError, asked_to_stop, kept_random_state, portable, processes
+from rppdyn.runs.workers import Stopped, Worker, WorkerError, portable, preserve_random_state, processes, worker_stop
 from rppdyn.settings import keys_of_sections
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 # -- evaluations -------------------------------------------------------------------------------------------------------
 
-Measured = tuple[dict[str, Any], float]
+Evaluation = tuple[dict[str, Any], float]
 """Values by the names that `docs/metrics.md` defines, and the seconds that it took."""
 
 
@@ -77,18 +77,18 @@ class Evaluations:
         self._worker = Worker(PRELOAD) if config.workers else None
         self._evaluator = None if config.workers else _evaluator(config)
 
-    def begin(self, agent: Agent) -> Future[Measured]:
+    def begin(self, agent: Agent) -> Future[Evaluation]:
         """Measure the agent as it is now."""
         if self._worker is None:
             assert self._evaluator is not None
-            answer: Future[Measured] = Future()
+            answer: Future[Evaluation] = Future()
             answer.set_result(_measure(agent, self._evaluator, self._states))
             return answer
         weights = io.BytesIO()
         # copies: agents that are trained together have views of what all share, which would be saved whole
         copied = {key: value.to("cpu", copy=True) for key, value in agent.policy.state_dict().items()}
         torch.save(copied, weights)
-        return self._worker.submit(_measure_there, *self._arguments, weights.getvalue())
+        return self._worker.submit(_measure_in_worker, *self._arguments, weights.getvalue())
 
     def close(self) -> None:
         """Close environments."""
@@ -101,22 +101,22 @@ def _evaluator(config: TrainAgentConfig) -> Evaluator:
     return Evaluator(partial(build_env, config), config.evaluation.episodes, EVALUATION_SEED)
 
 
-def _measure(agent: Agent, evaluator: Evaluator, states: int) -> Measured:
+def _measure(agent: Agent, evaluator: Evaluator, states: int) -> Evaluation:
     start = time.monotonic()
-    with kept_random_state():
+    with preserve_random_state():
         values = measure(agent, evaluator, states)
     return values, time.monotonic() - start
 
 
-_there: tuple[Agent, Evaluator] | None = None
+_worker_agent: tuple[Agent, Evaluator] | None = None
 
 
-def _measure_there(config: TrainAgentConfig, spec: SymmetrySpec, weights: bytes) -> Measured:
+def _measure_in_worker(config: TrainAgentConfig, spec: SymmetrySpec, weights: bytes) -> Evaluation:
     """In a worker: measure the agent with these weights, which is built at the first call."""
-    global _there
-    if _there is None:
-        _there = build_agent(config, build_env(config), spec), _evaluator(config)
-    agent, evaluator = _there
+    global _worker_agent
+    if _worker_agent is None:
+        _worker_agent = build_agent(config, build_env(config), spec), _evaluator(config)
+    agent, evaluator = _worker_agent
     agent.policy.load_state_dict(torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True))
     return _measure(agent, evaluator, config.evaluation.states)
 
@@ -230,7 +230,7 @@ class _Pending(NamedTuple):
     """An evaluation that was begun: at which step, its answer, and what else is recorded with it."""
 
     step: int
-    answer: Future[Measured]
+    answer: Future[Evaluation]
     training: dict[str, Any]
     steps_per_second: float
 
@@ -431,7 +431,7 @@ def begin(config: TrainAgentConfig) -> Iterator[AgentRun]:
             checkpoint_every=config.checkpoint_every,
         )
         if agent.fresh_episodes:
-            _say_fresh(config, agent, session.saved, fresh or "its checkpoints hold no environment")
+            _warn_of_fresh_episode(config, agent, session.saved, fresh or "its checkpoints hold no environment")
         _describe_symmetry(session.folder, spec, env, agent)
         agent.set_logger(Logger(folder=None, output_formats=[Events(session)]))
         evaluations = stack.enter_context(closing(Evaluations(config, spec)))
@@ -548,7 +548,7 @@ def _train_in_workers(parts: Sequence[Seeds], threads: int, stop: StopRequest, p
 def _train_part(part: Seeds, threads: int, progress: bool, position: int) -> TrainManyResult:
     """In a worker: train seeds."""
     with suppress(Stopped):
-        trained = _train_seeds(part, threads, asked_to_stop, partial(_bar, part, enabled=progress, position=position))
+        trained = _train_seeds(part, threads, worker_stop, partial(_bar, part, enabled=progress, position=position))
         return TrainManyResult(trained.results, {seed: portable(error) for seed, error in trained.errors.items()})
     return TrainManyResult([])
 
@@ -620,7 +620,7 @@ def _bar(seeds: Seeds, initial: int, enabled: bool, position: int = 0) -> Progre
 NARROW_PRIOR_RATIO = 100
 """How many times as large as the free pathway's share of the prior is what a certificate leaves to it, where that is said."""
 
-_STRICT = (
+_STRICT_WARNING = (
     "the prior allows the free pathway {:.1g}% of the squared weights, practically a strict network: "
     "model.free_variance=certified allows it more"
 )
@@ -640,7 +640,7 @@ def _restore(config: TrainAgentConfig, agent: Agent, checkpoint: Path) -> None:
         )
 
 
-def _say_fresh(config: TrainAgentConfig, agent: Agent, step: int, why: str) -> None:
+def _warn_of_fresh_episode(config: TrainAgentConfig, agent: Agent, step: int, why: str) -> None:
     """Warn that a resumed run starts a fresh episode, and seed it so that the run has not seen it before."""
     if not step:
         logger.warning(
@@ -683,10 +683,10 @@ def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: A
         write_json(folder.path / "certificate.json", certificate.to_dict())
         certified = share_of(certificate)
         if narrow < min(NARROW_SHARE, certified.share / NARROW_PRIOR_RATIO):
-            reason = f"the symmetry of {spec.env_id} is {certified.note}, and {_STRICT.format(100 * narrow)}"
+            reason = f"the symmetry of {spec.env_id} is {certified.note}, and {_STRICT_WARNING.format(100 * narrow)}"
     elif spec.symmetries and all(s.verdict in VERDICTS for s in spec.symmetries):
         broken = [s.name for s in spec.symmetries if s.verdict == "broken"]
         reason = f"{spec.env_id}: the simulator refutes {', '.join(broken)}" if broken else ""
-        reason += f", and {_STRICT.format(100 * narrow)}" if broken and narrow < NARROW_SHARE else ""
+        reason += f", and {_STRICT_WARNING.format(100 * narrow)}" if broken and narrow < NARROW_SHARE else ""
     if reason:
         logger.warning("%s", reason)

@@ -114,7 +114,7 @@ def paint_curves(
     notes: dict[str, None] = {}
     handles: list[Artist] = []
     for k, (name, metric) in enumerate(metrics.items()):
-        tiny = _at_rounding(groups, metric) if log else {}
+        tiny = _rounding_values(groups, metric) if log else {}
         notes |= dict.fromkeys(
             f"far below: {name} {size:.0e}" if size else f"zero: {name}" for name, size in tiny.items()
         )
@@ -149,7 +149,7 @@ def paint_curves(
         label_decades(axes.yaxis)
 
 
-def _at_rounding(groups: Sequence[RunGroup], metric: str) -> dict[str, float]:
+def _rounding_values(groups: Sequence[RunGroup], metric: str) -> dict[str, float]:
     """The largest value of each group that is rounding alone, by label; where all are, of those that are zero."""
     largest = {group.label: float(curve.centre.max()) for group in groups if (curve := group.curve(metric)) is not None}
     tiny = {label: size for label, size in largest.items() if size < ROUNDING}
@@ -174,7 +174,7 @@ def draw_several(
     """
     if not values.size:
         return
-    show = on_log_axis if log else np.asarray
+    show = log_axis_values if log else np.asarray
     marker, is_few = "." if len(x) < 3 else "", len(values) <= FEW_SEEDS
     if len(values) > 1 and (each or is_few):
         axes.plot(x, show(values).T, style, marker=marker, color=colour, lw=0.6, alpha=0.45)
@@ -293,7 +293,7 @@ def _shorten(name: str) -> str:
 # -- axes ---------------------------------------------------------------------------------------------------------------
 
 
-def on_log_axis(values: ArrayLike) -> NDArray[np.float64]:
+def log_axis_values(values: ArrayLike) -> NDArray[np.float64]:
     """Values as a logarithmic axis shows them: nothing (nan) for a zero, and none below `LOG_AXIS_FLOOR`."""
     values = np.asarray(values, dtype=float)
     return np.where(values > 0, np.maximum(values, LOG_AXIS_FLOOR), np.nan)

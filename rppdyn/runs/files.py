@@ -288,7 +288,7 @@ class Checkpoints:
             flush_to_disk(self.folder)
         finally:
             self._remove_leftovers()
-        for path in self._found()[: -self.keep]:
+        for path in self._list_folders()[: -self.keep]:
             _remove(path)
         return Checkpoint(step, final)
 
@@ -301,7 +301,7 @@ class Checkpoints:
             CheckpointError: there are checkpoints, and every one is damaged.
         """
         problems: list[str] = []
-        for path in reversed(self._found()):
+        for path in reversed(self._list_folders()):
             problem = _problem(path)
             if problem is None:
                 for passed_over in problems:
@@ -317,11 +317,11 @@ class Checkpoints:
 
     def discard_after(self, step: int) -> None:
         """Remove what is newer than `step`: a run that goes on from there writes them again."""
-        for path in self._found():
+        for path in self._list_folders():
             if _step(path) > step:
                 _remove(path)
 
-    def _found(self) -> list[Path]:
+    def _list_folders(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("step-*") if path.is_dir() and path.name[5:].isdecimal())
 
     def _remove_leftovers(self) -> None:

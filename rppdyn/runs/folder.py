@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 SIGNATURE = "signature"
 """File of a run's folder."""
-NAMING = ("config.yaml", "spec.json")
+CODE_NAMING_FILES = ("config.yaml", "spec.json")
 """Files of a run's folder that may name code."""
 KEY_BYTES = 32
 
@@ -67,7 +67,7 @@ def is_own(run: Path) -> bool:
 
 
 @contextmanager
-def staying_own(run: Path) -> Iterator[None]:
+def keep_signed(run: Path) -> Iterator[None]:
     """Sign a run again after its files have been written in the block, if it was the user's own before."""
     signed = is_own(run)
     yield
@@ -77,8 +77,8 @@ def staying_own(run: Path) -> Iterator[None]:
 
 def _digest(run: Path, *, create: bool) -> str | None:
     """The digest of a run's files and of the code that they name; None where there is none, it is not found, or no key."""
-    parts = [(run / name).read_bytes() if (run / name).is_file() else b"" for name in NAMING]
-    named = _named(*parts)
+    parts = [(run / name).read_bytes() if (run / name).is_file() else b"" for name in CODE_NAMING_FILES]
+    named = _modules_named_in(*parts)
     files = {name: _files(name) for name in named}
     if not named or not all(files.values()) or (key := _key(create)) is None:
         return None
@@ -90,7 +90,7 @@ def _digest(run: Path, *, create: bool) -> str | None:
     return digest.hexdigest()
 
 
-def _named(config: bytes, spec: bytes) -> list[str]:
+def _modules_named_in(config: bytes, spec: bytes) -> list[str]:
     """Modules and files of code that a run's files name."""
     try:
         stored: Any = OmegaConf.to_container(OmegaConf.create(config.decode()))
@@ -164,7 +164,7 @@ except ImportError:  # no advisory locks on this platform; folders are then guar
     fcntl = None  # type: ignore[assignment]
 
 ABSENT = "(absent)"
-RETIRED = {"model.parametrisation": "pathways", "agent.imagination": None}
+RETIRED_KEYS = {"model.parametrisation": "pathways", "agent.imagination": None}
 """Keys of earlier configurations that are no settings any more, by the value that means what is always done now."""
 PACKAGES = ("rppdyn", "torch", "numpy", "gymnasium", "mujoco", "stable-baselines3", "hydra-core")
 
@@ -374,7 +374,7 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.config_file} holds no configuration: put it back, or delete the folder to start again"
             )
-        for key, usual in RETIRED.items():
+        for key, usual in RETIRED_KEYS.items():
             section, _, name = key.rpartition(".")
             if isinstance(inner := content.get(section), dict) and inner.get(name, ABSENT) == usual:
                 del inner[name]
@@ -386,7 +386,7 @@ class RunFolder:
 
     def replace_config(self, config: dict[str, Any]) -> None:
         """Store another configuration (a longer run)."""
-        with staying_own(self.path):
+        with keep_signed(self.path):
             write_text(self.config_file, _yaml(config))
 
     def result(self) -> dict[str, Any] | None:
@@ -459,7 +459,7 @@ class RunResult:
         return cls(**{f.name: result[f.name] for f in fields(cls) if f.name in result})
 
 
-def with_metrics(runs: Sequence[str]) -> list[str]:
+def runs_with_metrics(runs: Sequence[str]) -> list[str]:
     """The runs to compare that have metrics; warn of the others, and leave them out.
 
     Where none has any it is all of them, for the comparison to refuse.

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 # -- one progress bar per run, on standard error -----------------------------------------------------------------------
 
-PARTS = ("{desc}", " {percentage:3.0f}%{postfix}", " [{elapsed}<{remaining}]", " {rate_fmt}", " {n_fmt}/{total_fmt}",
+METER_PARTS = ("{desc}", " {percentage:3.0f}%{postfix}", " [{elapsed}<{remaining}]", " {rate_fmt}", " {n_fmt}/{total_fmt}",
          " |{bar}|")  # fmt: skip
 
 
@@ -36,8 +36,8 @@ class Meter(tqdm):
 
     @staticmethod
     def format_meter(*args: Any, ncols: int | None = None, **values: Any) -> str:
-        for kept in range(len(PARTS), 1, -1):
-            values["bar_format"] = "".join(PARTS[:kept])
+        for kept in range(len(METER_PARTS), 1, -1):
+            values["bar_format"] = "".join(METER_PARTS[:kept])
             if ncols is None or len(tqdm.format_meter(*args, **values)) <= ncols:
                 break
         return tqdm.format_meter(*args, ncols=ncols, **values)
@@ -181,9 +181,9 @@ class Wandb(ScalarLogger):
         self._run.finish()
 
 
-Opened = Callable[[RunFolder, Mapping[str, Any], int | None], ScalarLogger]
+LoggerFactory = Callable[[RunFolder, Mapping[str, Any], int | None], ScalarLogger]
 
-LOGGERS: dict[str, Opened] = {"tensorboard": TensorBoard, "wandb": Wandb}
+LOGGERS: dict[str, LoggerFactory] = {"tensorboard": TensorBoard, "wandb": Wandb}
 """By the name that `logger=` has for them."""
 
 

@@ -282,7 +282,7 @@ def group_runs(
     ]
 
 
-def by_subject(groups: Sequence[RunGroup]) -> list[tuple[str, list[RunGroup]]]:
+def group_by_subject(groups: Sequence[RunGroup]) -> list[tuple[str, list[RunGroup]]]:
     """The groups on each environment or task."""
     subjects = dict.fromkeys(group.subject for group in groups)
     return [(subject, [group for group in groups if group.subject == subject]) for subject in subjects]

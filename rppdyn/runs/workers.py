@@ -140,7 +140,7 @@ def torch_threads(threads: int | None) -> Iterator[None]:
 
 SHUTDOWN_SECONDS = 10.0  # that a process gets to end by itself
 STOP = signal.SIGUSR1  # sent to a worker
-asked_to_stop = StopRequest()
+worker_stop = StopRequest()
 """In a worker: true once its :meth:`Worker.stop` was called."""
 
 
@@ -172,7 +172,7 @@ class Worker:
         context.set_forkserver_preload(list(preload))  # without effect where it runs already
         records, there = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(there, {**os.environ}))
-        with _without_the_script():
+        with _hide_main_module():
             self._pid = self._pool.submit(os.getpid)  # starts the process
         there.close()  # so that the records end with the process
         (self.process,) = self._pool._processes.values()
@@ -202,7 +202,7 @@ class Worker:
         return answer
 
     def stop(self) -> None:
-        """Ask the function that is called there, if it looks at :data:`asked_to_stop`, to come to an end."""
+        """Ask the function that is called there, if it looks at :data:`worker_stop`, to come to an end."""
         with suppress(BrokenProcessPool, ProcessLookupError):  # its caller hears of that
             os.kill(self._pid.result(), STOP)
 
@@ -221,7 +221,7 @@ class Worker:
 
 
 @contextmanager
-def _without_the_script() -> Iterator[None]:
+def _hide_main_module() -> Iterator[None]:
     """Let a new process import neither the script that is running nor joblib's way to start others, unknown there."""
     main, method = sys.modules["__main__"], multiprocessing.get_start_method(allow_none=True)
     unknown = method is not None and method not in multiprocessing.get_all_start_methods()
@@ -261,9 +261,9 @@ class _Records(logging.Handler):
         self._pipe, self._prepare = pipe, QueueHandler(SimpleQueue()).prepare
 
     def emit(self, record: logging.LogRecord) -> None:
-        before, asked_to_stop.interrupts = asked_to_stop.interrupts, False  # a record is sent whole
+        before, worker_stop.interrupts = worker_stop.interrupts, False  # a record is sent whole
         self._pipe.send(self._prepare(record))
-        asked_to_stop.interrupts = before
+        worker_stop.interrupts = before
 
 
 def _begin(pipe: Connection, environment: dict[str, str]) -> None:
@@ -272,7 +272,7 @@ def _begin(pipe: Connection, environment: dict[str, str]) -> None:
     os.environ.update(environment)  # the server has that of its start
     import torch  # takes seconds
 
-    signal.signal(STOP, lambda number, _: asked_to_stop.ask(number))
+    signal.signal(STOP, lambda number, _: worker_stop.ask(number))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     logging.getLogger().addHandler(_Records(pipe))
@@ -327,11 +327,11 @@ def data_stream(seed: int) -> torch.Generator:
 
 
 @contextmanager
-def kept_random_state() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """Put the global random states of Python, NumPy and torch back on leaving."""
     import torch  # takes seconds
 
-    states = GlobalStates.now()
+    states = RandomStates.now()
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count()), enabled=torch.cuda.is_initialized()):
             yield
@@ -339,7 +339,7 @@ def kept_random_state() -> Iterator[None]:
         states.put()
 
 
-class GlobalStates(NamedTuple):
+class RandomStates(NamedTuple):
     """The states of the generators that Python, NumPy and torch draw from where none is named, on the CPU."""
 
     python: tuple[Any, ...]
@@ -347,7 +347,7 @@ class GlobalStates(NamedTuple):
     torch: torch.Tensor
 
     @classmethod
-    def now(cls) -> GlobalStates:
+    def now(cls) -> RandomStates:
         """As they stand."""
         import torch  # takes seconds
 
@@ -363,7 +363,7 @@ class GlobalStates(NamedTuple):
 
 
 @contextmanager
-def numpy_draws_from(generator: np.random.BitGenerator) -> Iterator[None]:
+def use_numpy_generator(generator: np.random.BitGenerator) -> Iterator[None]:
     """Let NumPy's global functions draw from a generator of one's own inside the block.
 
     Nothing is copied. Normal numbers are drawn in pairs, of which the second is lost on entering and on leaving.

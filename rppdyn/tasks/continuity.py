@@ -29,8 +29,8 @@ MAX_JUMP_SHARE = 0.2
 """Largest share of steps that are jumps: where there are more they are how the system moves, or noise."""
 MIN_REPEATED_SHARE = 0.1
 """Smallest share of rows, each equal to the row before it in the midst of motion, that is worth a warning."""
-TOLD_APART = ", trajectory=NAME names the column that tells trajectories apart"
-CLIPPED_VELOCITY = 1e30
+TRAJECTORY_ADVICE = ", trajectory=NAME names the column that tells trajectories apart"
+MAX_CLIPPED_VELOCITY = 1e30
 """Velocity that one may have had that is clipped."""
 MIN_CORRELATION = 0.8
 """Smallest squared correlation with a velocity, through zero, of a rate that is judged; noise of a sensor lowers it."""
@@ -104,7 +104,7 @@ class Log:
     def _sizes(self, column: int) -> NDArray:
         return np.concatenate([np.diff(states[:, column]) for states in self.states])
 
-    def _by_velocity(self, column: int) -> tuple[NDArray, NDArray]:
+    def _predict_changes(self, column: int) -> tuple[NDArray, NDArray]:
         """The change of a column that its velocity predicts for each step, and how far off the prediction may be."""
         expected, slack = [], []
         for states, seconds in zip(self.states, self.seconds, strict=True):
@@ -112,7 +112,7 @@ class Log:
             expected.append(seconds * (v[1:] + v[:-1]) / 2)
             wide = np.abs(np.concatenate([v[:1], v, v[-1:]]))  # an impact within a step is seen beside it
             widest = np.max([wide[:-3], wide[1:-2], wide[2:-1], wide[3:]], 0)
-            slack.append(2 * seconds * np.where(widest < self.limit, widest, CLIPPED_VELOCITY))
+            slack.append(2 * seconds * np.where(widest < self.limit, widest, MAX_CLIPPED_VELOCITY))
         return np.concatenate(expected), np.concatenate(slack)
 
     def _unwrap(self, column: int) -> None:
@@ -128,7 +128,7 @@ class Log:
         if self.unwrap is None:
             low, high = values.min() / period + 1e-6, values.max() / period - 1e-6
             whole = spread > 0.95 * period or (low > 0 and high < 1) or (low > -0.5 and high < 0.5)
-            if large.mean() > MAX_JUMP_SHARE or not (self.pairs or whole) or not self._goes_on(column, large, period):
+            if large.mean() > MAX_JUMP_SHARE or not (self.pairs or whole) or not self._continues(column, large, period):
                 return
         elif not any(_is_part(name, column_name) for column_name in self.unwrap):
             return
@@ -152,11 +152,11 @@ class Log:
         for states in self.states:
             states[:, column] = np.unwrap(states[:, column], period=period)
 
-    def _goes_on(self, column: int, large: NDArray, period: float) -> bool:
+    def _continues(self, column: int, large: NDArray, period: float) -> bool:
         """Return whether large steps, but for a period, are what the velocity says, or else as the steps beside them."""
         smooth = [np.diff(np.unwrap(states[:, column], period=period)) for states in self.states]
         if self.pairs:
-            expected, slack = self._by_velocity(column)
+            expected, slack = self._predict_changes(column)
             off = np.abs(np.concatenate(smooth) - expected) - slack / 4
         else:
             change = [np.abs(np.diff(steps, prepend=steps[:1], append=steps[-1:])) for steps in smooth]
@@ -167,7 +167,7 @@ class Log:
     def _refuse_jump(self, column: int) -> None:
         """Refuse a step that neither its velocities nor any that were ever logged explain."""
         name, velocity, sizes = self.names[column], self.names[self.pairs + column], self._sizes(column)
-        expected, slack = self._by_velocity(column)
+        expected, slack = self._predict_changes(column)
         off = np.abs(sizes - expected)
         values = np.concatenate([states[:, column] for states in self.states])
         factor = 1 if self._smooth()[column] else 4
@@ -180,7 +180,7 @@ class Log:
         raise UserError(
             f"{self.place(step)}: {name} jumps from {before:.4g} to {after:.4g}, where its velocity {velocity} says "
             f"{before + expected[step]:.4g} ({lost.sum()} such steps): another episode begins there, or rows are missing; "
-            f"cut the trajectory there{TOLD_APART if self.has_keys else ''}"
+            f"cut the trajectory there{TRAJECTORY_ADVICE if self.has_keys else ''}"
         )
 
     def _smooth(self) -> NDArray:
@@ -240,7 +240,7 @@ class Log:
             step = int(lost.nonzero()[0][0])
             logger.warning(
                 "%s: all columns jump at once (%d such steps): does another episode begin there? Cut the trajectory there%s",
-                self.place(step), lost.sum(), TOLD_APART if self.has_keys else "",
+                self.place(step), lost.sum(), TRAJECTORY_ADVICE if self.has_keys else "",
             )  # fmt: skip
 
     def _warn_of_repeated_rows(self) -> None:

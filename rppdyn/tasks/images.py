@@ -252,7 +252,7 @@ def _table(name: str) -> Callable[[Path | None], _Source]:
     return load
 
 
-DAMAGED = (RuntimeError, AssertionError, ValueError, LookupError, EOFError, OSError, pickle.UnpicklingError)
+TORCHVISION_ERRORS = (RuntimeError, AssertionError, ValueError, LookupError, EOFError, OSError, pickle.UnpicklingError)
 """Exceptions that torchvision raises for files that are missing, cut off, or others."""
 
 
@@ -273,7 +273,7 @@ def _torchvision(name: str) -> Callable[[Path | None], _Source]:
         for train in (True, False):
             try:
                 part = getattr(datasets, name)(folder, train=train, download=False)
-            except DAMAGED as error:
+            except TORCHVISION_ERRORS as error:
                 message = " ".join(str(error).split()) or type(error).__name__
                 raise ValueError(
                     f"no {name} in folder {str(folder)!r}, or not all of it: torchvision's own layout is expected, and its own "
@@ -398,7 +398,7 @@ def image_data(
         raise ValueError(f"validation={validation} of {len(order) - tested} training images: leave some to train on")
     if resize is not None:
         dataset = replace(dataset, x=resized(dataset.x, resize))
-    x, y, classes = _arranged(dataset, ARRANGEMENTS[arrangement], canvas, shift, generator)
+    x, y, classes = _arrange(dataset, ARRANGEMENTS[arrangement], canvas, shift, generator)
     return parted(x, y, classes, (train, validated, test), each_pixel=source in TABLES)
 
 
@@ -429,7 +429,7 @@ def parted(
     )
 
 
-def _arranged(
+def _arrange(
     dataset: _Source, how: Arrangement, canvas: int | None, shift: int | None, generator: Generator
 ) -> tuple[Tensor, Tensor, int | None]:
     """Images on their canvas, targets, and the number of classes."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rppdyn.errors import reading
 from rppdyn.runs.files import require_memory
-from rppdyn.tasks.tables import column_of, columns_of, flat, listed, read_tables, require_finite
+from rppdyn.tasks.tables import column_of, columns_of, flat, list_names, read_tables, require_finite
 
 PARTS = ("train", "validation", "test")
 """Values of a column that says to which part a datum belongs."""
@@ -100,7 +100,7 @@ def read_rows(source: str | Path, inputs: Sequence[str], outputs: Sequence[str],
         output_names, y = columns_of(name, table, outputs, "outputs")
         if xs and (input_names, output_names) != names:
             raise ValueError(
-                f"{name}: its columns are {listed((*input_names, *output_names))}, and those before had others"
+                f"{name}: its columns are {list_names((*input_names, *output_names))}, and those before had others"
             )
         names = (input_names, output_names)
         if len(x) != len(y):
@@ -136,7 +136,7 @@ def read_images(
     """
     path = Path(source)
     if path.is_dir():
-        return _of_folder(path)
+        return _read_folder(path)
     ((name, arrays), *more) = read_tables(source)
     if more:
         raise ValueError(f"{source}: has several groups of arrays; give one file with all images")
@@ -149,14 +149,14 @@ def read_images(
         names, y = columns_of(name, {"targets": values.reshape(len(values), -1)}, ["targets"], "targets")
         require_finite(name, y, names)
         return LabelledImages(str(source), x, torch.from_numpy(y).float(), None, parts)
-    return _classified(name, x, values, parts)
+    return _classify(name, x, values, parts)
 
 
 def _array(name: str, arrays: Mapping[str, NDArray], key: str | None, usual: Sequence[str], key_name: str) -> NDArray:
     keys = [key] if key is not None else [candidate for candidate in usual if candidate in arrays]
     if len(keys) != 1 or keys[0] not in arrays:
         missing = f"{key_name}={key}: {name} has no such array" if key else f"{name} has no array {' or '.join(usual)}"
-        raise ValueError(f"{missing}; name it, {key_name}=NAME; it has {listed(list(arrays))}")
+        raise ValueError(f"{missing}; name it, {key_name}=NAME; it has {list_names(list(arrays))}")
     return arrays[keys[0]]
 
 
@@ -186,7 +186,7 @@ def _pixels(name: str, values: NDArray) -> Float[Tensor, "N C H W"]:
     return x
 
 
-def _classified(name: str, x: Tensor, labels: NDArray, parts: NDArray | None) -> LabelledImages:
+def _classify(name: str, x: Tensor, labels: NDArray, parts: NDArray | None) -> LabelledImages:
     if labels.ndim > 1 and labels.size == len(labels):
         labels = labels.reshape(-1)
     if labels.ndim != 1:
@@ -215,7 +215,7 @@ def _classified(name: str, x: Tensor, labels: NDArray, parts: NDArray | None) ->
     return LabelledImages(name, x, torch.from_numpy(y.astype(np.int64)), names, parts)
 
 
-def _of_folder(path: Path) -> LabelledImages:
+def _read_folder(path: Path) -> LabelledImages:
     folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
     names = {folder.name: "validation" if folder.name in ("val", "valid") else folder.name for folder in folders}
     parted = {"train", "test"} <= set(names.values()) <= set(PARTS)
@@ -240,7 +240,7 @@ def _of_folder(path: Path) -> LabelledImages:
     if not arrays:
         raise ValueError(f"{path}: no folder in it holds {', '.join(PICTURES)} files; make one for each class")
     x = _pixels(str(path), np.stack(arrays))
-    return _classified(str(path), x, np.array(labels), np.array(parts) if parted else None)
+    return _classify(str(path), x, np.array(labels), np.array(parts) if parted else None)
 
 
 def read_picture(file: Path, mode: Callable[[str], str]) -> NDArray:
@@ -270,7 +270,7 @@ def _parts(name: str, table: Mapping[str, NDArray], column: str, count: int) -> 
     return values
 
 
-def named_parts(parts: NDArray, source: str) -> tuple[list[int], ...]:
+def indices_by_part(parts: NDArray, source: str) -> tuple[list[int], ...]:
     """Indices of the data for training, validation and test, as a column says.
 
     Raises:
@@ -283,7 +283,7 @@ def named_parts(parts: NDArray, source: str) -> tuple[list[int], ...]:
     return indices
 
 
-def shared_out(
+def split_indices(
     count: int, shares: Sequence[float], seed: int, classes: Tensor | None = None
 ) -> tuple[list[int], list[int], list[int]]:
     """Indices of so many data in three parts, in an order that is drawn; none is empty, of each class where these are given.

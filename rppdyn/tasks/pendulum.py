@@ -32,9 +32,9 @@ STEP = 0.025
 ENERGY_TOLERANCE = 1e-13
 """Change of the energy in one step, relative to the energy's size, above which the step is taken as two halves instead."""
 
-HALVINGS = 12
+MAX_HALVINGS = 12
 
-LEAST_SQUARE = 1e-300
+MIN_SQUARED_LENGTH = 1e-300
 """Square metres, added to the squared length of a spring whose length at rest is 0: 0 is not divided by 0."""
 
 _HALF = (
@@ -197,7 +197,7 @@ class Pendulum:
             "masses": [self.m1] * 3 + [self.m2] * 3,  # one per coordinate
             "stiffness": [self.k1, self.k2],
             "lengths": [self.l1, self.l2],
-            "least": [0.0 if length else LEAST_SQUARE for length in (self.l1, self.l2)],
+            "least": [0.0 if length else MIN_SQUARED_LENGTH for length in (self.l1, self.l2)],
             "stiffness_times_length": [self.k1 * self.l1, self.k2 * self.l2],
             # the constant forces: wind and weight
             "load": [force for m in (self.m1, self.m2) for force in (wind[0], wind[1], wind[2] - self.g * m)],
@@ -267,7 +267,7 @@ class Pendulum:
         new = self._energy(after)
         poor = ~((new - energy).abs() <= ENERGY_TOLERANCE * size)  # nan is poor, too
         if poor.any():
-            if halvings == HALVINGS:
+            if halvings == MAX_HALVINGS:
                 raise ValueError(
                     f"{int(poor.sum())} of {len(poor)} trajectories of {self} don't keep their energy, with steps of {h:.1e} "
                     "s: start them where no spring shrinks to a point"
@@ -389,7 +389,7 @@ def load_trajectories(
     _check(parameters)
     if file is not None:
         return _read_file(Path(file), pendulum, parameters)
-    solved = [STEP, ENERGY_TOLERANCE, HALVINGS]
+    solved = [STEP, ENERGY_TOLERANCE, MAX_HALVINGS]
     content = json.dumps({"format": FORMAT_VERSION, "parameters": parameters, "solved": solved}, sort_keys=True)
     key = hashlib.sha256(content.encode()).hexdigest()
     if cache:

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rppdyn.tasks.tables import Table, column_of, columns_of, flat, listed, read_tables, require_finite
+from rppdyn.tasks.tables import Table, column_of, columns_of, flat, list_names, read_tables, require_finite
 
 logger = logging.getLogger(__name__)
 
@@ -103,13 +103,15 @@ def read_recordings(
     columns: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     recordings = []
     requested = {re.sub(r"\[[\d:]*\]$", "", str(text)) for text in (*state, *controls, time, trajectory)}
-    tables = (recording for file, arrays in read_tables(source) for recording in _of_arrays(file, arrays, requested))
+    tables = (
+        recording for file, arrays in read_tables(source) for recording in _trajectories_in(file, arrays, requested)
+    )
     for name, table, rows in _split(tables, trajectory):
         state_names, states = columns_of(name, table, state, "state")
         control_names, forces = columns_of(name, table, controls, "controls")
         if columns[0] and (state_names, control_names) != columns:
             raise ValueError(
-                f"{name}: its columns are {listed((*state_names, *control_names))}, and those before had others"
+                f"{name}: its columns are {list_names((*state_names, *control_names))}, and those before had others"
             )
         columns = (state_names, control_names)
         length = min(len(states), len(forces) + 1) if controls else len(states)
@@ -125,7 +127,7 @@ def read_recordings(
     return Recordings(str(source), *columns, tuple(recordings))
 
 
-def _of_arrays(name: str, arrays: Mapping[str, NDArray], requested: Collection[str]) -> Iterator[Table]:
+def _trajectories_in(name: str, arrays: Mapping[str, NDArray], requested: Collection[str]) -> Iterator[Table]:
     """The trajectories in some arrays: one, or several along the first axis, by the shape of the columns asked for."""
     arrays = {key: value for key, value in arrays.items() if value.ndim}
     if not arrays:
@@ -146,10 +148,10 @@ def _of_arrays(name: str, arrays: Mapping[str, NDArray], requested: Collection[s
             for key, value in arrays.items()
             if value.ndim == 1 or len(value) == count
         }
-        yield f"{name}, trajectory {index}", _trimmed(flat(table))
+        yield f"{name}, trajectory {index}", _trim(flat(table))
 
 
-def _trimmed(table: Mapping[str, NDArray]) -> dict[str, NDArray]:
+def _trim(table: Mapping[str, NDArray]) -> dict[str, NDArray]:
     """Without rows at the end that are all nan: what fills up shorter trajectories."""
     trimmed = {}
     for key, values in table.items():

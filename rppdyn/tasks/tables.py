@@ -83,10 +83,10 @@ def _csv(path: Path) -> Iterator[Table]:
     names = [name.strip() for name in rows[0][1]]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise ValueError(
-            f"{path}: column {twice[0]!r} is there twice, in {listed(names)}; rename or remove one of them"
+            f"{path}: column {twice[0]!r} is there twice, in {list_names(names)}; rename or remove one of them"
         )
     if any(map(_is_number, names)):
-        raise ValueError(f"{path}: its first line must be the names of the columns; it is {listed(names)}")
+        raise ValueError(f"{path}: its first line must be the names of the columns; it is {list_names(names)}")
     columns: dict[str, list[str]] = {name: [] for name in names}
     for number, row in rows[1:]:
         if len(row) != len(names):
@@ -219,11 +219,11 @@ def _datasets(group: Any, prefix: str = "") -> dict[str, NDArray]:
             arrays |= _datasets(item, f"{prefix}{name}/")
         elif item.shape:
             values = np.asarray(item)
-            arrays[prefix + name] = _decoded(values) if values.dtype == object else values
+            arrays[prefix + name] = _decode_text(values) if values.dtype == object else values
     return arrays
 
 
-def _decoded(values: NDArray) -> NDArray:
+def _decode_text(values: NDArray) -> NDArray:
     """HDF5's text, which is bytes of any length."""
     return np.array([value.decode() if isinstance(value, bytes) else str(value) for value in values.flat]).reshape(
         values.shape
@@ -292,7 +292,7 @@ def column_of(name: str, table: Mapping[str, NDArray], text: str, key_name: str)
     if key not in table:
         close = difflib.get_close_matches(key, list(table), n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"{key_name}={text}: {name} has no such column{hint}; it has {listed(list(table))}")
+        raise ValueError(f"{key_name}={text}: {name} has no such column{hint}; it has {list_names(list(table))}")
     values = table[key]
     if part is None:
         return values
@@ -334,7 +334,7 @@ def columns_of(
         rows = ", ".join(f"{text} has {len(values)}" for text, values in zip(texts, columns, strict=True))
         raise ValueError(f"{name}: columns of different lengths, {rows}; give as many of each")
     if len(set(names)) < len(names):
-        raise ValueError(f"{key_name}={listed(texts)}: a column stands there twice")
+        raise ValueError(f"{key_name}={list_names(texts)}: a column stands there twice")
     return tuple(names), np.concatenate(columns, 1) if columns else np.zeros((0, 0))
 
 
@@ -355,7 +355,7 @@ def require_finite(name: str, values: NDArray, names: Sequence[str], rows: NDArr
         )
 
 
-def listed(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_LISTED_NAMES]) + (", ..." if len(names) > MAX_LISTED_NAMES else "")
 
 

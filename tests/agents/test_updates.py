@@ -30,7 +30,7 @@ from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import negative_log_prior
 from rppdyn.priors.likelihood import prior_precision
 from rppdyn.reps import V
-from rppdyn.runs.workers import numpy_draws_from
+from rppdyn.runs.workers import use_numpy_generator
 
 # -- as one would write it --------------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ def test_training_is_that_of_stable_baselines3s_own_train(make_agent, model, opt
     before = vectors_of(fast)
     slow.actor.generator = getattr(slow.replay_buffer, "generator", slow.sampler.generator)
     fast.train(40, 32)
-    with numpy_draws_from(slow.sampler.numpy):
+    with use_numpy_generator(slow.sampler.numpy):
         SAC.train(slow, 40, 32)
     assert_same_course(before, vectors_of(fast), vectors_of(slow), RTOL[dtype])
 

@@ -17,7 +17,7 @@ from rppdyn.dynamics import DrivenModel, MechanicalModel, NeuralODEModel, integr
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import GL, SO, O
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.compose import own_words
+from rppdyn.jobs.config.compose import expand_own_data_words
 from rppdyn.jobs.fit_trajectories import RecordingsFit, _variation, fit
 from rppdyn.nn import EMLP
 from rppdyn.reps import V
@@ -289,7 +289,7 @@ def test_each_seed_may_have_a_split_of_its_own(table):
 
 
 def composed(*words):
-    return compose.composed("fit_trajectories", own_words("fit_dynamics", [*SMALL, *words]))
+    return compose.composed("fit_trajectories", expand_own_data_words("fit_dynamics", [*SMALL, *words]))
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from PIL import Image
 import rppdyn
 from rppdyn.cli import main
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.compose import own_words
+from rppdyn.jobs.config.compose import expand_own_data_words
 from rppdyn.runs import RunFolder
 from rppdyn.tasks import read_images, read_rows
-from rppdyn.tasks.labelled import shared_out
+from rppdyn.tasks.labelled import split_indices
 
 SMALL = ("optimiser.epochs=2", "report=false", "device=cpu")
 NETWORK = ("model.hidden=8", "model.num_layers=1")
@@ -91,7 +91,7 @@ def test_a_symmetry_of_rows_is_found_and_where_there_is_none_networks_are_plain(
 
 def test_what_is_found_changes_no_folder(torques):
     config = compose.composed(
-        "fit_regression", own_words("fit_regression", ["data=own.npz", "group=auto", "model=rpp"])
+        "fit_regression", expand_own_data_words("fit_regression", ["data=own.npz", "group=auto", "model=rpp"])
     )
     before = config.folder()
     config.task.generators, config.task.train, config.task.digest = [], 7, "0"
@@ -154,10 +154,10 @@ def test_folders_of_pictures_and_what_does_not_fit_in_them():
 
 def test_parts_are_drawn_by_class_and_none_is_empty():
     classes = torch.tensor([0] * 50 + [1] * 3)
-    parts = shared_out(53, [0.7, 0.15, 0.15], 0, classes)
+    parts = split_indices(53, [0.7, 0.15, 0.15], 0, classes)
     assert sorted(index for part in parts for index in part) == list(range(53))
     assert all(set(classes[part].tolist()) == {0, 1} for part in parts)
-    assert shared_out(53, [0.7, 0.15, 0.15], 0, classes) == parts != shared_out(53, [0.7, 0.15, 0.15], 1, classes)
+    assert split_indices(53, [0.7, 0.15, 0.15], 0, classes) == parts != split_indices(53, [0.7, 0.15, 0.15], 1, classes)
 
 
 def said(capsys, *words):

@@ -12,7 +12,7 @@ import torch
 
 from rppdyn.agents import RPPSAC
 from rppdyn.jobs.building import Episodes, Evaluator
-from rppdyn.runs.workers import kept_random_state
+from rppdyn.runs.workers import preserve_random_state
 
 
 def policy(observations):
@@ -65,9 +65,9 @@ def test_global_random_states_are_put_back():
     def draws():
         return random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
 
-    with kept_random_state():
+    with preserve_random_state():
         expected = draws()
-    with kept_random_state():
+    with preserve_random_state():
         assert draws() == expected
         torch.manual_seed(3)
     assert draws() == expected

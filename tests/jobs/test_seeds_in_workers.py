@@ -61,7 +61,7 @@ DISTURB = """
 import os, signal, time
 from pathlib import Path
 from stable_baselines3.common.callbacks import BaseCallback
-from rppdyn.runs.workers import asked_to_stop
+from rppdyn.runs.workers import worker_stop
 
 class Disturb(BaseCallback):
     def _on_step(self):
@@ -72,7 +72,7 @@ class Disturb(BaseCallback):
             while not Path("killed").exists():
                 time.sleep(0.01)
             Path("stop").touch()
-            while not asked_to_stop:
+            while not worker_stop:
                 time.sleep(0.01)
         return True
 """

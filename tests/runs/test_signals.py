@@ -12,7 +12,7 @@ import time
 import pytest
 
 from rppdyn.runs import Progress, stop_on_signals
-from rppdyn.runs.workers import Stopped, Worker, asked_to_stop
+from rppdyn.runs.workers import Stopped, Worker, worker_stop
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -105,12 +105,12 @@ def test_the_time_that_is_left_is_without_what_is_done_once():
 
 def _stopped_while_it_waits() -> str:
     try:
-        asked_to_stop.interrupts = True
-        if not asked_to_stop:
+        worker_stop.interrupts = True
+        if not worker_stop:
             time.sleep(60)
     except Stopped:
         pass
-    return "stopped" if asked_to_stop else "waited"
+    return "stopped" if worker_stop else "waited"
 
 
 def test_a_worker_stops_at_once_where_it_may():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rppdyn.runs.workers import GlobalStates, data_stream, numpy_draws_from, stream
+from rppdyn.runs.workers import RandomStates, data_stream, stream, use_numpy_generator
 
 
 def draw():
@@ -16,10 +16,10 @@ def draw():
 
 
 def test_global_states_that_are_put_back_draw_the_same_again():
-    outer = GlobalStates.now()
+    outer = RandomStates.now()
     np.random.randn()  # noqa: NPY002 (one of a pair is kept for the next call)
     random.gauss(0.0, 1.0)  # so does Python
-    before = GlobalStates.now()
+    before = RandomStates.now()
     first = [(*draw(), random.gauss(0.0, 1.0)) for _ in range(700)]  # more than one block of 624 words
     before.put()
     assert [(*draw(), random.gauss(0.0, 1.0)) for _ in range(700)] == first
@@ -30,9 +30,9 @@ def test_numpy_draws_from_a_generator_inside_the_block_and_goes_on_after_it():
     own = np.random.MT19937(3)
     outer, before = np.random.mtrand.get_bit_generator(), np.random.get_state()[1].copy()  # noqa: NPY002
     expected = np.random.RandomState(np.random.MT19937(3)).randint(100, size=8)
-    with numpy_draws_from(own):
+    with use_numpy_generator(own):
         first = np.random.randint(100, size=4)  # noqa: NPY002
-    with pytest.raises(ValueError, match="stop"), numpy_draws_from(own):
+    with pytest.raises(ValueError, match="stop"), use_numpy_generator(own):
         second = np.random.randint(100, size=4)  # noqa: NPY002
         raise ValueError("stop")
     assert np.array_equal(np.concatenate([first, second]), expected)

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from rppdyn.errors import UserCodeError, by_user
-from rppdyn.runs.workers import Worker, WorkerError, asked_to_stop, portable
+from rppdyn.runs.workers import Worker, WorkerError, portable, worker_stop
 from rppdyn.settings import ConfigError
 
 UNGUARDED = """
@@ -44,7 +44,7 @@ def count_until_stopped(most: int) -> int:
     """Called in a worker, by name."""
     for number in range(most):
         logging.getLogger("there").warning("%d of %d", number, most)
-        if asked_to_stop:
+        if worker_stop:
             return number
         time.sleep(0.01)
     return most
@@ -68,7 +68,7 @@ def test_values_come_in_order_with_what_was_logged_and_a_call_can_be_asked_to_st
     worker.stop()
     last = counting.result()
     worker.close()
-    assert 3 <= last < 1000 and not asked_to_stop
+    assert 3 <= last < 1000 and not worker_stop
     assert caplog.messages == [f"{number} of 1000" for number in range(last + 1)]
 
 

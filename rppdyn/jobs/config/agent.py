@@ -149,7 +149,7 @@ SAC_ONLY = (
 )  # fmt: skip
 """Keys of an agent that `agent=ppo` has no use for."""
 
-OTHERS = ("ppo", "crossq")
+OTHER_AGENTS = ("ppo", "crossq")
 """Agents other than soft actor-critic, with keys of their own."""
 
 
@@ -206,7 +206,7 @@ class AgentConfig:
     @property
     def name(self) -> str:
         """As `agent=` chooses it."""
-        return next((name for name in OTHERS if getattr(self, name) is not None), "sac")
+        return next((name for name in OTHER_AGENTS if getattr(self, name) is not None), "sac")
 
     @property
     def rollout(self) -> int:

@@ -58,7 +58,7 @@ Output = Annotated[str, AfterValidator(_writable)]
 Picture = Annotated[Output, _ends_in(".png", ".svg", ".pdf")]
 
 
-def _each_once(runs: list[str]) -> list[str]:
+def _refuse_duplicates(runs: list[str]) -> list[str]:
     """Refuse a run that is named twice, as what it has would be counted twice."""
     paths = [Path(run).resolve() for run in runs]
     for run, path in zip(runs, paths, strict=True):
@@ -67,7 +67,7 @@ def _each_once(runs: list[str]) -> list[str]:
     return runs
 
 
-Runs = Annotated[list[str], AfterValidator(_each_once)]
+Runs = Annotated[list[str], AfterValidator(_refuse_duplicates)]
 
 
 def different_files(config: Any, *names: str) -> None:
@@ -77,7 +77,7 @@ def different_files(config: Any, *names: str) -> None:
         raise ConfigError(f"--{first[0]} {first[1]} and --{second[0]} {second[1]} are one file; give two")
 
 
-def trusted(path: str, kind: str, trust: bool) -> None:
+def require_trusted_file(path: str, kind: str, trust: bool) -> None:
     """Refuse what runs code when it is loaded, unless the user trusts it, and files that are not there."""
     if not Path(path).is_file():
         raise ConfigError(f"{path}: there is no such file; give the path of a {kind}")
@@ -98,7 +98,7 @@ def _vecnormalize() -> Any:
     return option(None, "what VecNormalize.save wrote beside a .zip, whose policy saw such observations", "FILE")
 
 
-def _seed_of_episodes() -> Any:
+def _episode_seed() -> Any:
     return option(EVALUATION_SEED, "of the first episode's reset; the others follow")
 
 
@@ -116,7 +116,7 @@ class EvaluateAgentConfig:
         "RUN",
     )
     episodes: Count = option(10, "how many")
-    seed: Natural = _seed_of_episodes()
+    seed: Natural = _episode_seed()
     video: Output | None = option(None, "film the first episode: a .gif or .mp4", "FILE")
     env: str | None = option(None, "of a file: the environment that it plays in", "ENV")  # None: that of its symmetry
     trust: bool = _trust()
@@ -141,7 +141,7 @@ class ExportConfig:
     # None: that of its symmetry
     env: str | None = option(None, "of a .zip: the environment that the files are checked in", "ENV")
     states: Count = option(1000, "how many they are checked on")
-    seed: Natural = _seed_of_episodes()
+    seed: Natural = _episode_seed()
     trust: bool = _trust()
     vecnormalize: str | None = _vecnormalize()
 
@@ -200,7 +200,7 @@ def policy_file(config: EvaluateAgentConfig | ExportConfig, path: str) -> None:
         if not Path(path).is_file():
             raise ConfigError(f"{path}: there is no such file; give what rppdyn export has written")
     else:
-        trusted(path, config.kind, config.trust)
+        require_trusted_file(path, config.kind, config.trust)
     if config.kind != POLICIES[".zip"]:
         refuse({"--vecnormalize": config.vecnormalize}, f"{path} is no stable-baselines3 file; leave it out")
 
@@ -230,7 +230,7 @@ class EquivarianceConfig:
     )
     states: Count = option(2000, "how many, evenly spaced in what there is")
     episodes: Count = option(10, "how many episodes they are taken from")
-    seed: Natural = _seed_of_episodes()
+    seed: Natural = _episode_seed()
     image: str | None = option(
         None,
         "images for module:function, a model of images or a function that makes one: .npy or .npz (n, channels, "
@@ -262,7 +262,7 @@ class EquivarianceConfig:
         if self.kind == "run":
             refuse({"--weights": self.weights}, "a run has its own; leave it out")
         if self.kind in SUBJECTS.values():
-            trusted(self.what, self.kind, self.trust)
+            require_trusted_file(self.what, self.kind, self.trust)
 
     @property
     def kind(self) -> str:
@@ -384,7 +384,7 @@ class CollectConfig:
         if self.kind != "file":
             refuse({"--vecnormalize": self.vecnormalize}, "of a stable-baselines3 file only; leave it out")
             return
-        trusted(str(self.source), SUBJECTS[".zip"], self.trust)
+        require_trusted_file(str(self.source), SUBJECTS[".zip"], self.trust)
 
     @property
     def kind(self) -> str:
@@ -403,7 +403,7 @@ def agent_files(config: ReportConfig | FigureConfig) -> None:
     """Refuse stable-baselines3 files that nobody trusts, and flags of theirs where there are none."""
     files = [path for path in config.runs if is_agent_file(path)]
     for path in files:
-        trusted(path, POLICIES[".zip"], config.trust)
+        require_trusted_file(path, POLICIES[".zip"], config.trust)
     if not files:
         refuse({"--env": config.env}, "a run has an environment of its own; leave it out")
 

@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rppdyn.errors import search_modules
-from rppdyn.jobs.config.agent import OTHERS, SAC_ONLY, EnvConfig, TrainAgentConfig
+from rppdyn.jobs.config.agent import OTHER_AGENTS, SAC_ONLY, EnvConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import RunConfig
 from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig, FitTrajectoriesConfig, FitTransitionConfig
 from rppdyn.jobs.config.image import BoundImageConfig, BoundRegressionConfig, FitImageConfig
@@ -132,7 +132,7 @@ ENVIRONMENT_PACKAGES = {"gymnasium_robotics": "gymnasium-robotics", "shimmy": "'
 OPEN_KEYS = ("hydra.launcher.ray.init.", "hydra.launcher.ray.remote.", "hydra.sweeper.params.", "hydra.job.env_set.")
 """Dictionaries of Hydra's configuration that take names of the user's own."""
 
-LEFT_OUT = [
+OMITTED_HYDRA_GROUPS = [
     f"~hydra/{group}"
     for group in ("help", "hydra_help", "hydra_logging", "job_logging", "launcher", "output", "sweeper")
 ]
@@ -146,7 +146,7 @@ def composed(name: str, overrides: Sequence[str]) -> Any:
         ConfigError: one line that names the key or the choice, the value and the remedy.
     """
     with _hydra(name, overrides) as prepared:
-        for override in map(_parsed, map(_quoted, overrides)):
+        for override in map(_parse, map(_quote, overrides)):
             if override.is_sweep_override():
                 word = str(override.input_line)
                 remedy = "add --multirun to run each, or write [a,b] for a list"
@@ -180,7 +180,7 @@ def environment(words: Sequence[str]) -> EnvConfig | None:
     return composed("train_agent", words).env if words else None
 
 
-def composed_sweep(name: str, overrides: Sequence[str]) -> list[Any]:
+def compose_sweep(name: str, overrides: Sequence[str]) -> list[Any]:
     """The configurations of a sweep, one per job that Hydra's basic sweeper would start.
 
     Raises:
@@ -190,7 +190,7 @@ def composed_sweep(name: str, overrides: Sequence[str]) -> list[Any]:
 
     with _hydra(name, overrides) as prepared, one_line(name):
         hydra_compose(name, [word for word in prepared if _is_hydra(word)])  # a launcher that isn't there
-        task = [_parsed(word) for word in prepared if not _is_hydra(word)]
+        task = [_parse(word) for word in prepared if not _is_hydra(word)]
         for override in task:  # a later remark of Hydra's would come after the first jobs
             if override.is_sweep_override() and not override.is_discrete_sweep():
                 raise ConfigError(f"{override.input_line}: a sweep needs a list or a range, for example seed=0,1,2")
@@ -217,14 +217,14 @@ def is_search(words: Sequence[str]) -> bool:
     return any(re.fullmatch(r"\+{0,2}hydra/sweeper=['\"]?optuna['\"]?", word) for word in words)
 
 
-def composed_search(name: str, overrides: Sequence[str]) -> Any:
+def compose_search(name: str, overrides: Sequence[str]) -> Any:
     """The configuration of a search without what it varies.
 
     Raises:
         ConfigError: it can't be used, or nothing is varied.
     """
     with _hydra(name, overrides) as prepared, one_line(name):
-        parsed = [_parsed(word) for word in prepared]
+        parsed = [_parse(word) for word in prepared]
         varied = [override for override in parsed if override.is_sweep_override()]
         has_parameters = any(str(override.get_key_element()).startswith("hydra.sweeper.params") for override in parsed)
         if not varied and not has_parameters:
@@ -261,7 +261,7 @@ def search(name: str, overrides: Sequence[str], task: Callable[[DictConfig], flo
     }
 
 
-def as_config(name: str, node: Any) -> Any:
+def read_config(name: str, node: Any) -> Any:
     """The settings of a composed configuration."""
     with one_line(name):
         return read(SCHEMAS[name], OmegaConf.to_container(node, resolve=True))
@@ -303,7 +303,7 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
         if not overrides:
             return read(SCHEMAS[name], stored)
         node = OmegaConf.create(stored)
-        for override in map(_parsed, map(_quoted, overrides)):
+        for override in map(_parse, map(_quote, overrides)):
             key = override.get_key_element().lstrip("+~")
             if override.is_sweep_override():
                 raise ConfigError(f"{override.input_line}: a sweep can't resume one run; resume each folder by itself")
@@ -312,7 +312,7 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
                     f"{override.input_line}: a resumed run keeps its {key}; leave it out, or begin another run"
                 )
             OmegaConf.update(node, key, override.value(), merge=False, force_add=True)
-        return as_config(name, node)
+        return read_config(name, node)
 
 
 def name_of_run(folder: RunFolder) -> str:
@@ -341,27 +341,27 @@ def describe(name: str) -> str:
     for key, item in keys_of(SCHEMAS[name]).items():
         value = OmegaConf.select(node, key, default="")
         value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-        is_optional = key.startswith(tuple(f"agent.{agent}." for agent in OTHERS))
+        is_optional = key.startswith(tuple(f"agent.{agent}." for agent in OTHER_AGENTS))
         lines.append(f"  {key}={'' if is_optional else written(value)}\n      {item.description}")
     return "\n".join(lines)
 
 
 @cache
-def _chosen(name: str, choices: tuple[str, ...]) -> DictConfig:
+def _compose_choices(name: str, choices: tuple[str, ...]) -> DictConfig:
     """Compose the files of these choices, which takes most of the time of a configuration."""
-    return hydra_compose(name, [*choices, *LEFT_OUT])
+    return hydra_compose(name, [*choices, *OMITTED_HYDRA_GROUPS])
 
 
 def _compose(name: str, overrides: Sequence[str]) -> Any:
     """Set the values of overrides (`++key=value`) in what the other overrides choose, as Hydra does."""
     with one_line(name):
         words = [word for word in overrides if not _is_hydra(word)]
-        node = deepcopy(_chosen(name, tuple(word for word in words if not word.startswith("++"))))
-        for override in (_parsed(word) for word in words if word.startswith("++")):
+        node = deepcopy(_compose_choices(name, tuple(word for word in words if not word.startswith("++"))))
+        for override in (_parse(word) for word in words if word.startswith("++")):
             OmegaConf.update(node, override.get_key_element().lstrip("+"), override.value(), force_add=True)
         if len(words) < len(overrides):  # Hydra's own, which are refused here as well
             hydra_compose(name, list(overrides), return_hydra_config=True)
-    return as_config(name, node)
+    return read_config(name, node)
 
 
 def _instance() -> Hydra:
@@ -374,9 +374,9 @@ def _instance() -> Hydra:
 def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
     """Hydra initialised on the packaged configurations; yields the overrides, made ready."""
     ConfigStore.instance().store(name=f"{name}_schema", node=defaults(SCHEMAS[name]))
-    overrides = [_quoted(override) for override in overrides]
+    overrides = [_quote(override) for override in overrides]
     for override in overrides:
-        _parsed(override)
+        _parse(override)
         key, _, value = override.partition("=")
         if key in groups(name) and key != "experiment" and value in ("null", ""):
             raise ConfigError(f"{override}: a choice is needed; choose one of {', '.join(choices(key, name))}")
@@ -384,13 +384,13 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
             override, key, next((word for word in reversed(overrides) if word.startswith("agent=")), "agent=sac")
         )
     with initialize_config_module(CONFIGS[name], version_base="1.3", job_name=name.replace("_", "-")):
-        yield [_prepared(name, override) for override in overrides]
+        yield [_prepare(name, override) for override in overrides]
 
 
 def _check_agent(override: str, key: str, chosen: str) -> None:
     """Refuse what is another agent's, and what an agent has no use for."""
     agents = re.split(r"[=,]", chosen)[1:]
-    for agent in OTHERS:
+    for agent in OTHER_AGENTS:
         if key.startswith(f"agent.{agent}") and agent not in agents:
             raise ConfigError(f"{override}: it is of agent={agent} alone; add that")
         if key == f"agent.{agent}":
@@ -401,21 +401,21 @@ def _check_agent(override: str, key: str, chosen: str) -> None:
         raise ConfigError(f"{override}: agent=ppo has no such setting; leave it out, or use agent=sac")
 
 
-QUOTED = ("task.group", "task.rep", "task.rep_out", "task.control_rep", "task.data")
+QUOTED_KEYS = ("task.group", "task.rep", "task.rep_out", "task.control_rep", "task.data")
 """Keys whose values Hydra would read otherwise: SO(3) as the call of a function."""
 
 
-def _quoted(override: str) -> str:
+def _quote(override: str) -> str:
     """A group's name or a path in quotes, since a shell has removed the user's own."""
     key, _, value = override.partition("=")
-    if key not in QUOTED or re.search("[\"']", value) or not (key == "task.data" or re.search(r"\w\(", value)):
+    if key not in QUOTED_KEYS or re.search("[\"']", value) or not (key == "task.data" or re.search(r"\w\(", value)):
         return override
     names = re.split(r",(?![^(]*\))", value)  # of a sweep; a comma in brackets separates a group's arguments
     return f"{key}=" + ",".join(f'"{name.strip()}"' for name in names)
 
 
 @cache
-def _parsed(override: str) -> Override:
+def _parse(override: str) -> Override:
     try:
         parsed = OverridesParser.create().parse_override(override)
     except HydraException as error:
@@ -427,7 +427,7 @@ def _parsed(override: str) -> Override:
     return parsed
 
 
-def _prepared(name: str, override: str) -> str:
+def _prepare(name: str, override: str) -> str:
     """An override as Hydra wants it: environments without a file get a node, and keys, which the settings check, a `++`."""
     word = override.lstrip("+")
     key, _, value = word.partition("=")
@@ -532,7 +532,7 @@ KEYS = {
 """Keys of the task that may be given without its name."""
 
 
-def own_words(name: str, words: Sequence[str], *, begun: bool = False) -> list[str]:
+def expand_own_data_words(name: str, words: Sequence[str], *, begun: bool = False) -> list[str]:
     """Overrides with `task=` added if there is `data=`, and the section `task.` before keys of such data.
 
     Args:
@@ -564,7 +564,9 @@ def own_words(name: str, words: Sequence[str], *, begun: bool = False) -> list[s
 
 def overrides(name: str, **options: Any) -> list[str]:
     """Options of a function as overrides of the command line; ``__`` stands for a dot."""
-    return own_words(name, [f"{key.replace('__', '.')}={_as_word(value)}" for key, value in options.items()])
+    return expand_own_data_words(
+        name, [f"{key.replace('__', '.')}={_as_word(value)}" for key, value in options.items()]
+    )
 
 
 def _as_word(value: Any) -> str:
@@ -589,10 +591,10 @@ def preflight(config: RunConfig, resume: bool) -> dict[str, Any] | None:
     if not resume or folder.is_vacant():
         folder.refuse_existing()
         return None
-    return _resumed(config, RunFolder.open(folder.path))
+    return _check_resume(config, RunFolder.open(folder.path))
 
 
-def _resumed(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None:
+def _check_resume(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None:
     stored = from_run(name_of(config), folder)
     different = differences(plain(stored.identity()), plain(config.identity()))
     if different:

@@ -23,7 +23,7 @@ from rppdyn.settings import (
     settings,
 )
 
-PLACED = ("canvas", "shift", "folder")
+PLACEMENT_KEYS = ("canvas", "shift", "folder")
 AUGMENTS = ("augment_shift", "augment_flip", "augment_turn")
 MAX_PIXELS = 100_000
 
@@ -63,7 +63,7 @@ class ImageTaskConfig:
             raise ConfigError(
                 f"task={self.name} with data={self.data}: name your file, data=FILE, with task=own or no task="
             )
-        if self.data is not None and (keys := [key for key in PLACED if getattr(self, key) is not None]):
+        if self.data is not None and (keys := [key for key in PLACEMENT_KEYS if getattr(self, key) is not None]):
             raise ConfigError(f"task.{keys[0]} with data={self.data}: images stay as they are; leave it out")
         if self.labels is not None and self.targets is not None:
             raise ConfigError(f"labels={self.labels} with targets={self.targets}: give classes or numbers, not both")

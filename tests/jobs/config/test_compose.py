@@ -48,7 +48,7 @@ def test_values_set_in_what_was_chosen_before_are_what_hydra_composes(tmp_path, 
                   ["env=Ant-v5", "agent=ppo", "seed=${total_steps}", "total_steps=7", "+env.kwargs.a='x y'", "run_dir=null"],
                   ["experiment=weak_walker", "model.hidden=[8,8]", "env.actuator_scale={}", "device=cpu"]):  # fmt: skip
         (node,) = compose.sweep("train_agent", words, lambda node: node)
-        assert composed(*words) == compose.as_config("train_agent", node)
+        assert composed(*words) == compose.read_config("train_agent", node)
 
 
 @pytest.mark.parametrize("env", ["rppdyn/WindyPendulum-v0", "rppdyn.envs:rppdyn/WindyPendulum-v0"])
@@ -111,7 +111,7 @@ def test_every_task_and_model_of_a_fit_composes(name):
 def test_a_group_needs_no_second_quotes():
     for word in ("task.group=SO(3)", 'task.group="SO(3)"', "task.group='SO(3)'"):
         assert compose.composed("fit_regression", [word]).task.group == "SO(3)"
-    swept = compose.composed_sweep("fit_regression", ["task.group=SO(3),SL(3)*Z(2)", "seed=0,1"])
+    swept = compose.compose_sweep("fit_regression", ["task.group=SO(3),SL(3)*Z(2)", "seed=0,1"])
     assert [(c.task.group, c.seed) for c in swept] == [(g, s) for g in ("SO(3)", "SL(3)*Z(2)") for s in (0, 1)]
     assert compose.composed("fit_regression", ["task.group=null"]).task.group is None
 
@@ -165,12 +165,12 @@ def test_a_stored_configuration_comes_back_with_changes():
 
 
 def test_a_sweep_is_expanded_as_hydra_does():
-    configs = compose.composed_sweep("train_agent", ["seed=0,1", "env=Swimmer-v5,Ant-v5", "total_steps=5"])
+    configs = compose.compose_sweep("train_agent", ["seed=0,1", "env=Swimmer-v5,Ant-v5", "total_steps=5"])
     found = [(c.seed, c.env.id, c.total_steps) for c in configs]
     assert found == [(seed, env, 5) for seed in (0, 1) for env in ("Swimmer-v5", "Ant-v5")]
-    assert [c.seed for c in compose.composed_sweep("train_agent", ["seed=range(3)"])] == [0, 1, 2]
+    assert [c.seed for c in compose.compose_sweep("train_agent", ["seed=range(3)"])] == [0, 1, 2]
     with pytest.raises(ConfigError, match=r"interval\(0,1\): a sweep needs"):
-        compose.composed_sweep("train_agent", ["agent.tau=interval(0,1)"])
+        compose.compose_sweep("train_agent", ["agent.tau=interval(0,1)"])
 
 
 @pytest.mark.parametrize("name", compose.SCHEMAS)
