@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from rppdyn.agents.sac import RPPSAC, RolloutSteps
 from rppdyn.agents.update import SACUpdate
-from rppdyn.errors import by_user, one_line
+from rppdyn.errors import is_user_error, one_line
 from rppdyn.runs.workers import RandomStates
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class SeedTrainer:
     def report(self) -> None:
         """Warn of its error, if there is one; with a traceback where that is needed to understand it."""
         if self.error is not None:
-            trace = None if by_user(self.error) else self.error
+            trace = None if is_user_error(self.error) else self.error
             logger.warning("%s: %s", self.name, one_line(self.error), exc_info=trace)
 
     def begin(self, total_timesteps: int, **options: Any) -> None:

@@ -251,7 +251,7 @@ def check_log(name: str, episodes: Sequence[Episode], env: gym.Env | Simulator, 
         times, none = seconds * torch.from_numpy(rows.astype(np.float64)), torch.zeros(len(episode), 0)
         trajectories.append(Recording(f"{name}, episode {index}", times, values, none, rows + 1))
     recordings = Recordings(name, tuple(names), (), tuple(trajectories))
-    Log(recordings, pairs=pairs, unwrap=None, limit=limit, has_keys=False).checked()
+    Log(recordings, pairs=pairs, unwrap=None, limit=limit, has_keys=False).check()
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ from rppdyn._version import __version__
 from rppdyn.errors import (
     UserCodeError,
     UserError,
-    by_user,
     is_out_of_memory,
     is_out_of_space,
+    is_user_error,
     modules_of,
     one_line,
     place_in_users_code,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 USER_ERROR = 2
 INTERRUPTED = 130
-TRACEBACK = "RPPDYN_TRACEBACK"
+TRACEBACK_VARIABLE = "RPPDYN_TRACEBACK"
 """The variable that says whether tracebacks are printed: not 0, and not empty."""
 
 
@@ -105,7 +105,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
-HELP = argparse.RawDescriptionHelpFormatter
+HELP_FORMATTER = argparse.RawDescriptionHelpFormatter
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,10 @@ class Verb:
 
 def report_error(error: BaseException, of: str = "") -> int:
     """Print a user's error in one line, with the run it is of; raise other errors again."""
-    if not by_user(error):
+    if not is_user_error(error):
         raise error
     message = one_line(error)
-    if os.environ.get(TRACEBACK, "0") not in ("", "0"):
+    if os.environ.get(TRACEBACK_VARIABLE, "0") not in ("", "0"):
         traceback.print_exception(error)
     elif isinstance(error, UserCodeError) or place_in_users_code(error) is not None:
         message += " (--traceback shows the rest)"
@@ -430,7 +430,7 @@ def _run_training(job: Training, config: Any, resume: bool, trust: bool) -> tupl
         print(several)
         if several.interrupted:
             return INTERRUPTED, several
-        by_users = all(map(by_user, several.errors.values()))
+        by_users = all(map(is_user_error, several.errors.values()))
         return (0 if not several.errors else USER_ERROR if by_users else 1), several
     with settings:
         result = job.run(config, resume, trust)
@@ -541,7 +541,7 @@ def audit(config: command.AuditConfig) -> int:
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-FLAG = "--traceback"
+TRACEBACK_FLAG = "--traceback"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -559,23 +559,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and place_in_users_code(error) is None:  # argparse's, of --help
             raise
-        with _tracebacks(FLAG in words):
+        with _tracebacks(TRACEBACK_FLAG in words):
             return report_error(error)
 
 
 @contextmanager
 def _tracebacks(enabled: bool) -> Iterator[None]:
     """Have errors said with their tracebacks in the block, also by the processes that are started there."""
-    before = os.environ.get(TRACEBACK)
+    before = os.environ.get(TRACEBACK_VARIABLE)
     if enabled:
-        os.environ[TRACEBACK] = "1"
+        os.environ[TRACEBACK_VARIABLE] = "1"
     try:
         yield
     finally:
         if enabled and before is None:
-            os.environ.pop(TRACEBACK, None)
+            os.environ.pop(TRACEBACK_VARIABLE, None)
         elif enabled and before is not None:
-            os.environ[TRACEBACK] = before
+            os.environ[TRACEBACK_VARIABLE] = before
 
 
 def _dispatch(words: list[str]) -> int:
@@ -589,12 +589,14 @@ def _dispatch(words: list[str]) -> int:
         parser = Parser(
             prog=f"rppdyn {name}",
             description=f"{verb.summary}.".capitalize(),
-            formatter_class=HELP,
+            formatter_class=HELP_FORMATTER,
             allow_abbrev=False,
         )
         verb.arguments(parser)
         parser.add_argument(
-            FLAG, action="store_true", help=f"print where an error comes from ({TRACEBACK}=1 does so, too)"
+            TRACEBACK_FLAG,
+            action="store_true",
+            help=f"print where an error comes from ({TRACEBACK_VARIABLE}=1 does so, too)",
         )
         parsed = parser.parse_intermixed_args(words[1:])
         with _tracebacks(vars(parsed).pop("traceback")):
@@ -604,7 +606,7 @@ def _dispatch(words: list[str]) -> int:
         usage="rppdyn VERB ... | rppdyn VERB --help | rppdyn --version",
         description="Residual pathway priors: approximate symmetry for reinforcement learning and dynamics.",
         epilog="verbs:\n" + "\n".join(f"  {name:15} {verb.summary}" for name, verb in VERBS.items()),
-        formatter_class=HELP,
+        formatter_class=HELP_FORMATTER,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"rppdyn {__version__}")

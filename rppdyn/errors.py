@@ -120,7 +120,7 @@ def _is_ours(frame: FrameType) -> bool:
     return module.split(".")[0] == "rppdyn" or frame.f_globals.get("__package__") == "rppdyn"
 
 
-def by_user(error: BaseException) -> bool:
+def is_user_error(error: BaseException) -> bool:
     """Return whether an exception says what its reader did wrong: a UserError, or one of the user's own code.
 
     What does not fit in memory or on the disk is the user's, too, and an OSError that names a file. So is a plain ValueError or

@@ -29,7 +29,7 @@ from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.figures import COLOURS, label_decades, save
 from rppdyn.runs.files import write_json
 from rppdyn.runs.workers import stream
-from rppdyn.tasks.images import translated
+from rppdyn.tasks.images import translate
 
 EPOCHS, BATCH, SHIFT = 50, 128, 2
 MEASURED, ATTRIBUTED = 100, 30  # images
@@ -151,7 +151,7 @@ def _train(make: Callable[[], nn.Module], data: Any, seed: int, augmented: bool)
     for step in range(steps):
         generator = stream(seed, step)
         at = torch.randint(len(data), (BATCH,), generator=generator)
-        x = translated(data.x[at], SHIFT, generator) if augmented else data.x[at]
+        x = translate(data.x[at], SHIFT, generator) if augmented else data.x[at]
         optimiser.zero_grad()
         F.cross_entropy(network(x), data.y[at]).backward()
         optimiser.step()

@@ -28,7 +28,7 @@ from rppdyn.images.models import one_layer, power_blocks
 from rppdyn.images.operators import affine_base
 from rppdyn.images.registry import OperatorSettings
 from rppdyn.runs.files import write_json
-from rppdyn.tasks.images import centred
+from rppdyn.tasks.images import resample_centred
 
 SIDE, TRAINED, VALIDATED = 9, 1000, 437  # of 1,797 digits; 360 are left to test
 RATES = (3e-3, 1e-2)
@@ -88,7 +88,7 @@ class Digits:
 
     def placed(self, x: Tensor, degrees: Tensor | None) -> Tensor:
         """On the canvas, turned and standardised."""
-        x = centred(x, SIDE, degrees).flatten(2)[..., self.pixels].unflatten(2, (SIDE, SIDE))
+        x = resample_centred(x, SIDE, degrees).flatten(2)[..., self.pixels].unflatten(2, (SIDE, SIDE))
         return (x - self.mean) / self.std
 
     def part(self, index: int) -> tuple[Tensor, Tensor]:
@@ -179,7 +179,9 @@ def run(part: str, task: str, arm: str, seed: int, rate: float) -> Row:
 
 def draw(path: Path) -> None:
     """Powers of three bases on a digit of 15 x 15 pixels, and generators that L-conv has learned of rotated digits."""
-    digit = centred(torch.tensor(load_digits().images[3], dtype=torch.float32)[None, None] / 16, 15)[0, 0].double()
+    digit = resample_centred(torch.tensor(load_digits().images[3], dtype=torch.float32)[None, None] / 16, 15)[
+        0, 0
+    ].double()
     figure = Figure(figsize=(8.0, 6.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(4, 6)

@@ -164,9 +164,8 @@ def _half(levels: ArrayLike) -> NDArray[np.float16]:
 
 # -- bounds from code lengths ------------------------------------------------------------------------------------------
 
-MIN_CODED_COUNT = (
-    2  # bits of a message: 2^-l / l^2 over all messages of l >= 2 bits sums to .645, and from l = 1 on to 1.645
-)
+MIN_MESSAGE_BITS = 2
+"""2^-l / l^2 over all messages of l >= 2 bits sums to .645, and from l = 1 on to 1.645."""
 GAMMAS = tuple(2.0 ** (k / 2) for k in range(-16, 12))
 """The grid of gamma, from .004 to 45. It is the same for all data and models."""
 
@@ -195,7 +194,7 @@ def universal_kl(bits: int | float) -> float:
     """
     if not bits >= 0:
         raise ValueError(f"bits={bits}: a code's length is zero or more")
-    length = max(bits, MIN_CODED_COUNT)
+    length = max(bits, MIN_MESSAGE_BITS)
     return length * math.log(2) + 2 * math.log(length)
 
 

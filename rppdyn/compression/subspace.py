@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rppdyn.compression.coding import decode, encode
 
 PROJECTORS = ("kronecker", "film", "film+kronecker")
-MODULATING = ("bias", "gate", "norm")
+MODULATING_PARAMETERS = ("bias", "gate", "norm")
 """Parts of the names of parameters that scale and shift features."""
 
 
@@ -113,8 +113,11 @@ def modulating(parameters: Mapping[str, Tensor]) -> Bool[Tensor, " D"]:
         parameters: a network's, by name, in order. The last layer is the child of the network that has the last one.
     """
     last = list(parameters)[-1].split(".")[0]
-    own = lambda name: name.split(".")[0] == last or any(part in name.lower() for part in MODULATING)  # noqa: E731
-    return torch.cat([torch.full((p.numel(),), own(name)) for name, p in parameters.items()])
+    masks = []
+    for name, p in parameters.items():
+        is_modulating = name.split(".")[0] == last or any(part in name.lower() for part in MODULATING_PARAMETERS)
+        masks.append(torch.full((p.numel(),), is_modulating))
+    return torch.cat(masks)
 
 
 def make_projector(
@@ -142,7 +145,7 @@ def make_projector(
     return film if kind == "film" else SumProjector([film, KroneckerProjector(d, D, generator)])
 
 
-START = ("uniform", "kmeans")
+STARTS = ("uniform", "kmeans")
 
 
 class Subspace(nn.Module):
@@ -206,8 +209,8 @@ class Subspace(nn.Module):
         """
         if levels < 2:
             raise ValueError(f"levels={levels}: a quantiser has two levels or more")
-        if start not in START:
-            raise ValueError(f"start={start!r}: choose one of {', '.join(START)}")
+        if start not in STARTS:
+            raise ValueError(f"start={start!r}: choose one of {', '.join(STARTS)}")
         w = self.weight.detach()
         if self.dimension == 0:
             centres = w.new_zeros(levels)
@@ -216,8 +219,8 @@ class Subspace(nn.Module):
         else:
             from sklearn.cluster import KMeans
 
-            found = KMeans(levels, n_init=4, random_state=0).fit(w.cpu().double()[:, None].numpy())
-            centres = torch.from_numpy(found.cluster_centers_[:, 0]).sort().values.to(w)
+            clusters = KMeans(levels, n_init=4, random_state=0).fit(w.cpu().double()[:, None].numpy())
+            centres = torch.from_numpy(clusters.cluster_centers_[:, 0]).sort().values.to(w)
         self.levels = nn.Parameter(centres)
 
     def symbols(self) -> Tensor:

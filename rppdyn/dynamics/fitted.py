@@ -122,15 +122,15 @@ class FittedDynamics:
         return torch.stack(fields).mean(0)
 
     def _controls(self, controls: Any, shape: Sequence[int]) -> Tensor:
-        wanted = (*shape, len(self.control_names))
+        expected = (*shape, len(self.control_names))
         if controls is None and not self.control_names:
-            return torch.zeros(wanted, dtype=torch.float64)
+            return torch.zeros(expected, dtype=torch.float64)
         if controls is None:
-            raise ValueError(f"controls= is missing: {', '.join(self.control_names)}, of shape {wanted}")
+            raise ValueError(f"controls= is missing: {', '.join(self.control_names)}, of shape {expected}")
         u = torch.as_tensor(controls, dtype=torch.float64)
-        if not self.control_names or tuple(u.shape[-2:]) != wanted[-2:]:
-            raise ValueError(f"controls of shape {tuple(u.shape)}: must be {wanted}")
-        return u.expand(wanted)
+        if not self.control_names or tuple(u.shape[-2:]) != expected[-2:]:
+            raise ValueError(f"controls of shape {tuple(u.shape)}: must be {expected}")
+        return u.expand(expected)
 
     def __repr__(self) -> str:
         return f"FittedDynamics({', '.join(self.names)}; {len(self.models)} members under {self.rep.G})"

@@ -106,7 +106,7 @@ def integrate(
     if states.requires_grad and bool(lost.any()):
         # Masked they would still be in the graph: the zeros that go back through them, times infinite derivatives, are nan in
         # the gradient of the weights, which is a sum over all trajectories. So the others are solved again without them.
-        states = constant if bool(lost.all()) else solve(_stand_ins(z0, lost))[0]
+        states = constant if bool(lost.all()) else solve(_replace_lost(z0, lost))[0]
     return Trajectories(times, torch.where(lost[..., None, None], constant, states), diverged_at)
 
 
@@ -123,7 +123,7 @@ def _solve(
 ) -> tuple[Float[Tensor, "*batch T n"], Int[Tensor, "*batch"]]:
     """States, and where they diverged."""
     field = _Guarded(model, weights, bound, retries=method == "dopri5")
-    fine, at_times = (times, slice(None)) if method == "dopri5" else _subdivided(times, step)
+    fine, at_times = (times, slice(None)) if method == "dopri5" else _subdivide(times, step)
     if method == "leapfrog":
         states = _leapfrog(field, z0, fine)[at_times]
     else:
@@ -144,13 +144,13 @@ def _solve(
     return states, field.diverged_at(states, times)
 
 
-def _stand_ins(z0: Float[Tensor, "*batch n"], lost: Bool[Tensor, "*batch"]) -> Float[Tensor, "*batch n"]:
-    """Initial states, for those of lost trajectories one that is kept: of the same row (a stack's member) if it has one."""
+def _replace_lost(z0: Float[Tensor, "*batch n"], lost: Bool[Tensor, "*batch"]) -> Float[Tensor, "*batch n"]:
+    """Initial states with those of lost trajectories replaced by a sound one, of the same row (a stack's member) if possible."""
     present = (~lost).to(torch.int64)
     neighbours = torch.take_along_dim(z0, present.argmax(-1, keepdim=True).unsqueeze(-1), -2)
     first = z0.reshape(-1, z0.shape[-1])[present.flatten().argmax()]
-    others = torch.where(present.any(-1)[..., None, None], neighbours, first)
-    return torch.where(lost.unsqueeze(-1), others.detach(), z0)
+    substitutes = torch.where(present.any(-1)[..., None, None], neighbours, first)
+    return torch.where(lost.unsqueeze(-1), substitutes.detach(), z0)
 
 
 def _check(model, z0, times, method, step, rtol, atol, bound, adjoint, weights) -> None:
@@ -186,7 +186,7 @@ def _check(model, z0, times, method, step, rtol, atol, bound, adjoint, weights) 
         raise ValueError("adjoint=True goes with dopri5 and rk4, and without weights=: it differentiates parameters")
 
 
-def _out_of_bounds(z: Float[Tensor, "*batch n"], bound: float) -> Bool[Tensor, "*batch"]:
+def _is_out_of_bounds(z: Float[Tensor, "*batch n"], bound: float) -> Bool[Tensor, "*batch"]:
     return ~(_largest(z) < bound)  # a nan is not below either
 
 
@@ -208,7 +208,7 @@ class _Guarded:
 
     def __call__(self, t: Tensor, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         field = self.model(t, z, self.weights)
-        beyond, lost = _out_of_bounds(z, self.bound), ~(_largest(field) < torch.inf)
+        beyond, lost = _is_out_of_bounds(z, self.bound), ~(_largest(field) < torch.inf)
         first = torch.where(lost & ~beyond, t.detach(), torch.inf)
         if self.lost_at is None:
             self.lost_at = first
@@ -222,11 +222,11 @@ class _Guarded:
 
     def diverged_at(self, states: Float[Tensor, "*batch T n"], times: Float[Tensor, " T"]) -> Int[Tensor, "*batch"]:
         assert self.lost_at is not None
-        out = _out_of_bounds(states, self.bound) | (times >= self.lost_at.unsqueeze(-1))
+        out = _is_out_of_bounds(states, self.bound) | (times >= self.lost_at.unsqueeze(-1))
         return torch.where(out.any(-1), out.to(torch.int64).argmax(-1), -1)
 
 
-def _subdivided(times: Tensor, step: float | None) -> tuple[Tensor, Tensor]:
+def _subdivide(times: Tensor, step: float | None) -> tuple[Tensor, Tensor]:
     """Times with equal steps of at most ``step`` in each interval, and where the given ones stand among them."""
     if step is None:
         return times, torch.arange(len(times))

@@ -16,7 +16,7 @@ from rppdyn.nn import RPPEMLP, Ensemble
 from rppdyn.nn.compiling import compiled
 from rppdyn.reps import Rep, Scalar
 
-LEAST = 1e-3
+MIN_INVERSE_MASS = 1e-3
 """Smallest eigenvalue of a mechanical model's inverse mass matrix."""
 
 
@@ -151,7 +151,7 @@ class MechanicalModel(DynamicsModel):
         """H of positions and velocities, up to a constant of no meaning."""
         q, v = z.chunk(2, -1)
         potential, W = self._parts(self._apply_net(q, weights))
-        return 0.5 * (v * _solved(W, v)).sum(-1) + potential
+        return 0.5 * (v * _solve(W, v)).sum(-1) + potential
 
     def vector_field(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
         weights = self.assemble() if weights is None else weights
@@ -159,7 +159,7 @@ class MechanicalModel(DynamicsModel):
         along = torch.func.jvp(lambda q: self._apply_net(q, weights), (q,), (v,))[1]
         output, pull_back = torch.func.vjp(lambda q: self._apply_net(q, weights), q)[:2]
         root, rate, W = self._root(output), self._matrix(along), self._parts(output)[1]
-        p = _solved(W, v)
+        p = _solve(W, v)
         a = _times(root.mT, p)  # H is |a|^2 / 2 + V, but for the least mass
         cotangent = torch.cat([torch.ones_like(output[..., :1]), (p.unsqueeze(-1) * a.unsqueeze(-2)).flatten(-2)], -1)
         turning = _times(rate, a) + _times(root, _times(rate.mT, p))
@@ -178,14 +178,14 @@ class MechanicalModel(DynamicsModel):
         """Potential and inverse mass matrix."""
         root = self._root(output)
         identity = torch.eye(root.shape[-1], dtype=output.dtype, device=output.device)
-        return output[..., 0], root @ root.mT + LEAST * identity
+        return output[..., 0], root @ root.mT + MIN_INVERSE_MASS * identity
 
 
 def _times(A: Float[Tensor, "*batch m n"], x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
     return (A * x.unsqueeze(-2)).sum(-1)
 
 
-def _solved(W: Tensor, v: Tensor) -> Tensor:
+def _solve(W: Tensor, v: Tensor) -> Tensor:
     return torch.linalg.solve(W, v.unsqueeze(-1)).squeeze(-1)
 
 

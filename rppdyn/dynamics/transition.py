@@ -86,7 +86,7 @@ class TransitionModel(nn.Module):
         self.net, self.gaussian, self.reward = net, gaussian, reward
         self.rotations, self.circles = tuple(rotations), tuple(circles)
         self.states, self.actions = InvariantNormaliser(state_rep), InvariantNormaliser(action_rep)
-        predicted = _predicted(state_rep, reward)
+        predicted = _predicted_rep(state_rep, reward)
         self.changes = InvariantNormaliser(predicted)
         self.register_buffer("blocks", blocks_of(predicted) if gaussian else None, persistent=False)
 
@@ -98,7 +98,7 @@ class TransitionModel(nn.Module):
     @staticmethod
     def rep_out(state_rep: Rep, gaussian: bool = False, reward: bool = False) -> Rep:
         """Representation of the network's output: a change, the reward, and logarithms of standard deviations."""
-        rep = _predicted(state_rep, reward)
+        rep = _predicted_rep(state_rep, reward)
         return rep + deviation_rep(rep, blocks_of(rep)) if gaussian else rep
 
     def observe(
@@ -111,7 +111,7 @@ class TransitionModel(nn.Module):
         """Add transitions between features, and their rewards where the model learns them, to the statistics."""
         self.states.update(x)
         self.actions.update(u)
-        self.changes.update(self._with_reward(after - x, reward))
+        self.changes.update(self._append_reward(after - x, reward))
 
     def assemble(self) -> Any:
         """The network's dense weights, for several calls with the same."""
@@ -119,7 +119,7 @@ class TransitionModel(nn.Module):
 
     def step(self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch m"], weights: Any = None) -> Step:
         """The next state's features, with weights assembled here or before."""
-        output, log_std, n = self._output(x, u, weights), None, x.shape[-1]
+        output, log_std, n = self._network_output(x, u, weights), None, x.shape[-1]
         if self.gaussian:
             output, log_std = output.split([n + self.reward, output.shape[-1] - n - self.reward], -1)
             low, high = LOG_STD
@@ -136,7 +136,7 @@ class TransitionModel(nn.Module):
     ) -> Float[Tensor, "*batch n"]:
         """The change of the features by the network, before projection: the learned part of the model."""
         n = x.shape[-1]
-        return self.changes.inverse(self._output(x, u, weights)[..., : n + self.reward])[..., :n]
+        return self.changes.inverse(self._network_output(x, u, weights)[..., : n + self.reward])[..., :n]
 
     def forward(self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch n"]:
         """The next state's features, the mean of :meth:`step`."""
@@ -200,17 +200,19 @@ class TransitionModel(nn.Module):
             raise ValueError("this model gives no standard deviation: build it with gaussian=True")
         std = self.changes.std.to(after)
         log_std = step.log_std - std.log()
-        mean = self._with_reward(step.mean, step.reward)
-        error = (self._with_reward(after, reward) - mean) / std
+        mean = self._append_reward(step.mean, step.reward)
+        error = (self._append_reward(after, reward) - mean) / std
         return -0.5 * (error * (-log_std).exp()).square() - log_std - HALF_LOG_2_PI
 
-    def _with_reward(self, x: Tensor, reward: Tensor | None) -> Tensor:
+    def _append_reward(self, x: Tensor, reward: Tensor | None) -> Tensor:
         if self.reward != (reward is not None):
-            wanted = "rewards: give them" if self.reward else "no rewards: build it with reward=True, or leave them out"
-            raise ValueError(f"this model learns {wanted}")
+            expectation = (
+                "rewards: give them" if self.reward else "no rewards: build it with reward=True, or leave them out"
+            )
+            raise ValueError(f"this model learns {expectation}")
         return x if reward is None else torch.cat([x, reward.unsqueeze(-1)], -1)
 
-    def _output(self, x: Tensor, u: Tensor, weights: Any) -> Tensor:
+    def _network_output(self, x: Tensor, u: Tensor, weights: Any) -> Tensor:
         inputs = torch.cat([self.states(x), self.actions(u)], -1)
         return self.net.apply(inputs, self.assemble() if weights is None else weights)
 
@@ -230,11 +232,11 @@ class TransitionModel(nn.Module):
         return f"gaussian={self.gaussian}, reward={self.reward}, rotations={self.rotations}, circles={self.circles}"
 
 
-def _predicted(state_rep: Rep, reward: bool) -> Rep:
+def _predicted_rep(state_rep: Rep, reward: bool) -> Rep:
     return state_rep + Scalar(state_rep.G) if reward else state_rep
 
 
-MIN_SCALE = 1e-6
+MIN_SINGULAR_SUM = 1e-6
 """Sums of singular values count as at least this in the derivative: a matrix near a reflection has no nearest rotation."""
 
 
@@ -291,13 +293,13 @@ class _NearestRotation(torch.autograd.Function):
 def _polar_derivative(U, S, Vh, X):
     """Along X; the same forwards and backwards, since it is symmetric."""
     B = U.mT @ X @ Vh.mT
-    return U @ ((B - B.mT) / (S.unsqueeze(-1) + S.unsqueeze(-2)).clamp_min(MIN_SCALE)) @ Vh
+    return U @ ((B - B.mT) / (S.unsqueeze(-1) + S.unsqueeze(-2)).clamp_min(MIN_SINGULAR_SUM)) @ Vh
 
 
 Reward = Callable[
     [Float[Tensor, "*batch n"], Float[Tensor, "*batch m"], Float[Tensor, "*batch n"]], Float[Tensor, "*batch"]
 ]
-KEPT = 3
+ELITES_PER_SURVIVOR = 3
 """One in so many of the elites, the best of them, stays among the sequences of the next iteration."""
 
 Ends = Callable[[Float[Tensor, "*batch n"]], Bool[Tensor, "*batch"]]
@@ -375,7 +377,7 @@ class CrossEntropyPlanner:
             actions = torch.minimum(torch.maximum(mean + std * noise, self.low), self.high)
             actions = torch.cat([actions, mean[None], *elite])
             best = actions[self._returns(x, actions, weights).topk(self.elites).indices]
-            mean, std, elite = best.mean(0), best.std(0), [best[: self.elites // KEPT]]
+            mean, std, elite = best.mean(0), best.std(0), [best[: self.elites // ELITES_PER_SURVIVOR]]
         return mean
 
     def act(self, x: Float[Tensor, " n"]) -> Float[Tensor, " m"]:

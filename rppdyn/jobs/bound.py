@@ -42,8 +42,8 @@ from rppdyn.runs.workers import stream
 from rppdyn.tasks.images import TABLES
 
 BoundConfig = BoundRegressionConfig | BoundImageConfig
-BATCH = 2000  # data that are evaluated at a time
-MESSAGES = "messages.json"
+EVALUATION_BATCH = 2000  # data that are evaluated at a time
+MESSAGES_FILE = "messages.json"
 
 
 def run(config: BoundConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
@@ -244,7 +244,7 @@ class SubspaceFit(FitSubject):
 
     @torch.no_grad()
     def _outputs(self, inputs: Tensor) -> Tensor:
-        return torch.cat([self._predict(part) for part in inputs.split(BATCH, 1)], 1)
+        return torch.cat([self._predict(part) for part in inputs.split(EVALUATION_BATCH, 1)], 1)
 
     @torch.no_grad()
     def _scores(self, stage: Stage) -> list[dict[str, Any]]:
@@ -333,7 +333,7 @@ class SubspaceFit(FitSubject):
             for each in self.records
             for index, seed in enumerate(self.config.all_seeds)
         ]
-        write_json(folder.path / MESSAGES, {"settings": rows})
+        write_json(folder.path / MESSAGES_FILE, {"settings": rows})
 
     def draw(self, folder: RunFolder) -> None:
         """Draw `figures/bound.png`: risks and the bound of each setting, a thin line for each seed and their mean."""

@@ -187,18 +187,18 @@ def certify_variance(model: Any, folder: RunFolder, env: Any, spec: SymmetrySpec
 
 # -- its files ---------------------------------------------------------------------------------------------------------
 
-AGENT = "agent.pt"
-SPEC = "spec.json"
+AGENT_FILE = "agent.pt"
+SPEC_FILE = "spec.json"
 
 
 def capture_into(agent: Agent, checkpoint: Path) -> None:
     """Write what an exact continuation needs of an agent: model, optimisers, replay buffer, random states, simulator."""
-    torch.save(agent.capture(), checkpoint / AGENT)
+    torch.save(agent.capture(), checkpoint / AGENT_FILE)
 
 
 def restore_from(agent: Agent, checkpoint: Path) -> None:
     """Put an agent where a checkpoint left it."""
-    agent.restore(load_tensors(checkpoint / AGENT))
+    agent.restore(load_tensors(checkpoint / AGENT_FILE))
 
 
 def save_model(agent: Agent, folder: RunFolder) -> None:
@@ -214,7 +214,7 @@ def save_model(agent: Agent, folder: RunFolder) -> None:
 def save_spec(folder: RunFolder, spec: SymmetrySpec) -> None:
     """The symmetry that a run's networks were built for, in `spec.json`."""
     with keep_signed(folder.path):
-        write_json(folder.path / SPEC, spec.to_dict())
+        write_json(folder.path / SPEC_FILE, spec.to_dict())
 
 
 def load_spec(folder: RunFolder) -> SymmetrySpec | None:
@@ -223,7 +223,7 @@ def load_spec(folder: RunFolder) -> SymmetrySpec | None:
     Raises:
         RunFolderError: the file is damaged, or of another version.
     """
-    path = folder.path / SPEC
+    path = folder.path / SPEC_FILE
     if not path.is_file():
         return None
     try:
@@ -433,7 +433,7 @@ class Evaluator:
 
     def run(self, policy: Policy) -> Episodes:
         """Play every episode to its end, by termination or by the environment's time limit."""
-        begin(policy)
+        reset_policy(policy)
         observations = np.stack([env.reset(seed=self.seed + i)[0] for i, env in enumerate(self.envs)])
         seen: list[list[NDArray]] = [[] for _ in self.envs]
         done: list[list[NDArray]] = [[] for _ in self.envs]
@@ -465,7 +465,7 @@ class Evaluator:
         The deterministic episodes of a symmetric policy stay close to states that are their own mirror images, where
         every function looks equivariant; exploring leaves them.
         """
-        with exploring(agent, self.seed) as policy:
+        with exploring_policy(agent, self.seed) as policy:
             return self.run(policy)
 
     def close(self) -> None:
@@ -474,7 +474,7 @@ class Evaluator:
             env.close()
 
 
-def begin(policy: Policy) -> None:
+def reset_policy(policy: Policy) -> None:
     """Begin episodes, with a policy that has a memory."""
     if hasattr(policy, "reset"):
         policy.reset()
@@ -486,17 +486,17 @@ def policy_of(agent: BaseAlgorithm | BasePolicy) -> Policy:
 
 
 @contextmanager
-def exploring(agent: BaseAlgorithm | BasePolicy, seed: int) -> Iterator[Policy]:
+def exploring_policy(agent: BaseAlgorithm | BasePolicy, seed: int) -> Iterator[Policy]:
     """An agent's exploring policy: actions drawn from it by noise of its own; a policy without any gets Gaussian noise."""
     policy: Any = getattr(agent, "policy", agent)
     if isinstance(policy, TD3Policy):
-        yield noisy(policy_of(policy), policy.action_space, seed)
+        yield add_noise(policy_of(policy), policy.action_space, seed)
         return
     with _seed_noise(policy, seed):
         yield lambda observations: policy.predict(observations, deterministic=False)[0]
 
 
-def noisy(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
+def add_noise(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
     """A policy with Gaussian noise of `EXPLORATION_NOISE` of half the actions' range, within their bounds.
 
     Raises:

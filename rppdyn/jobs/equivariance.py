@@ -289,7 +289,7 @@ def _spec(config: EquivarianceConfig, target: Loaded) -> SymmetrySpec:
             + ("" if target.policy is not None else ", or --group, --rep-in and --rep-out")
         )
     if config.kind == "run" and not (config.trust or is_own(Path(config.what))):
-        require_trust(env_id, Path(config.what, building.SPEC))
+        require_trust(env_id, Path(config.what, building.SPEC_FILE))
     return symmetry_spec(env_id, symmetry=config.symmetry)
 
 

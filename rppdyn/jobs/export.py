@@ -36,8 +36,8 @@ from rppdyn.runs.files import replacing, write_json
 from rppdyn.runs.statistics import evenly
 
 FORMAT = 1
-CHECKED_EPISODES = 4
-VERSIONS = ("rppdyn", "torch", "gymnasium", "mujoco", "stable-baselines3")
+CHECK_EPISODES = 4
+VERSIONED_PACKAGES = ("rppdyn", "torch", "gymnasium", "mujoco", "stable-baselines3")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def run(config: ExportConfig) -> ExportResult:
     """
     if config.kind == "run":
         compose.from_run("train_agent", RunFolder.open(config.what), trust=config.trust)  # refuses other runs
-    with load(config, CHECKED_EPISODES) as loaded, ExitStack() as resources:
+    with load(config, CHECK_EPISODES) as loaded, ExitStack() as resources:
         policy = loaded.policy
         source = loaded.source if config.kind == "run" else "its weights"
         if loaded.evaluator is None:
@@ -155,5 +155,5 @@ def _card(
         "control_step": getattr(unwrapped, "dt", None),
         "symmetry": None,
         "check": {"states": states, "largest_difference": differences, "tolerance": TOLERANCE},
-        "versions": {name: version(name) for name in VERSIONS},
+        "versions": {name: version(name) for name in VERSIONED_PACKAGES},
     }

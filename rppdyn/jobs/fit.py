@@ -295,10 +295,15 @@ class StackFit(FitSubject):
         targets: Float[Tensor, "members N ..."],
         *,
         likelihood: FitLoss = GAUSSIAN,
-        longest: float | None = None,
+        max_gradient_ratio: float | None = None,
         by_gradients: bool = False,
     ):
-        self.config, self.stack, self.likelihood, self.longest = config, stack, likelihood, longest
+        self.config, self.stack, self.likelihood, self.max_gradient_ratio = (
+            config,
+            stack,
+            likelihood,
+            max_gradient_ratio,
+        )
         self.inputs, self.targets = inputs, targets
         if (name := not_finite({"inputs": inputs, "targets": targets})) is not None:
             raise ConfigError(f"the {name} of the training data have values that are not finite: leave these data out")
@@ -415,8 +420,8 @@ class StackFit(FitSubject):
         self._set_rate(options.learning_rate, step, self.steps, options.warm_up * self.steps_per_epoch)
         self.optimiser.zero_grad(set_to_none=True)
         self.loss = self._backward(inputs, targets)
-        if self.longest is not None:
-            self._shorten(self.longest)
+        if self.max_gradient_ratio is not None:
+            self._shorten(self.max_gradient_ratio)
         self.optimiser.step()
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
@@ -430,12 +435,12 @@ class StackFit(FitSubject):
     def evidence(self) -> list[Evidence | None]:
         return [] if self.variances is None else self.variances.evidence(self._streams(self.config.optimiser.epochs))
 
-    def _shorten(self, longest: float) -> None:
-        """Shorten gradients that are too long, see `longest`."""
+    def _shorten(self, max_gradient_ratio: float) -> None:
+        """Shorten gradients that are too long, see `max_gradient_ratio`."""
         gradients = [p.grad for group in self.optimiser.param_groups for p in group["params"] if p.grad is not None]
         lengths = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
         finite = lengths.isfinite()
-        scale = torch.where(finite, (longest * self.lengths / lengths).nan_to_num(1.0).clamp(max=1.0), 0.0)
+        scale = torch.where(finite, (max_gradient_ratio * self.lengths / lengths).nan_to_num(1.0).clamp(max=1.0), 0.0)
         for gradient in gradients:
             each = (-1,) + (1,) * (gradient.ndim - 1)
             gradient.copy_(torch.where(finite.view(each), gradient * scale.view(each), 0.0))
@@ -480,7 +485,7 @@ class StackFit(FitSubject):
 
     def state_dict(self) -> dict[str, Any]:
         state = {"stack": self.stack.state_dict(), "optimiser": self.optimiser.state_dict(), "loss": self.loss}
-        state |= {} if self.longest is None else {"lengths": self.lengths}
+        state |= {} if self.max_gradient_ratio is None else {"lengths": self.lengths}
         return state if self.variances is None else state | {"variances": self.variances.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -494,8 +499,8 @@ class StackFit(FitSubject):
 
 # -- a fit's run folder: from its configuration to its members, figures and result -------------------------------------
 
-MEMBERS = "members.pt"
-STATE = "state.pt"
+MEMBERS_FILE = "members.pt"
+STATE_FILE = "state.pt"
 
 
 def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool, progress: bool) -> FitResult:
@@ -515,7 +520,7 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
     with Session(config) as run, torch_threads(config.threads):
         subject = build()
         run.begin(
-            lambda checkpoint: subject.load_state_dict(load_tensors(checkpoint / STATE)),
+            lambda checkpoint: subject.load_state_dict(load_tensors(checkpoint / STATE_FILE)),
             evaluate_every=config.evaluation.every * subject.steps_per_epoch,
             checkpoint_every=config.checkpoint_every * subject.steps_per_epoch,
         )
@@ -578,7 +583,7 @@ def _fit(subject: FitSubject, run: Session, description: str, progress: bool) ->
                 raise
             bar.update(step + 1)
             if stop or run.save_due(step + 1) or step + 1 == steps:
-                run.checkpoint(step + 1, lambda folder: torch.save(subject.state_dict(), folder / STATE))
+                run.checkpoint(step + 1, lambda folder: torch.save(subject.state_dict(), folder / STATE_FILE))
             if stop:
                 return False
         if run.recorded < steps:
@@ -612,7 +617,7 @@ def pathway_rows(members: Sequence[Evidence | None]) -> list[dict[str, Any]]:
 
 def save_members(module: nn.Module, folder: RunFolder) -> None:
     """The fitted members' parameters, tensors alone."""
-    write_tensors(folder.path / MEMBERS, module.state_dict())
+    write_tensors(folder.path / MEMBERS_FILE, module.state_dict())
 
 
 def load_members(module: nn.Module, folder: RunFolder) -> None:
@@ -621,7 +626,7 @@ def load_members(module: nn.Module, folder: RunFolder) -> None:
     Raises:
         RunFolderError: the run is unfinished, or the file is damaged or of another network.
     """
-    path = folder.path / MEMBERS
+    path = folder.path / MEMBERS_FILE
     if folder.result() is None:
         raise RunFolderError(f"{folder.path} is unfinished: let it go on with --resume {folder.path}")
     try:

@@ -84,7 +84,9 @@ class DynamicsFit(StackFit):
     rep: Rep
 
     def __init__(self, config: FitConfig, stack: Ensemble, inputs: Tensor, targets: Tensor, *, by_gradients: bool):
-        super().__init__(config, stack, inputs, targets, longest=MAX_GRADIENT_RATIO, by_gradients=by_gradients)
+        super().__init__(
+            config, stack, inputs, targets, max_gradient_ratio=MAX_GRADIENT_RATIO, by_gradients=by_gradients
+        )
         self.curves: dict[str, Any] = {}
         self.example: dict[str, Any] = {}
 
@@ -99,7 +101,7 @@ class DynamicsFit(StackFit):
         """Chunks from their inputs, as in training."""
 
     @abstractmethod
-    def held(self, split: str) -> tuple[Float[Tensor, "members N d"], Float[Tensor, "members N T n"]]:
+    def held_out_chunks(self, split: str) -> tuple[Float[Tensor, "members N d"], Float[Tensor, "members N T n"]]:
         """Inputs of chunks of "validation" or "test", and the states from the first on."""
 
     @abstractmethod
@@ -124,7 +126,7 @@ class DynamicsFit(StackFit):
         known = truth.isfinite().all(-1)[:, 1:]
         return {"error": torch.where(known, rollout_error(states, truth), torch.nan)}
 
-    def others(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
+    def further_metrics(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
         """Return further metrics of a member by name."""
         return {}
 
@@ -168,7 +170,7 @@ class DynamicsFit(StackFit):
         metrics: dict[str, Any] = {}
         weights = self.model.assemble()
         for split in SPLITS:
-            inputs, states = self.held(split)
+            inputs, states = self.held_out_chunks(split)
             rollouts = self.solve(self.model, weights, inputs)
             errors = zip(rollout_error(rollouts.states, states), ~rollouts.diverged, strict=True)
             metrics[f"{split}/error"] = [mean_error(of[kept]) for of, kept in errors]
@@ -209,7 +211,7 @@ class DynamicsFit(StackFit):
                 values[f"rollout/{name}"] = mean_error(errors)
                 over_time = geometric_mean(errors).tolist() if len(errors) else None  # as far as all trajectories last
                 self.curves.setdefault(name, []).append(over_time)
-            values |= self.others(index, members[index], rollouts)
+            values |= self.further_metrics(index, members[index], rollouts)
             equivariance = self._equivariance(index, members[index])
             values |= {f"equivariance/{name}": value for name, value in equivariance.items()}
             measured.append(values)
@@ -235,7 +237,7 @@ def mean_error(errors: Float[Tensor, "*any"]) -> float:
 
 BAR_DELAY_SECONDS = 1.0
 """Seconds; data and test rollouts that are sooner there show no bar."""
-KEYS = {"dt": "task.time_step", "seed": "seed"}
+DATASET_KEYS = {"dt": "task.time_step", "seed": "seed"}
 """Keys of the configuration for parameters of a dataset that have other names."""
 EXACT_DEFECT = 1e-6
 """Relative defect below which a field's symmetry is called exact."""
@@ -320,7 +322,7 @@ class Dynamics(DynamicsFit):
                     task.file,
                 )  # fmt: skip
         except OtherParametersError as error:
-            key = KEYS.get(error.name, f"task.{error.name.removeprefix('n_')}")
+            key = DATASET_KEYS.get(error.name, f"task.{error.name.removeprefix('n_')}")
             raise ConfigError(
                 f"task.file={task.file} was made with {key}={error.found}, not {error.wanted}: make them the same, or leave "
                 "the file out"
@@ -346,7 +348,7 @@ class Dynamics(DynamicsFit):
         step = self.config.rollout.step
         return integrate(model, inputs, self.chunk_times, method="rk4", step=step, weights=weights)
 
-    def held(self, split: str) -> tuple[Tensor, Tensor]:
+    def held_out_chunks(self, split: str) -> tuple[Tensor, Tensor]:
         chunks = torch.stack([getattr(data, split) for data in self.data]).to(device=self.device, dtype=self.dtype)
         return chunks[:, :, 0], chunks
 
@@ -399,7 +401,7 @@ class Dynamics(DynamicsFit):
         models = self.members()
         return FittedDynamics(models, [unit] * len(models), self.rep, names)
 
-    def others(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
+    def further_metrics(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
         """The time at which the first trajectory was found to have diverged."""
         lost = rollouts.times[rollouts.diverged_at[rollouts.diverged].min()] if rollouts.diverged.any() else None
         return {"rollout/first_divergence": None if lost is None else float(lost)}

@@ -37,15 +37,15 @@ from rppdyn.tasks.images import (
     TABLES,
     ImageData,
     ImageSet,
-    mirrored,
-    parted,
-    quarter_turned,
-    resized,
-    translated,
+    mirror,
+    quarter_turn,
+    resize_images,
+    split_images,
+    translate,
 )
 from rppdyn.tasks.labelled import read_images
 
-BATCH = 500  # images that are evaluated at a time
+EVALUATION_BATCH = 500  # images that are evaluated at a time
 
 
 def _cross_entropy(logits: Float[Tensor, "members N classes"], labels: Shaped[Tensor, "members N"]) -> Tensor:
@@ -120,11 +120,11 @@ class ImageFit(StackFit):
         for seed, x in zip(self.config.all_seeds, inputs, strict=True):
             generator = stream(seed, step)
             if task.augment_turn:
-                x = quarter_turned(x, generator)
+                x = quarter_turn(x, generator)
             if task.augment_flip:
-                x = mirrored(x, generator)
+                x = mirror(x, generator)
             if task.augment_shift:
-                x = translated(x, task.augment_shift, generator)
+                x = translate(x, task.augment_shift, generator)
             moved.append(x)
         return torch.stack(moved), targets
 
@@ -170,12 +170,12 @@ class ImageFit(StackFit):
         labels = task.labels if task.targets is None else task.targets
         images = read_images(task.data, task.images, labels, numbers=task.targets is not None, part=part)
         splits = splits_of(task, images, self.config.all_seeds)
-        x = images.x if task.resize is None else resized(images.x, task.resize)
+        x = images.x if task.resize is None else resize_images(images.x, task.resize)
         classes = None if images.classes is None else len(images.classes)
         task.train, task.validation = len(splits[0][0]), len(splits[0][1])
         self.config.check_batches()
         few = splits if task.split_seed is None else splits[:1]  # images that all seeds have are there once
-        data = [parted(x, images.y, classes, [*map(torch.tensor, split)], names=images.classes) for split in few]
+        data = [split_images(x, images.y, classes, [*map(torch.tensor, split)], names=images.classes) for split in few]
         return data * (len(splits) // len(few))
 
     def fitted(self) -> FittedFunction:
@@ -233,7 +233,7 @@ class ImageFit(StackFit):
     def _outputs(self, x: Float[Tensor, "members N C H W"]) -> Float[Tensor, "members N outputs"]:
         if self.config.model.redraws:
             set_elements(self.stack.net)
-        return torch.cat([self.predict(part.to(self.device)) for part in x.split(BATCH, 1)], 1).cpu()
+        return torch.cat([self.predict(part.to(self.device)) for part in x.split(EVALUATION_BATCH, 1)], 1).cpu()
 
     def metrics(self) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
@@ -292,7 +292,7 @@ class ImageFunction(nn.Module):
         elif x.ndim == 4 and x.shape[1] != channels and x.shape[-1] == channels:
             x = x.permute(0, 3, 1, 2)
         if x.ndim == 4 and self.resize is not None and list(x.shape[2:]) != size:
-            x = resized(x, self.resize)
+            x = resize_images(x, self.resize)
         if tuple(x.shape[1:]) != self.shape:
             raise ValueError(f"images of shape {tuple(x.shape)}: must be (N, {', '.join(map(str, self.shape))})")
         outputs = self.model(self.pixels.apart(x))

@@ -104,7 +104,7 @@ class RecordingsFit(DynamicsFit):
         check_data(config, self.recordings)
         pairs = positions_count(config, self.recordings) if task.velocities else 0
         log = Log(self.recordings, pairs=pairs, unwrap=(task.unwrap or []) if began else task.unwrap)
-        self.recordings, task.unwrap = log.checked(judge=not began), log.unwrapped
+        self.recordings, task.unwrap = log.check(judge=not began), log.unwrapped
         seeds = config.all_seeds if task.split_seed is None else [task.split_seed]
         several = config.seeds // len(seeds)
         splits = [split_of(self.recordings, config, seed) for seed in seeds]
@@ -119,7 +119,7 @@ class RecordingsFit(DynamicsFit):
         inputs, states = self._chunks("train", task.most)
         task.windows = inputs.shape[1]
         super().__init__(config, stack, inputs, states[:, :, 1:], by_gradients=config.model.system != "ode")
-        self._held = {name: self._chunks(name, MAX_HELD_OUT_CHUNKS) for name in ("validation", "test")}
+        self._held_out = {name: self._chunks(name, MAX_HELD_OUT_CHUNKS) for name in ("validation", "test")}
 
     def _discover_generators(self, train: Sequence[Recording]) -> list[Any]:
         """Generators of the symmetry of trajectories, none where there is none.
@@ -229,8 +229,8 @@ class RecordingsFit(DynamicsFit):
         z, steps, controls = inputs.split([n, chunk, inputs.shape[-1] - n - chunk], -1)
         return solve(model, weights, z, Drive(steps, controls.unflatten(-1, (chunk, -1))))
 
-    def held(self, split: str) -> tuple[Tensor, Tensor]:
-        return self._held[split]
+    def held_out_chunks(self, split: str) -> tuple[Tensor, Tensor]:
+        return self._held_out[split]
 
     def fields_of(self, index: int) -> tuple[Rep, Tensor] | None:
         return None if self.group is None else (self.field_rep, self.inputs_of(index))
@@ -238,7 +238,7 @@ class RecordingsFit(DynamicsFit):
     def inputs_of(self, index: int = 0) -> Float[Tensor, "N d"]:
         """A member's test states, and controls, in scaled units: what its vector field is a function of."""
         n, first = self.rep.dim, self.rep.dim + self.config.task.chunk
-        inputs = self._held["test"][0][index].double().cpu()
+        inputs = self._held_out["test"][0][index].double().cpu()
         return torch.cat([inputs[:, :n], inputs[:, first : first + len(self.recordings.control_names)]], 1)
 
     @cached_property
@@ -265,13 +265,13 @@ class RecordingsFit(DynamicsFit):
         seconds = float(np.mean([float(r.times.diff().mean()) for r in tests]))
         return [seconds * k for k in range(self._test_trajectories[0][0].shape[1])]
 
-    def others(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
+    def further_metrics(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
         """Measure ``rmse/NAME``, and ``energy/variation`` where the model has an energy.
 
         ``rmse/NAME`` is the root mean square error over the test chunks, in the user's units. ``energy/variation`` is how far
         the model's energy varies along true trajectories, relative to all of them together. It is 0 where energy is conserved.
         """
-        inputs, states = (values[index].double().cpu() for values in self._held["test"])
+        inputs, states = (values[index].double().cpu() for values in self._held_out["test"])
         short = self.solve(member, None, inputs)
         off = (self.scalings[index].scale * (short.states - states)[:, 1:])[~short.diverged]
         values = {

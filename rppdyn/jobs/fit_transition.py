@@ -108,9 +108,7 @@ class Transition(StackFit):
         if reward is not None:
             targets = torch.cat([targets, reward.unsqueeze(-1)], -1)
         n = self.spec.feature_dim
-        units = torch.cat(
-            [self.model.states.std, self.model.changes.std[n:]]
-        )  # that errors of rollouts are counted in
+        units = torch.cat([self.model.states.std, self.model.changes.std[n:]])  # that errors of rollouts are counted in
         self.units = (torch.ones_like(units) if config.model.gaussian else units).to(self.device, self.dtype)
         inputs, targets = (t.to(device=self.device, dtype=self.dtype) for t in (inputs, targets))
         super().__init__(config, stack, inputs, targets / self.units, likelihood=self._likelihood())

@@ -159,12 +159,12 @@ def load_player(config: EvaluateAgentConfig) -> Iterator[tuple[Loaded, Policy, E
             yield loaded, act, evaluator
 
 
-def load_fit(folder: RunFolder, *, trust: bool = False, checked: bool = True) -> Any:
+def load_fit(folder: RunFolder, *, trust: bool = False, verify: bool = True) -> Any:
     """The fit of a finished run, on the CPU wherever it was trained.
 
     Args:
         trust: whether a module that a dataset names may be imported to make its environment.
-        checked: refuse members that are not what they were: the same numbers mean another function where a layer has changed.
+        verify: refuse members that are not what they were: the same numbers mean another function where a layer has changed.
     Raises:
         RunFolderError, CheckpointError: the run is unfinished, its files are damaged, or of another version.
         ConfigError: a run of another kind.
@@ -174,7 +174,7 @@ def load_fit(folder: RunFolder, *, trust: bool = False, checked: bool = True) ->
     if name not in FITS:
         raise ConfigError(f"{folder.path} is a run of {config.verb}: it has no model to predict with")
     fit = getattr(importlib.import_module(f"rppdyn.jobs.{name}"), FITS[name]).load(config, folder, trust=trust)
-    if checked and name != "fit_image":
+    if verify and name != "fit_image":
         result = folder.result() or {}
         errors, stored = (np.array(m["test/error"], dtype=float) for m in (fit.evaluate(), result["metrics"]))
         if not np.allclose(errors, stored, rtol=ERROR_TOLERANCE, atol=0, equal_nan=True):
@@ -317,7 +317,7 @@ def load_function(name: str) -> Callable[[Tensor], Tensor]:
 
 # -- what agents from files do -----------------------------------------------------------------------------------------
 
-STATES = 512
+FILE_STATES = 512
 
 
 def measure_file(file: str, env_id: str | None) -> FileAgent:
@@ -336,7 +336,7 @@ def measure_file(file: str, env_id: str | None) -> FileAgent:
         except ValueError as error:
             note = str(error)
         else:
-            states, _ = episodes.spread(STATES)
+            states, _ = episodes.spread(FILE_STATES)
             result = function_equivariance_error(act, spec, states, getattr(env.action_space, "high", 1.0))
             errors = result.per_generator
         name, policy = env_id or env.spec.id, type(loaded.policy).__name__

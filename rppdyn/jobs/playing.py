@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rppdyn.agents import RPPSAC, played_episodes, random_policy, replay_episodes, spread_episodes
 from rppdyn.envs import Episode, make_env, write_episodes
 from rppdyn.jobs import building
-from rppdyn.jobs.building import Policy, agent_of, begin, exploring, policy_of
+from rppdyn.jobs.building import Policy, agent_of, exploring_policy, policy_of, reset_policy
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError
@@ -192,7 +192,7 @@ def _source(config: CollectConfig) -> Iterator[_EpisodeSource]:
         policy = load_policy(config.source, config.vecnormalize)
         check_environment(config.source, policy, env, "env=")
         play = config.play or "exploring"
-        with _acting(policy, play, config.seed) as act:
+        with _choose_policy(policy, play, config.seed) as act:
             file = Path(config.source)
             yield _EpisodeSource(
                 env,
@@ -219,7 +219,7 @@ def _run_source(config: CollectConfig) -> Iterator[_EpisodeSource]:
     with agent_of(config.source, 1, config.seed, trust=trust) as (agent, weights, evaluator):
         env = evaluator.envs[0]
         if config.play is not None:
-            with _acting(agent, config.play, config.seed) as act:
+            with _choose_policy(agent, config.play, config.seed) as act:
                 episodes = _play(config, env, act)
                 words = f"{config.play} {weights} of {trained.model.kind}"
                 yield _EpisodeSource(env, episodes, config.steps or DEFAULT_STEPS, f"{agent_name}-{config.play}", words)
@@ -239,11 +239,11 @@ def _play(config: CollectConfig, env: gymnasium.Env, policy: Policy) -> Iterator
 
 
 @contextmanager
-def _acting(agent, play: str, seed: int) -> Iterator[Policy]:
+def _choose_policy(agent, play: str, seed: int) -> Iterator[Policy]:
     if play == "deterministic":
         yield policy_of(agent)
         return
-    with exploring(agent, seed) as policy:
+    with exploring_policy(agent, seed) as policy:
         yield policy
 
 
@@ -288,7 +288,7 @@ def film(make: Callable[[], gymnasium.Env], policy: Policy, seed: int, path: Pat
         policy: observations (n, ...) to actions (n, ...).
         progress: show a bar on standard error; without a graphics card a frame takes a tenth of a second.
     """
-    with drawing(make) as env:
+    with open_drawing_env(make) as env:
         rate = float(env.metadata.get("render_fps") or MAX_RATE)
         every = math.ceil(rate / MAX_RATE)
         write = _gif if path.suffix.lower() == ".gif" else _mp4
@@ -298,7 +298,7 @@ def film(make: Callable[[], gymnasium.Env], policy: Policy, seed: int, path: Pat
 
 
 @contextmanager
-def drawing(make: Callable[[], gymnasium.Env]) -> Iterator[gymnasium.Env]:
+def open_drawing_env(make: Callable[[], gymnasium.Env]) -> Iterator[gymnasium.Env]:
     """An environment that has been seen to draw; where there is no display, by EGL, unless MUJOCO_GL says otherwise.
 
     Raises:
@@ -313,7 +313,7 @@ def drawing(make: Callable[[], gymnasium.Env]) -> Iterator[gymnasium.Env]:
         try:
             env.reset(seed=0)
             try:
-                _open_context(env)
+                _probe_drawing_context(env)
                 _follow(env)
                 env.render()
             except Exception as error:  # whatever MuJoCo, PyOpenGL or GLFW raise without a library or a display
@@ -326,7 +326,7 @@ def drawing(make: Callable[[], gymnasium.Env]) -> Iterator[gymnasium.Env]:
             os.environ.pop("MUJOCO_GL", None)
 
 
-def _open_context(env: gymnasium.Env) -> None:
+def _probe_drawing_context(env: gymnasium.Env) -> None:
     """Open and close MuJoCo's drawing context by itself: a viewer of Gymnasium's that can't complains again when freed."""
     from gymnasium.envs.mujoco import MujocoEnv  # not above: it imports MuJoCo, whose failure is to be told in one line
 
@@ -354,7 +354,7 @@ def _no_drawing(error: Exception) -> ConfigError:
 
 def _frames(env: gymnasium.Env, policy: Policy, seed: int, every: int, bar: Progress) -> Iterator[NDArray[np.uint8]]:
     observation, _ = env.reset(seed=seed)
-    begin(policy)
+    reset_policy(policy)
     step, over = 0, False
     while not over:
         if step % every == 0:

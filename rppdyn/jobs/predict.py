@@ -49,7 +49,7 @@ def load(run: str | os.PathLike[str], *, trust: bool = False) -> Any:
             return agent
     if name == "fit_transition":  # it needs neither the dataset nor the environment
         return FittedTransitions(*load_transition_model(run))
-    return load_fit(folder, trust=trust, checked=False).fitted()
+    return load_fit(folder, trust=trust, verify=False).fitted()
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _predict_trajectories(config: PredictConfig, task: Any, model: FittedDynamic
     recordings = read_recordings(
         config.data, task.columns, controls=task.controls or (), time=task.time, trajectory=task.trajectory
     )
-    recordings = Log(recordings, pairs=0, unwrap=task.unwrap or []).checked(judge=False)
+    recordings = Log(recordings, pairs=0, unwrap=task.unwrap or []).check(judge=False)
     predictions = [
         np.asarray(model.predict(r.states[:1].numpy(), r.times.numpy(), r.controls[None].numpy() if task.controls else None,
                                  members=config.members))[..., 0, :, :]

@@ -146,7 +146,7 @@ DIVERGED_SHARES = {"test/error": ("test/diverged", "chunks"), "rollout/error": (
 """Errors that leave out what diverged: the measure of its share, and what it is of."""
 COMPARED_METRICS = ("test/error", "test/error_10", "test/error_30", "test/error_100", "rollout/error")
 """Errors that models are compared by, seed by seed."""
-NETWORKS = {"policy": "policy", "critic": "critics"}
+NETWORK_TITLES = {"policy": "policy", "critic": "critics"}
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ def _equivariance(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | 
     prefix = "equivariance/"
     finals = [name.removeprefix(AT_END) for group in groups for name in group.metrics]
     names = dict.fromkeys(name.removeprefix(prefix) for name in finals if name.startswith(prefix))
-    networks = {who: called for who, called in NETWORKS.items() if who in names} or {"": "error"}
+    networks = {who: called for who, called in NETWORK_TITLES.items() if who in names} or {"": "error"}
     generators = dict.fromkeys(name.partition("/")[2] if "/" in name else name for name in names
                                if "/" in name or (name != "error" and name not in networks))  # fmt: skip
     parts: list[Markup | None] = []
@@ -639,8 +639,8 @@ INK_KEYS = (
     "grid.color",
 )
 TRANSPARENT_FACES = ("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor")
-LOOK: dict[Any, Any] = dict.fromkeys(INK_KEYS, INK) | dict.fromkeys(TRANSPARENT_FACES, "none")
-LOOK |= {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 11.0}
+FIGURE_STYLE: dict[Any, Any] = dict.fromkeys(INK_KEYS, INK) | dict.fromkeys(TRANSPARENT_FACES, "none")
+FIGURE_STYLE |= {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 11.0}
 
 
 def picture(
@@ -654,7 +654,7 @@ def picture(
         legend: stands above the picture.
     """
     buffer = io.StringIO()
-    with matplotlib.rc_context(LOOK | {"svg.hashsalt": identity}):
+    with matplotlib.rc_context(FIGURE_STYLE | {"svg.hashsalt": identity}):
         figure = draw()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()

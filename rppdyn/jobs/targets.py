@@ -27,7 +27,7 @@ from rppdyn.equivariance.error import POOLED_FLOOR, Function, MeasuredNetwork
 from rppdyn.equivariance.images import TRANSFORMATIONS
 from rppdyn.equivariance.lie import standard_error
 from rppdyn.errors import one_line, place_in_users_code, reason
-from rppdyn.jobs.building import noisy
+from rppdyn.jobs.building import add_noise
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
 from rppdyn.jobs.loading import Loaded, load_function
@@ -320,7 +320,7 @@ def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) ->
             f = in_accepted_precision(
                 target.call, torch.as_tensor(evaluator.envs[0].reset(seed=0)[0])[None], spec.action.dim
             )
-            policy = noisy(as_policy(f), evaluator.envs[0].action_space, config.seed)
+            policy = add_noise(as_policy(f), evaluator.envs[0].action_space, config.seed)
             episodes, how = evaluator.run(policy), "episodes of its own with Gaussian noise"
         return *episodes.spread(config.states), f"{config.episodes} {how}"
     finally:
@@ -396,7 +396,7 @@ DEFAULT_TRANSFORMATIONS = (
 DETAIL_IMAGES = 32
 """At most so many images, evenly spaced, are used for layers."""
 
-CHUNK = 100  # images that are measured at a time
+IMAGE_BATCH = 100  # images that are measured at a time
 
 
 class ImageTarget(NamedTuple):
@@ -512,13 +512,13 @@ def measure_images(target: ImageTarget, flows: Mapping[str, Flow], whole: tuple[
         ConfigError: a network can't be traced, or its output is not finite.
     """
     with torch.no_grad():
-        y = torch.cat([target.call(part) for part in target.images.split(CHUNK)])
+        y = torch.cat([target.call(part) for part in target.images.split(IMAGE_BATCH)])
     if not y.isfinite().all():
         raise ConfigError(f"the {target.name} gives numbers that are not finite; look at its weights and the images")
     size = y.double().flatten(1).abs()
     sums, published, lee = {}, {}, {}
     for name, flow in flows.items():
-        parts = [lie_derivative(target.call, flow, flow, part)[0] for part in target.images.split(CHUNK)]
+        parts = [lie_derivative(target.call, flow, flow, part)[0] for part in target.images.split(IMAGE_BATCH)]
         derivative = torch.cat(parts).double().flatten(1).abs()
         sums[name] = torch.stack([derivative.sum(1), 2 * size.sum(1)], 1)
         ratio = derivative.norm(dim=1) / (2 * size.norm(dim=1)).clamp_min(torch.finfo(torch.float64).tiny)

@@ -28,7 +28,7 @@ from rppdyn.envs import SymmetrySpec, certificate_for
 from rppdyn.envs.certification.certificate import share_of
 from rppdyn.envs.spec import VERDICTS
 from rppdyn.envs.state import why_not_capturable
-from rppdyn.errors import UntrustedError, by_user, one_line
+from rppdyn.errors import UntrustedError, is_user_error, one_line
 from rppdyn.jobs import building
 from rppdyn.jobs.building import (
     PRELOAD,
@@ -602,7 +602,9 @@ def _train_in_turn(
                     results.append(under_way.train(stop, bar))
             except Exception as error:
                 errors[each.seed] = error
-                logger.warning("seed %d: %s", each.seed, one_line(error), exc_info=None if by_user(error) else error)
+                logger.warning(
+                    "seed %d: %s", each.seed, one_line(error), exc_info=None if is_user_error(error) else error
+                )
     return TrainManyResult(results, errors)
 
 

@@ -39,7 +39,7 @@ from rppdyn.runs.files import Checkpoints, flush_to_disk, names_file, plain, use
 
 logger = logging.getLogger(__name__)
 
-SIGNATURE = "signature"
+SIGNATURE_FILE = "signature"
 """File of a run's folder."""
 CODE_NAMING_FILES = ("config.yaml", "spec.json")
 """Files of a run's folder that may name code."""
@@ -51,7 +51,7 @@ def sign(run: Path) -> None:
     try:
         digest = _digest(run, create=True)
         if digest is not None:
-            write_text(run / SIGNATURE, digest + "\n")
+            write_text(run / SIGNATURE_FILE, digest + "\n")
     except (OSError, RuntimeError) as error:  # no home, or one that can't be written to
         logger.info("%s is not signed (%s): it will ask for --trust", run, error)
 
@@ -59,7 +59,7 @@ def sign(run: Path) -> None:
 def is_own(run: Path) -> bool:
     """Return whether this user's own command wrote what a run's folder names as code, and all of that is unchanged."""
     try:
-        written = (run / SIGNATURE).read_text(encoding="ascii").strip()
+        written = (run / SIGNATURE_FILE).read_text(encoding="ascii").strip()
         digest = _digest(run, create=False)
     except (OSError, RuntimeError, ValueError):
         return False

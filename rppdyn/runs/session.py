@@ -116,8 +116,8 @@ class Progress:
 
 # -- where scalars are written beside `metrics.jsonl`; optional packages are imported when they are asked for ----------
 
-PROJECT = "rppdyn"
-RECORDS = "loggers.json"
+WANDB_PROJECT = "rppdyn"
+LOGGER_IDS_FILE = "loggers.json"
 """File of a run's folder: by logger, the identifier of the run's record there."""
 
 
@@ -163,7 +163,7 @@ class Wandb(ScalarLogger):
 
         identifier = _record(folder, "wandb", lambda: secrets.token_hex(4))
         self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT),
             name=folder.path.name,
             id=identifier,
             resume="allow",
@@ -197,7 +197,7 @@ def missing_package(names: Sequence[str]) -> str | None:
 
 def _record(folder: RunFolder, name: str, create: Callable[[], str]) -> str:
     """The identifier of a run's record, made at the first call."""
-    file = folder.path / RECORDS
+    file = folder.path / LOGGER_IDS_FILE
     records = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if name not in records:
         write_json(file, records | {name: create()})
@@ -207,7 +207,7 @@ def _record(folder: RunFolder, name: str, create: Callable[[], str]) -> str:
 
 # -- a run under way ---------------------------------------------------------------------------------------------------
 
-STATE = "state.json"
+STATE_FILE = "state.json"
 """In each checkpoint: its step, and the step of the last record before it."""
 
 
@@ -279,7 +279,7 @@ class Session:
         if checkpoint is not None:
             load(checkpoint.path)
             folder.checkpoints.discard_after(checkpoint.step)
-            file, self.saved = checkpoint.path / STATE, checkpoint.step
+            file, self.saved = checkpoint.path / STATE_FILE, checkpoint.step
             before = int(json.loads(file.read_text())["evaluated"]) if file.exists() else checkpoint.step
         elif folder.result() is not None:
             raise RunFolderError(
@@ -351,7 +351,7 @@ class Session:
 
         def write(target: Path) -> None:
             save(target)
-            (target / STATE).write_text(json.dumps({"step": step, "evaluated": self.recorded}) + "\n")
+            (target / STATE_FILE).write_text(json.dumps({"step": step, "evaluated": self.recorded}) + "\n")
 
         self.folder.checkpoints.save(step, write)
         self.saved = step

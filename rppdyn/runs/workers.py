@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.random import mtrand
 
-from rppdyn.errors import UserCodeError, UserError, by_user, one_line, place_in_users_code
+from rppdyn.errors import UserCodeError, UserError, is_user_error, one_line, place_in_users_code
 
 if TYPE_CHECKING:
     import torch
@@ -139,7 +139,7 @@ def torch_threads(threads: int | None) -> Iterator[None]:
 # -- workers -----------------------------------------------------------------------------------------------------------
 
 SHUTDOWN_SECONDS = 10.0  # that a process gets to end by itself
-STOP = signal.SIGUSR1  # sent to a worker
+STOP_SIGNAL = signal.SIGUSR1  # sent to a worker
 worker_stop = StopRequest()
 """In a worker: true once its :meth:`Worker.stop` was called."""
 
@@ -204,7 +204,7 @@ class Worker:
     def stop(self) -> None:
         """Ask the function that is called there, if it looks at :data:`worker_stop`, to come to an end."""
         with suppress(BrokenProcessPool, ProcessLookupError):  # its caller hears of that
-            os.kill(self._pid.result(), STOP)
+            os.kill(self._pid.result(), STOP_SIGNAL)
 
     def _gone(self) -> WorkerError:
         self.process.join(SHUTDOWN_SECONDS)
@@ -272,7 +272,7 @@ def _begin(pipe: Connection, environment: dict[str, str]) -> None:
     os.environ.update(environment)  # the server has that of its start
     import torch  # takes seconds
 
-    signal.signal(STOP, lambda number, _: worker_stop.ask(number))
+    signal.signal(STOP_SIGNAL, lambda number, _: worker_stop.ask(number))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     logging.getLogger().addHandler(_Records(pipe))
@@ -293,14 +293,14 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def portable(error: Exception) -> Exception:
-    """The error in a form that another process can read, and where it still is the user's (`by_user`) or is not."""
-    if not by_user(error):
+    """The error in a form that another process can read, and where it still is the user's (`is_user_error`) or is not."""
+    if not is_user_error(error):
         return RuntimeError(f"in a worker process: {''.join(traceback.format_exception(error))}")
     if place_in_users_code(error) is not None:
         return UserCodeError(f"in a worker process: {one_line(error)}")
     with suppress(Exception):  # its class may want other arguments than it passes on
         copy = pickle.loads(pickle.dumps(error))
-        if by_user(copy):
+        if is_user_error(copy):
             return copy
     return UserError(str(error))
 

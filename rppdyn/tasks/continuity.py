@@ -39,7 +39,7 @@ MAX_RATE_RATIO = 1.5
 
 
 class Log:
-    """Trajectories whose columns are looked at; :meth:`checked` gives them back, with angles unwrapped.
+    """Trajectories whose columns are looked at; :meth:`check` gives them back, with angles unwrapped.
 
     Args:
         pairs: columns, the first ones, whose velocities are the others, in order; 0 where there are none.
@@ -57,7 +57,7 @@ class Log:
         self.pairs = pairs
         self.unwrapped: list[str] = []
 
-    def checked(self, judge: bool = True) -> Recordings:
+    def check(self, judge: bool = True) -> Recordings:
         """Unwrap angles, and refuse what a fit would silently learn wrongly.
 
         Args:

@@ -87,7 +87,7 @@ class ImageData:
 # -- arrangements -------------------------------------------------------------------------------------------------------
 
 
-def on_canvas(x: Float[Tensor, "N C H W"], side: int) -> Float[Tensor, "N C S S"]:
+def place_on_canvas(x: Float[Tensor, "N C H W"], side: int) -> Float[Tensor, "N C S S"]:
     """Images in the middle of a square canvas of zeros.
 
     Raises:
@@ -100,40 +100,40 @@ def on_canvas(x: Float[Tensor, "N C H W"], side: int) -> Float[Tensor, "N C S S"
     return F.pad(x, (left, side - width - left, top, side - height - top))
 
 
-def resized(x: Float[Tensor, "N C H W"], side: int) -> Float[Tensor, "N C S S"]:
+def resize_images(x: Float[Tensor, "N C H W"], side: int) -> Float[Tensor, "N C S S"]:
     """Square images of so many pixels, by linear interpolation; smaller ones are smoothed first, so that no stroke is lost."""
     return F.interpolate(x, (side, side), mode="bilinear", antialias=True)
 
 
-def in_quadrants(
+def place_in_quadrants(
     x: Float[Tensor, "N C H W"], generator: Generator
 ) -> tuple[Float[Tensor, "N C H2 W2"], Int[Tensor, " N"]]:
     """Each image in one of the four quadrants of a canvas of twice its size, drawn at random, and which (row by row)."""
     height, width = x.shape[-2:]
     quadrant = torch.randint(4, (len(x),), generator=generator)
     placed = F.pad(x, (0, width, 0, height))
-    return _shifted(placed, torch.stack([quadrant // 2 * height, quadrant % 2 * width], -1)), quadrant
+    return _shift(placed, torch.stack([quadrant // 2 * height, quadrant % 2 * width], -1)), quadrant
 
 
-def translated(x: Float[Tensor, "N C H W"], pixels: int, generator: Generator) -> Float[Tensor, "N C H W"]:
+def translate(x: Float[Tensor, "N C H W"], pixels: int, generator: Generator) -> Float[Tensor, "N C H W"]:
     """Each image moved by up to so many pixels along both axes, uniform; what leaves at one side enters at the other."""
-    return _shifted(x, torch.randint(-pixels, pixels + 1, (len(x), 2), generator=generator))
+    return _shift(x, torch.randint(-pixels, pixels + 1, (len(x), 2), generator=generator))
 
 
-def _shifted(x: Float[Tensor, "N C H W"], shift: Int[Tensor, "N 2"]) -> Float[Tensor, "N C H W"]:
+def _shift(x: Float[Tensor, "N C H W"], shift: Int[Tensor, "N 2"]) -> Float[Tensor, "N C H W"]:
     height, width = x.shape[-2:]
     rows = (torch.arange(height) - shift[:, :1]) % height
     columns = (torch.arange(width) - shift[:, 1:]) % width
     return x[torch.arange(len(x))[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def mirrored(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
+def mirror(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
     """Each image as it is or with left and right exchanged, with equal probability."""
     flipped = torch.randint(2, (len(x), 1, 1, 1), generator=generator).bool()
     return torch.where(flipped.to(x.device), x.flip(-1), x)
 
 
-def quarter_turned(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
+def quarter_turn(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
     """Each square image turned by 0, 90, 180 or 270 degrees, exactly."""
     turns = torch.randint(4, (len(x),), generator=generator)
     result = x.clone()
@@ -142,7 +142,7 @@ def quarter_turned(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[T
     return result
 
 
-def rotated(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
+def rotate_images(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
     """Each image turned about its centre by any angle, uniform, by linear interpolation; corners are lost."""
     from scipy.ndimage import rotate
 
@@ -151,11 +151,11 @@ def rotated(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, 
     return torch.from_numpy(np.stack(turned)) if turned else x
 
 
-def centred(x: Float[Tensor, "N C H W"], side: int, degrees: Tensor | None = None) -> Float[Tensor, "N C S S"]:
+def resample_centred(x: Float[Tensor, "N C H W"], side: int, degrees: Tensor | None = None) -> Float[Tensor, "N C S S"]:
     """Images whose centre is that of a square canvas, turned about it, by one linear interpolation.
 
     An image of an even size has no pixel at its centre, and a canvas of an odd size has: there it is resampled half a pixel
-    aside. Beside :func:`on_canvas`, whose image is off centre then, a turn moves nothing but the image.
+    aside. Beside :func:`place_on_canvas`, whose image is off centre then, a turn moves nothing but the image.
 
     Args:
         side: side of the canvas.
@@ -177,11 +177,11 @@ def centred(x: Float[Tensor, "N C H W"], side: int, degrees: Tensor | None = Non
     return F.grid_sample(x, grid, padding_mode="zeros", align_corners=False)
 
 
-def _rotated_about_its_centre(x: Float[Tensor, "N C H W"], side: int, generator: Generator) -> Float[Tensor, "N C S S"]:
-    return centred(x, side, 360 * torch.rand(len(x), generator=generator))
+def _rotate_about_centre(x: Float[Tensor, "N C H W"], side: int, generator: Generator) -> Float[Tensor, "N C S S"]:
+    return resample_centred(x, side, 360 * torch.rand(len(x), generator=generator))
 
 
-def scrambled(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
+def scramble(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
     """All images with their pixels in one other order, drawn at random: what is near is no longer together."""
     order = torch.randperm(math.prod(x.shape[-2:]), generator=generator)
     return x.flatten(2)[..., order].view_as(x)
@@ -209,10 +209,10 @@ ARRANGEMENTS: dict[str, Arrangement] = {
     "upright": Arrangement(),
     "jittered": Arrangement(shift=1),
     "translated": Arrangement(canvas=2, shift=None),
-    "quarter_turned": Arrangement(quarter_turned, canvas=2),
-    "rotated": Arrangement(rotated, canvas=2),
-    "rotated_odd": Arrangement(canvas=2, onto=_rotated_about_its_centre),
-    "scrambled": Arrangement(scrambled),
+    "quarter_turned": Arrangement(quarter_turn, canvas=2),
+    "rotated": Arrangement(rotate_images, canvas=2),
+    "rotated_odd": Arrangement(canvas=2, onto=_rotate_about_centre),
+    "scrambled": Arrangement(scramble),
     "digit": Arrangement(canvas=2, shift=1, quadrants=True),
     "digit_quadrant": Arrangement(canvas=2, shift=1, quadrants=True, quadrant_is_asked=True),
 }
@@ -397,12 +397,12 @@ def image_data(
     if not 0 <= validation < len(order) - tested:
         raise ValueError(f"validation={validation} of {len(order) - tested} training images: leave some to train on")
     if resize is not None:
-        dataset = replace(dataset, x=resized(dataset.x, resize))
+        dataset = replace(dataset, x=resize_images(dataset.x, resize))
     x, y, classes = _arrange(dataset, ARRANGEMENTS[arrangement], canvas, shift, generator)
-    return parted(x, y, classes, (train, validated, test), each_pixel=source in TABLES)
+    return split_images(x, y, classes, (train, validated, test), each_pixel=source in TABLES)
 
 
-def parted(
+def split_images(
     x: Float[Tensor, "N C H W"],
     y: Tensor,
     classes: int | None,
@@ -447,15 +447,15 @@ def _arrange(
             raise ValueError(f"canvas={side} has no middle pixel: give an odd number, {side - 1} or {side + 1}")
         x = how.onto(x, side, generator)
     else:
-        x = on_canvas(x, side // 2 if how.quadrants else side)
+        x = place_on_canvas(x, side // 2 if how.quadrants else side)
     if how.quadrants:
-        x, quadrant = in_quadrants(x, generator)
+        x, quadrant = place_in_quadrants(x, generator)
         if how.quadrant_is_asked and classes is not None:  # only classes are asked so
             y, classes = y + classes * quadrant, 4 * classes
     elif how.place is not None:
         x = how.place(x, generator)
     pixels = shift if shift is not None else side // 4 if how.shift is None else how.shift
-    return translated(x, pixels, generator) if pixels else x, y, classes
+    return translate(x, pixels, generator) if pixels else x, y, classes
 
 
 def _units(values: Tensor, dims: tuple[int, ...]) -> Units:

@@ -336,23 +336,23 @@ class TrajectoryData:
 
     def save(self, path: str | Path) -> None:
         """Write the data to one file, for ``load_trajectories(file=path)``."""
-        write_bytes(Path(path), encode(self._arrays(), self._about()))
+        write_bytes(Path(path), encode(self._arrays(), self._metadata()))
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return {name: getattr(self, name).numpy() for name in ARRAYS}
 
-    def _about(self) -> dict[str, Any]:
+    def _metadata(self) -> dict[str, Any]:
         return {"format": FORMAT_VERSION, "parameters": dict(self.parameters)}
 
 
 class OtherParametersError(UserError):
     """A file of trajectories was made with other parameters than are asked for."""
 
-    def __init__(self, path: Path, name: str, stored: Any, wanted: Any) -> None:
+    def __init__(self, path: Path, name: str, stored: Any, expected: Any) -> None:
         super().__init__(
-            f"{path} was made with {name}={stored}, not {name}={wanted}: make them the same, or leave the file out"
+            f"{path} was made with {name}={stored}, not {name}={expected}: make them the same, or leave the file out"
         )
-        self.path, self.name, self.found, self.wanted = path, name, stored, wanted
+        self.path, self.name, self.found, self.wanted = path, name, stored, expected
 
 
 def load_trajectories(
@@ -398,7 +398,7 @@ def load_trajectories(
             return cached
     data = _generate(pendulum, parameters)
     if cache:
-        TASK_CACHE.write(key, data._arrays(), data._about(), name="the pendulum's dataset")
+        TASK_CACHE.write(key, data._arrays(), data._metadata(), name="the pendulum's dataset")
     return data
 
 
@@ -474,9 +474,9 @@ def _read_file(path: Path, pendulum: Pendulum, parameters: Mapping[str, Any]) ->
         raise ValueError(f"{path} cannot be read ({e.strerror}); {remedy}") from e
     except (ValueError, KeyError, TypeError, SafetensorError) as e:
         raise ValueError(f"{path} holds no trajectories ({e}); {remedy}") from e
-    for name, wanted in parameters.items():
-        if (value := stored.get(name)) != wanted:
-            raise OtherParametersError(path, name, value, wanted)
+    for name, expected in parameters.items():
+        if (value := stored.get(name)) != expected:
+            raise OtherParametersError(path, name, value, expected)
     try:
         return _parse(arrays, about, pendulum, parameters)
     except (ValueError, KeyError) as e:

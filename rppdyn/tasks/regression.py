@@ -39,14 +39,14 @@ class RegressionTask(ABC):
     """The same of a target."""
 
     def __init__(self, group: Group | None = None):
-        group = self.own_group() if group is None else group
-        check_acts_on(group, self.dimension, self.name, self.own_group())
+        group = self.default_group() if group is None else group
+        check_acts_on(group, self.dimension, self.name, self.default_group())
         self.rep_in: Rep = self.type_in(group)
         self.rep_out: Rep = self.type_out(group)
 
     @staticmethod
     @abstractmethod
-    def own_group() -> Group:
+    def default_group() -> Group:
         """The task's symmetry; for a modified task, that of what was modified."""
 
     @property
@@ -114,7 +114,7 @@ class Inertia(RegressionTask):
     parts_out: ClassVar = {f"I_{row}{column}": 1 for row in "xyz" for column in "xyz"}
 
     @staticmethod
-    def own_group() -> Group:
+    def default_group() -> Group:
         return O(3)
 
     def inputs(self, n, generator=None):
@@ -122,7 +122,7 @@ class Inertia(RegressionTask):
         return torch.cat([F.softplus(masses), positions], dim=-1)
 
     def target(self, x):
-        return self.modified(self.moment(x)).flatten(-2)
+        return self.modify(self.moment(x)).flatten(-2)
 
     @staticmethod
     def moment(x: Float[Tensor, "*batch 20"]) -> Float[Tensor, "*batch 3 3"]:
@@ -132,7 +132,7 @@ class Inertia(RegressionTask):
         trace = torch.einsum("...ii->...", second)[..., None, None]
         return trace * torch.eye(3, dtype=x.dtype, device=x.device) - second
 
-    def modified(self, moment: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 3 3"]:
+    def modify(self, moment: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 3 3"]:
         """The target as a function of the moment of inertia, here itself."""
         return moment
 
@@ -161,7 +161,7 @@ class ModifiedInertia(_BrokenInertia):
 
     name = "modified_inertia"
 
-    def modified(self, moment):
+    def modify(self, moment):
         return moment + self.strength * torch.einsum("...ij,...j,...k->...ik", moment, moment[..., 2], moment[..., 2])
 
 
@@ -178,7 +178,7 @@ class ModifiedInertiaCode(_BrokenInertia):
 
     name = "modified_inertia_code"
 
-    def modified(self, moment):
+    def modify(self, moment):
         return moment * moment.new_tensor([1.0, 1.0, 1.0 + self.strength])
 
 
@@ -206,7 +206,7 @@ class O5Invariant(RegressionTask):
     parts_out: ClassVar = {"y": 1}
 
     @staticmethod
-    def own_group() -> Group:
+    def default_group() -> Group:
         return O(5)
 
     def inputs(self, n, generator=None):
@@ -262,7 +262,7 @@ class ElectronMuon(RegressionTask):
     parts_out: ClassVar = {"y": 1}
 
     @staticmethod
-    def own_group() -> Group:
+    def default_group() -> Group:
         return SO13p()
 
     def inputs(self, n, generator=None):

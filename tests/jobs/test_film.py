@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from rppdyn.jobs.config.base import ConfigError
-from rppdyn.jobs.playing import drawing, film, require_format
+from rppdyn.jobs.playing import film, open_drawing_env, require_format
 
 STEPS = 12
 
@@ -122,7 +122,7 @@ def test_mujoco_draws_the_robot(tmp_path):
 def test_a_robot_that_walks_stays_in_the_picture():
     """Thirty metres on, moving a leg still changes what is drawn."""
     try:
-        with drawing(lambda: gymnasium.make("Walker2d-v5", render_mode="rgb_array")) as env:
+        with open_drawing_env(lambda: gymnasium.make("Walker2d-v5", render_mode="rgb_array")) as env:
             state, pictures = env.unwrapped, []
             for knee in (0.0, -1.5):
                 positions = state.init_qpos.copy()

@@ -15,7 +15,7 @@ from rppdyn.jobs import fit_image
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.runs import RunFolder, RunFolderError, read_metrics
-from rppdyn.tasks.images import translated
+from rppdyn.tasks.images import translate
 
 WORDS = ("model.width=4", "task.train=600", "task.validation=100", "optimiser.epochs=12", "optimiser.batch_size=60",
          "marginal_likelihood.burn_in=2", "marginal_likelihood.every=2", "marginal_likelihood.data=200", "evaluation.every=6",
@@ -145,7 +145,7 @@ def test_augmented_images_are_moved_anew_for_each_batch(tmp_path):
         result = fit_image.run(config)
         images, (network,) = fit_image.load_image_models(config, RunFolder.open(result.run))
         test = images.data[0].test
-        moved = translated(test.x, 1, torch.Generator().manual_seed(0))
+        moved = translate(test.x, 1, torch.Generator().manual_seed(0))
         wrong.append(float((network(moved).argmax(-1) != test.y).float().mean()))
     assert wrong[0] < 0.7 * wrong[1]
 

@@ -23,7 +23,7 @@ from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.fit import save_members
 from rppdyn.jobs.loading import load_fit
-from rppdyn.jobs.measure import most, pooled
+from rppdyn.jobs.measure import largest_entries, pool_members
 from rppdyn.runs import RunFolder, RunFolderError, iqm, read_metrics
 
 REGRESSION = ("model.hidden=8", "model.num_layers=1", "task.train=60", "task.validation=20", "task.test=40",
@@ -72,7 +72,7 @@ def measured(folder, **options):
 
 
 def opened(folder):
-    return load_fit(RunFolder.open(folder), checked=False)
+    return load_fit(RunFolder.open(folder), verify=False)
 
 
 def copy_of(folder, path):
@@ -120,7 +120,7 @@ def test_over_members_it_is_the_interquartile_mean_with_an_interval_over_them(fo
     assert whole.by_output["I_xy"] == pytest.approx(float(iqm([m.by_output["I_xy"] for m in members])))
     norms = [m.layers["network"].norm["A1"] for m in members]
     assert whole.layers["network"].norm["A1"] == pytest.approx(iqm(norms).tolist())
-    assert pooled(members[:1]) is members[0]  # one member: its interval is over states
+    assert pool_members(members[:1]) is members[0]  # one member: its interval is over states
     table = equivariance.table(result)
     assert "3 members: interquartile means over them" in table and "blocks.0.gate" in table and "-0%" not in table
 
@@ -327,4 +327,4 @@ def test_an_unfinished_run(run, tmp_path, capfd):
 
 def test_the_largest_entries_are_shown_where_there_are_many():
     errors = {"a": 0.1, "b": 0.3, "c": 0.2}
-    assert list(most(errors, 3)) == ["a", "b", "c"] and most(errors, 2) == {"b": 0.3, "c": 0.2}
+    assert list(largest_entries(errors, 3)) == ["a", "b", "c"] and largest_entries(errors, 2) == {"b": 0.3, "c": 0.2}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rppdyn.cli import main
-from rppdyn.errors import by_user
+from rppdyn.errors import is_user_error
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.runs import RunFolder, StopRequest
@@ -102,7 +102,7 @@ def test_they_are_the_runs_of_one_process_and_survive_a_stop_and_a_kill(tmp_path
     assert len(workers) == 2 and stopped.interrupted and [result.seed for result in stopped.results] == [0, 2]
     for result in stopped.results:
         assert 45 <= result.steps < 80 and RunFolder.open(result.run).checkpoints.latest().step == result.steps
-    assert list(stopped.errors) == [1] and by_user(stopped.errors[1]) and "signal 9" in str(stopped.errors[1])
+    assert list(stopped.errors) == [1] and is_user_error(stopped.errors[1]) and "signal 9" in str(stopped.errors[1])
     assert "seeds 1: a worker process" in caplog.text
 
     Path("undisturbed").touch()

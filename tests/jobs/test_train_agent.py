@@ -263,7 +263,7 @@ def test_the_symmetry_is_chosen_by_name_and_kept_with_the_run(tmp_path, monkeypa
 
     monkeypatch.setattr("rppdyn.jobs.building.symmetry_spec", derived_again)
     playing.evaluate(EvaluateAgentConfig(run=config.run_dir, episodes=1))
-    (folder.path / building.SPEC).write_text("{")
+    (folder.path / building.SPEC_FILE).write_text("{")
     with pytest.raises(RunFolderError, match=r"spec\.json can't be read"):
         playing.evaluate(EvaluateAgentConfig(run=config.run_dir, episodes=1))
 

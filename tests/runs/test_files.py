@@ -7,7 +7,7 @@ import resource
 import pytest
 import torch
 
-from rppdyn.errors import by_user, is_out_of_space
+from rppdyn.errors import is_out_of_space, is_user_error
 from rppdyn.runs import MetricsLog
 from rppdyn.runs.files import read_tensors, write_json, write_tensors
 
@@ -33,7 +33,7 @@ def test_a_file_that_may_not_be_larger_is_named(tmp_path, write):
             write(tmp_path / "spec.json", {"a": list(range(1000))})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert by_user(found.value) and is_out_of_space(found.value)
+    assert is_user_error(found.value) and is_out_of_space(found.value)
 
 
 def test_a_file_that_could_not_be_written_leaves_the_old_one(tmp_path):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rppdyn.errors import UserCodeError, by_user
+from rppdyn.errors import UserCodeError, is_user_error
 from rppdyn.runs.workers import Worker, WorkerError, portable, worker_stop
 from rppdyn.settings import ConfigError
 
@@ -129,8 +129,8 @@ def test_errors_come_back_with_what_they_tell_a_user(monkeypatch, worker):
     assert isinstance(users, UserCodeError) and "test_workers.py:" in str(users) and "KeyError" in str(users)
     monkeypatch.setitem(globals(), "__package__", "rppdyn")  # this module's errors are the package's
     for error in (ConfigError("seed=x: wrong"), Particular("seeds", 3), MemoryError("too large")):
-        assert by_user(sent(error)) and str(sent(error)) == str(error)
+        assert is_user_error(sent(error)) and str(sent(error)) == str(error)
     assert type(sent(ConfigError("seed=x"))) is ConfigError
-    assert not by_user(sent(KeyError("x"))) and "Traceback" in str(sent(KeyError("x")))
+    assert not is_user_error(sent(KeyError("x"))) and "Traceback" in str(sent(KeyError("x")))
     failed = worker.submit(int, "no number").exception()
-    assert not by_user(failed) and "in a worker process: Traceback" in str(failed) and "no number" in str(failed)
+    assert not is_user_error(failed) and "in a worker process: Traceback" in str(failed) and "no number" in str(failed)

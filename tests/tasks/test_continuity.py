@@ -26,9 +26,9 @@ def recordings(states, step=STEP):
     ))  # fmt: skip
 
 
-def checked(states, *, rates=True, unwrap=None, step=STEP):
+def check(states, *, rates=True, unwrap=None, step=STEP):
     pairs = states[0].shape[1] // 2 if rates else 0
-    return Log(recordings(states, step), pairs=pairs, unwrap=unwrap).checked()
+    return Log(recordings(states, step), pairs=pairs, unwrap=unwrap).check()
 
 
 def rotors(seed=0, steps=60):
@@ -57,18 +57,18 @@ WRAPS = [(2 * np.pi, -np.pi, 1), (2 * np.pi, 0, 1), (2 * np.pi, -1, 1), (360, -1
 @pytest.mark.parametrize(("period", "low", "unit"), WRAPS)
 def test_an_angle_that_wraps_is_unwrapped_by_its_velocity_and_refused_without(period, low, unit, caplog):
     states = [z * unit for z in rotors()]
-    found = checked(wrapped(states, period, low))
+    found = check(wrapped(states, period, low))
     for recording, z in zip(found.trajectories, states, strict=True):
         assert np.allclose(recording.states.diff(dim=0), np.diff(z, axis=0))
     assert "t0, row " in caplog.text and "c0 goes from" in caplog.text and "unwrap=[] leaves it" in caplog.text
     with pytest.raises(ValueError, match=r"t0, row \d+: c0 goes from .* wraps at .*: give unwrap=\[c0\]"):
-        checked(wrapped(states, period, low), rates=False)
-    asked = checked(wrapped(states, period, low), rates=False, unwrap=["c0"])
+        check(wrapped(states, period, low), rates=False)
+    asked = check(wrapped(states, period, low), rates=False, unwrap=["c0"])
     assert all(map(torch.equal, *([r.states for r in each.trajectories] for each in (asked, found))))
-    left = checked(wrapped(states, period, low), unwrap=[])
+    left = check(wrapped(states, period, low), unwrap=[])
     assert np.array_equal(left.trajectories[0].states, wrapped(states, period, low)[0])
     with pytest.raises(ValueError, match=r"unwrap=\[th\]: there is no such column"):
-        checked(states, unwrap=["th"])
+        check(states, unwrap=["th"])
 
 
 def reset_in_the_middle(states):
@@ -95,8 +95,8 @@ def swapped(states):
 )
 def test_what_contradicts_itself_is_refused(change, said):
     with pytest.raises(ValueError, match=said):
-        checked(change(rotors()))
-    checked(change(rotors()), rates=False)  # columns of any kind
+        check(change(rotors()))
+    check(change(rotors()), rates=False)  # columns of any kind
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_contradicts_itself_is_refused(change, said):
     ],
 )  # fmt: skip
 def test_what_may_be_meant_is_warned_of(change, said, caplog):
-    checked(change(rotors()), rates=False)
+    check(change(rotors()), rates=False)
     assert said in caplog.text
 
 
@@ -167,9 +167,9 @@ def test_honest_logs_are_taken_without_a_word(source, distortion, caplog):
     states = [DISTORTIONS[distortion](z, z.shape[1] // 2, step, rng).astype(np.float64) for z in states]
     with caplog.at_level(logging.WARNING):
         for rates in (True, False):
-            found = checked(states, rates=rates, step=step)
+            found = check(states, rates=rates, step=step)
             assert np.array_equal(found.trajectories[0].states, states[0])
-        checked([z[::5] for z in states], step=5 * step)
+        check([z[::5] for z in states], step=5 * step)
     assert not caplog.text
 
 

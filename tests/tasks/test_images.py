@@ -14,15 +14,15 @@ from rppdyn.tasks.images import (
     ARRANGEMENTS,
     SOURCES,
     _units,
-    centred,
     image_data,
-    in_quadrants,
-    on_canvas,
-    quarter_turned,
-    resized,
-    rotated,
-    scrambled,
-    translated,
+    place_in_quadrants,
+    place_on_canvas,
+    quarter_turn,
+    resample_centred,
+    resize_images,
+    rotate_images,
+    scramble,
+    translate,
 )
 
 EMBEDDED = ["digits", "wine", "breast_cancer", "diabetes"]
@@ -49,9 +49,9 @@ def test_digits_are_seeded_and_parted(arrangement):
 
 
 def test_a_validation_set_comes_out_of_the_training_set():
-    whole, parted = image_data("digits", "upright", 0), image_data("digits", "upright", 0, validation=200)
-    assert torch.equal(whole.test.y, parted.test.y)
-    together = torch.cat([parted.validation.y, parted.train.y])
+    whole, split_images = image_data("digits", "upright", 0), image_data("digits", "upright", 0, validation=200)
+    assert torch.equal(whole.test.y, split_images.test.y)
+    together = torch.cat([split_images.validation.y, split_images.train.y])
     assert torch.equal(whole.train.y, together)
 
 
@@ -71,13 +71,13 @@ def test_resized_images_keep_their_mean_and_their_places():
     rows, columns = torch.meshgrid(*[(torch.arange(28) + 0.5) / 28] * 2, indexing="ij")
     x = (rows + 2 * columns)[None, None]
     rows, columns = torch.meshgrid(*[(torch.arange(16) + 0.5) / 16] * 2, indexing="ij")
-    small = resized(x, 16)
+    small = resize_images(x, 16)
     assert small.shape == (1, 1, 16, 16)
     assert (small - (rows + 2 * columns))[..., 1:-1, 1:-1].abs().max() < 5e-3
     stroke = torch.zeros(1, 1, 28, 28)
     stroke[..., 13] = 1
-    assert abs(resized(stroke, 4).mean() / stroke.mean() - 1) < 0.05
-    assert torch.equal(resized(x, 28), x)
+    assert abs(resize_images(stroke, 4).mean() / stroke.mean() - 1) < 0.05
+    assert torch.equal(resize_images(x, 28), x)
 
 
 def test_resized_images_stand_in_quadrants_of_any_canvas():
@@ -93,8 +93,8 @@ def test_resized_images_stand_in_quadrants_of_any_canvas():
 
 
 def test_jitter_moves_by_at_most_its_pixels():
-    x = on_canvas(blobs(), 12)
-    moved = translated(x, 1, generator())
+    x = place_on_canvas(blobs(), 12)
+    moved = translate(x, 1, generator())
     for before, after in zip(x, moved, strict=True):
         found = [
             (i, j) for i in range(-1, 2) for j in range(-1, 2) if torch.equal(before.roll((i, j), (-2, -1)), after)
@@ -106,7 +106,7 @@ def test_jitter_moves_by_at_most_its_pixels():
 def test_translations_are_circular_and_use_their_range():
     x = torch.zeros(2000, 1, 6, 6)
     x[:, :, 0, 0] = 1
-    where = translated(x, 2, generator()).flatten(1).argmax(1)
+    where = translate(x, 2, generator()).flatten(1).argmax(1)
     rows = where // 6
     assert set(rows.tolist()) == {0, 1, 2, 4, 5}
     assert torch.bincount(rows, minlength=6)[[0, 1, 2, 4, 5]].min() > 330
@@ -115,7 +115,7 @@ def test_translations_are_circular_and_use_their_range():
 def test_quarter_turns_are_exact():
     x = blobs()
     counts = torch.zeros(4)
-    for before, after in zip(x, quarter_turned(x, generator()), strict=True):
+    for before, after in zip(x, quarter_turn(x, generator()), strict=True):
         found = [r for r in range(4) if torch.equal(torch.rot90(before, r, (-2, -1)), after)]
         assert len(found) == 1
         counts[found[0]] += 1
@@ -129,7 +129,7 @@ def test_rotations_keep_the_ink_of_an_image_that_fits():
     disc = torch.exp(-((radius / 5) ** 2)).expand(5, 1, 32, 32)
     bar = (torch.exp(-((grid / 3) ** 2))[:, None] * torch.exp(-((grid / 5) ** 2))).expand(5, 1, 32, 32)
     for image, same in ((disc, True), (bar, False)):
-        turned = rotated(image.contiguous(), generator())
+        turned = rotate_images(image.contiguous(), generator())
         assert abs(turned.sum() / image.sum() - 1) < 1e-3
         assert ((turned - image).norm() / image.norm() < 0.02) == same
 
@@ -139,14 +139,14 @@ def test_on_an_odd_canvas_an_even_image_turns_about_its_own_centre():
     grid = torch.arange(8) - 3.5
     disc = torch.exp(-(grid[:, None].square() + grid.square()) / 5).expand(3, 1, 8, 8)
     turns = torch.tensor([0.0, 50.0, 90.0])
-    turned = centred(disc, 15, turns)
+    turned = resample_centred(disc, 15, turns)
     assert turned.shape == (3, 1, 15, 15)
     assert (turned - turned[:1]).norm() < 0.02 * turned.norm()
-    aside = on_canvas(disc, 15)[:1]
+    aside = place_on_canvas(disc, 15)[:1]
     assert (torch.rot90(aside, 1, (-2, -1)) - aside).norm() > 0.2 * aside.norm()
     x = blobs()[:, :, :8, :8]
-    quarter = centred(x, 15, torch.full((len(x),), 90.0))
-    torch.testing.assert_close(quarter, torch.rot90(centred(x, 15), 1, (-2, -1)), rtol=0, atol=1e-5)
+    quarter = resample_centred(x, 15, torch.full((len(x),), 90.0))
+    torch.testing.assert_close(quarter, torch.rot90(resample_centred(x, 15), 1, (-2, -1)), rtol=0, atol=1e-5)
     with pytest.raises(ValueError, match="canvas=16 has no middle pixel: give an odd number, 15 or 17"):
         image_data("digits", "rotated_odd", canvas=16)
     with pytest.raises(ValueError, match="canvas=7 is smaller than images"):
@@ -155,7 +155,7 @@ def test_on_an_odd_canvas_an_even_image_turns_about_its_own_centre():
 
 def test_scrambling_is_one_permutation():
     x = blobs()
-    y = scrambled(x, generator())
+    y = scramble(x, generator())
     assert torch.equal(x.flatten(1).sort(1).values, y.flatten(1).sort(1).values)
     order = (y.flatten(1)[0, :, None] == x.flatten(1)[0]).int().argmax(1)
     assert torch.equal(y.flatten(1), x.flatten(1)[:, order])
@@ -163,7 +163,7 @@ def test_scrambling_is_one_permutation():
 
 
 def test_quadrants_are_all_used():
-    x, quadrant = in_quadrants(blobs(400, 4), generator())
+    x, quadrant = place_in_quadrants(blobs(400, 4), generator())
     assert x.shape[-2:] == (8, 8)
     assert torch.bincount(quadrant, minlength=4).min() > 70
 

@@ -521,9 +521,9 @@ def _is_hydra(override: str) -> bool:
 
 # -- keys of the user's own data, which need no section ----------------------------------------------------------------
 
-TASKS = {"fit_dynamics": "trajectories", "fit_regression": "own", "fit_image": "own"}
+OWN_DATA_TASKS = {"fit_dynamics": "trajectories", "fit_regression": "own", "fit_image": "own"}
 """The task that `data=` chooses, by the configuration's name."""
-KEYS = {
+UNPREFIXED_KEYS = {
     "fit_dynamics": ("data", "state", "positions", "velocities", "momenta", "controls", "time", "trajectory", "unwrap",
                      "group", "rep", "control_rep", "split"),
     "fit_regression": ("data", "inputs", "outputs", "group", "rep", "rep_out", "split"),
@@ -541,10 +541,10 @@ def expand_own_data_words(name: str, words: Sequence[str], *, begun: bool = Fals
     Raises:
         ConfigError: a key of such data without `data=`, or another task beside it.
     """
-    if name not in TASKS:
+    if name not in OWN_DATA_TASKS:
         return list(words)
     has_data = any(word.startswith(("data=", "task.data=")) for word in words)
-    prefixed = [f"task.{word}" if word.partition("=")[0] in KEYS[name] else word for word in words]
+    prefixed = [f"task.{word}" if word.partition("=")[0] in UNPREFIXED_KEYS[name] else word for word in words]
     if not has_data:
         for word, written in zip(words, prefixed, strict=True):
             if word != written and not word.startswith("group=") and not begun:
@@ -552,7 +552,7 @@ def expand_own_data_words(name: str, words: Sequence[str], *, begun: bool = Fals
         return prefixed
     if begun:
         return prefixed
-    task = f"task={TASKS[name]}"
+    task = f"task={OWN_DATA_TASKS[name]}"
     other_tasks = [word for word in prefixed if word.startswith("task=") and word != task]
     if other_tasks:
         raise ConfigError(f"data= with {other_tasks[0]}: that task makes its own data; leave out one of the two")
