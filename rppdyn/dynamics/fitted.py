@@ -45,6 +45,22 @@ class Drive(NamedTuple):
     controls: Float[Tensor, "*batch T m"]
 
 
+def combine_members(values: Tensor, members: str) -> Tensor:
+    """The mean over members, the first axis, or "all" of them.
+
+    Raises:
+        ValueError: `members` is neither "mean" nor "all".
+    """
+    if members not in ("mean", "all"):
+        raise ValueError(f"members={members!r}: give 'mean' or 'all'")
+    return values.mean(0) if members == "mean" else values
+
+
+def as_type_of(example: Any, values: Tensor) -> Any:
+    """Return a tensor if the example is one, else an array."""
+    return values if isinstance(example, Tensor) else values.numpy()
+
+
 class FittedDynamics:
     """Fitted models of a system, in the units of the data.
 
@@ -95,8 +111,6 @@ class FittedDynamics:
         t = torch.as_tensor(times, dtype=torch.float64)
         if t.ndim != 1 or len(t) < 2 or not bool((t.diff() > 0).all()):
             raise ValueError("times must increase, two of them at least")
-        if members not in ("mean", "all"):
-            raise ValueError(f"members={members!r}: give 'mean' or 'all'")
         steps = t.diff().expand(*z.shape[:-1], len(t) - 1)
         u, predictions = self._controls(controls, (*z.shape[:-1], len(t) - 1)), []
         for model, scaling in zip(self.models, self.scalings, strict=True):
@@ -105,9 +119,7 @@ class FittedDynamics:
             index = torch.arange(len(t))
             lost = solved.diverged[..., None] & (index >= solved.diverged_at[..., None])
             predictions.append(torch.where(lost[..., None], torch.nan, scaling.back(solved.states)))
-        together = torch.stack(predictions)
-        result = together.mean(0) if members == "mean" else together
-        return result if isinstance(state, Tensor) else result.numpy()
+        return as_type_of(state, combine_members(torch.stack(predictions), members))
 
     @torch.no_grad()
     def vector_field(

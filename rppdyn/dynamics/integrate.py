@@ -145,7 +145,7 @@ def _solve(
 
 
 def _replace_lost(z0: Float[Tensor, "*batch n"], lost: Bool[Tensor, "*batch"]) -> Float[Tensor, "*batch n"]:
-    """Initial states with those of lost trajectories replaced by a sound one, of the same row (a stack's member) if possible."""
+    """Replace the initial states of lost trajectories by a sound one, of the same row (a stack's member) if possible."""
     present = (~lost).to(torch.int64)
     neighbours = torch.take_along_dim(z0, present.argmax(-1, keepdim=True).unsqueeze(-1), -2)
     first = z0.reshape(-1, z0.shape[-1])[present.flatten().argmax()]

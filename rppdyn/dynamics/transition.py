@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rppdyn.dynamics.fitted import as_type_of, combine_members
 from rppdyn.nn import Ensemble, InvariantNormaliser
 from rppdyn.nn.networks import Network
 from rppdyn.nn.normaliser import blocks_of, deviation_rep
@@ -153,8 +154,6 @@ class TransitionModel(nn.Module):
         Raises:
             ValueError: another word, or sizes that are not the model's.
         """
-        if members not in ("mean", "all"):
-            raise ValueError(f"members={members!r}: give 'mean' or 'all'")
         dtype = next(self.parameters()).dtype
         state, action = (torch.as_tensor(values).to(dtype) for values in (x, u))
         sizes = self.states.rep.dim, self.actions.rep.dim
@@ -168,8 +167,7 @@ class TransitionModel(nn.Module):
         else:
             rows = (v.reshape(1, -1, v.shape[-1]).expand(self.net.members, -1, -1) for v in (state, action))
             prediction = self(*rows).reshape(self.net.members, *state.shape)
-        prediction = prediction.mean(0) if members == "mean" else prediction
-        return prediction if isinstance(x, Tensor) else prediction.numpy()
+        return as_type_of(x, combine_members(prediction, members))
 
     def rollout(self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch T m"], weights: Any = None) -> Rollout:
         """States 1 to ``T`` that follow from state 0 under given actions, each step from the mean of the one before.

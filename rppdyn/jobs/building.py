@@ -1,4 +1,4 @@
-"""The agent of a run, built from its configuration and kept in its folder; its environments, and episodes in them."""
+"""Agents of runs, built from a configuration and restored from a run folder; their environments, and episodes in them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from rppdyn.jobs.results import final_policy
 from rppdyn.priors import free_variance
 from rppdyn.reps import notation
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError
-from rppdyn.runs.files import load_tensors, replacing, write_json, write_tensors
+from rppdyn.runs.files import load_tensors, write_json
 from rppdyn.runs.folder import keep_signed
 from rppdyn.runs.statistics import evenly
 from rppdyn.runs.workers import SHUTDOWN_SECONDS, Worker, WorkerError, preserve_random_state, torch_threads
@@ -48,10 +49,10 @@ logger = logging.getLogger(__name__)
 
 
 def build_env(config: TrainAgentConfig, **options: Any) -> Any:
-    """The configured environment, monitored and resumable, its spaces seeded (Gymnasium takes entropy from the system).
+    """Make the configured environment, monitored and resumable, with seeded spaces (Gymnasium would draw from the system).
 
     Args:
-        options: options of `gymnasium.make`, beside the configured ones.
+        options: further options of `gymnasium.make`.
     """
     scale = config.env.actuator_scale or None
     env = make_env(config.env.id, actuator_scale=scale, named_by=config.env.named_by, **(config.env.kwargs | options))
@@ -61,13 +62,13 @@ def build_env(config: TrainAgentConfig, **options: Any) -> Any:
 
 
 def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySpec:
-    """The symmetry that a run's networks were built for; of a new run its environment's.
+    """The symmetry of a run's networks: the stored one, or for a new run that of its environment.
 
-    Of an environment from which none can be derived, and which says none itself, a plain network has none.
+    A plain network does without a symmetry if the environment states none and none can be derived.
 
     Raises:
-        ValueError: the environment has no such symmetry, or none that can be derived.
-        RunFolderError: the run's own is damaged.
+        ValueError: the environment has no such symmetry, or none can be derived.
+        RunFolderError: the stored symmetry is damaged.
     """
     if (stored := load_spec(folder)) is not None:
         return stored
@@ -87,7 +88,7 @@ def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySp
 
 
 def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent:
-    """The configured agent, untrained."""
+    """Build the configured agent, untrained."""
     model, agent = config.model, config.agent
     device = device_of(config.device)
     learning_rate: float | LinearSchedule = agent.learning_rate
@@ -124,40 +125,40 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent
         "RPPPolicy", env, policy_kwargs=networks, max_gradient_norm=agent.max_gradient_norm, **options, **shared
     )
     if isinstance(built.replay_buffer, RowReplayBuffer):
-        _ = built.replay_buffer.rows  # whose memory is taken, or found wanting, before the run has a folder
+        _ = built.replay_buffer.rows  # allocate its memory, which may fail, before the run has a folder
     return built
 
 
 def _networks(model: ModelConfig) -> dict[str, Any]:
-    """Arguments of policies that say what their networks are."""
-    same = ("hidden", "critic_hidden", "num_layers", "equivariant_variance", "critic_equivariant_variance",
+    """Arguments of a policy that describe its networks."""
+    keys = ("hidden", "critic_hidden", "num_layers", "equivariant_variance", "critic_equivariant_variance",
             "critic_free_variance")  # fmt: skip
     options: dict[str, Any] = dict(architecture=model.architecture, bilinear=model.bilinear)
-    options |= {name: value for name in ("free_scale", "activation") if (value := getattr(model, name)) is not None}
-    free = FREE_VARIANCE if model.groups else model.free
-    arguments = {name: getattr(model, name) for name in same}
+    options |= {key: value for key in ("free_scale", "activation") if (value := getattr(model, key)) is not None}
     if model.breaking is not None:
         options |= {key: getattr(model, key) for key in ("breaking", "breaking_variance", "breaking_learned")}
-    return dict(model=model.kind, free_variance=free, network_kwargs=options) | arguments
+    free_variance = FREE_VARIANCE if model.groups else model.free
+    arguments = dict(model=model.kind, free_variance=free_variance, network_kwargs=options)
+    return arguments | {key: getattr(model, key) for key in keys}
 
 
 @contextmanager
 def process_state(threads: int | None) -> Iterator[None]:
-    """Torch's thread count and the global random states as the job needs them, put back afterwards.
+    """Set torch's thread count in the block, and restore it and the global random states afterwards.
 
-    Stable-baselines3 seeds Python's, NumPy's and torch's global generators and draws from them.
+    Stable-baselines3 seeds the global generators of Python, NumPy and torch and draws from them.
     """
     with torch_threads(threads), preserve_random_state():
         yield
 
 
 def certify_variance(model: Any, folder: RunFolder, env: Any, spec: SymmetrySpec, inputs: int, *, reward: bool) -> None:
-    """Set `certified_variance` of a model's configuration: as the run has it, else from the environment's certificate.
+    """Set `certified_variance` of a model's configuration: the stored value of the run, else that of a certificate.
 
     Args:
-        model: configuration of the networks; left alone where the variance is not certified.
-        folder: folder of the run, or where it will be.
-        inputs: number of inputs of the layer with the most, see :func:`rppdyn.priors.free_variance`.
+        model: configuration of the networks; unchanged unless the free variance is "certified".
+        folder: folder of the run, which may not exist yet.
+        inputs: largest number of inputs of a layer, see :func:`rppdyn.priors.free_variance`.
         reward: whether networks learn rewards or values.
     Raises:
         ConfigError: the environment's symmetry can't be certified.
@@ -185,40 +186,30 @@ def certify_variance(model: Any, folder: RunFolder, env: Any, spec: SymmetrySpec
         logger.warning("%s: %s is %s, %s", number, spec.env_id, certified.note, share)
 
 
-# -- its files ---------------------------------------------------------------------------------------------------------
+# -- files of an agent -------------------------------------------------------------------------------------------------
 
 AGENT_FILE = "agent.pt"
 SPEC_FILE = "spec.json"
 
 
 def capture_into(agent: Agent, checkpoint: Path) -> None:
-    """Write what an exact continuation needs of an agent: model, optimisers, replay buffer, random states, simulator."""
+    """Save all that an exact continuation needs: model, optimisers, replay buffer, random states, simulator."""
     torch.save(agent.capture(), checkpoint / AGENT_FILE)
 
 
 def restore_from(agent: Agent, checkpoint: Path) -> None:
-    """Put an agent where a checkpoint left it."""
+    """Restore an agent from a checkpoint."""
     agent.restore(load_tensors(checkpoint / AGENT_FILE))
 
 
-def save_model(agent: Agent, folder: RunFolder) -> None:
-    """The final agent, twice: `policy.pt`, tensors that this package loads, and stable-baselines3's `model.zip`.
-
-    The second is for `RPPSAC.load`; stable-baselines3 writes parts of it as pickles, so load it from people you trust.
-    """
-    write_tensors(folder.policy_file, agent.policy.state_dict())
-    with replacing(folder.model_file) as path:
-        agent.save(path)
-
-
 def save_spec(folder: RunFolder, spec: SymmetrySpec) -> None:
-    """The symmetry that a run's networks were built for, in `spec.json`."""
+    """Write the symmetry of a run's networks, `spec.json`."""
     with keep_signed(folder.path):
         write_json(folder.path / SPEC_FILE, spec.to_dict())
 
 
 def load_spec(folder: RunFolder) -> SymmetrySpec | None:
-    """The symmetry that a run's networks were built for; None where it was not written yet.
+    """Read the symmetry of a run's networks; None if it was not written yet.
 
     Raises:
         RunFolderError: the file is damaged, or of another version.
@@ -228,32 +219,36 @@ def load_spec(folder: RunFolder) -> SymmetrySpec | None:
         return None
     try:
         return SymmetrySpec.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except Exception as error:  # it may be anything
+    except Exception as error:  # the content may be anything
         raise RunFolderError(f"{path} can't be read ({error}): delete it, and the symmetry is derived anew") from error
 
 
 def load_policy(agent: Agent, folder: RunFolder) -> str:
-    """Give an agent the weights of a run: those of its end, or else of its last checkpoint; says which.
+    """Load the final weights of a run into an agent, or else those of its last checkpoint; returns which, in words.
 
     Raises:
         RunFolderError: the run has neither yet, or the file is damaged.
         CheckpointError: none of the checkpoints can be read.
     """
-    if folder.result() is not None and folder.policy_file.is_file():
-        weights = _load(folder.policy_file)
+    file, remedy = folder.policy_file, f"rppdyn train-agent --resume {folder.path}"
+    if folder.result() is not None and file.is_file():
         try:
-            agent.policy.load_state_dict(weights)
+            agent.policy.load_state_dict(load_tensors(file))
+        except CheckpointError as error:
+            raise RunFolderError(
+                f"{file} is damaged: delete {folder.result_file} and write it again with {remedy}"
+            ) from error
         except (RuntimeError, KeyError, TypeError, ValueError) as error:
             raise RunFolderError(
-                f"{folder.policy_file} is of another network than config.yaml says; delete {folder.result_file} and write it "
-                f"again with rppdyn train-agent --resume {folder.path}"
+                f"{file} is of another network than config.yaml says; delete {folder.result_file} and write it again with "
+                f"{remedy}"
             ) from error
         return final_policy(folder.result() or {})
     return f"policy of the checkpoint at step {load_checkpoint(agent, folder)}"
 
 
 def load_checkpoint(agent: Agent, folder: RunFolder) -> int:
-    """Give an agent all that a run's last checkpoint holds, its replay buffer included; its step. The run stays as it is.
+    """Restore an agent from a run's last checkpoint, replay buffer included, and return the step. The run is unchanged.
 
     Raises:
         RunFolderError: the run has none yet.
@@ -273,16 +268,6 @@ def load_checkpoint(agent: Agent, folder: RunFolder) -> int:
     )
 
 
-def _load(path: Path) -> Any:
-    try:
-        return load_tensors(path)
-    except CheckpointError as error:
-        raise RunFolderError(
-            f"{path} is damaged: delete {path.parent / 'result.json'} and write it again "
-            f"with rppdyn train-agent --resume {path.parent}"
-        ) from error
-
-
 # -- environments in a process of their own ----------------------------------------------------------------------------
 
 PRELOAD = ["rppdyn.jobs.building"]
@@ -290,18 +275,18 @@ PRELOAD = ["rppdyn.jobs.building"]
 
 
 class WorkerEnv(VecEnv):
-    """Environments in a worker process, which steps them one after the other.
+    """Environments in one worker process, which steps them one after the other.
 
         RPPSAC("RPPPolicy", WorkerEnv(partial(make_env, "Ant-v5")), seed=3)
 
-    Steps are those of stable-baselines3's `DummyVecEnv`, bit by bit. One message brings the steps of all; with
+    Steps equal those of stable-baselines3's `DummyVecEnv` bit by bit. One message has the steps of all environments; with
     `SubprocVecEnv` ten seeds of 64 environments would be 640 processes.
 
     Args:
-        build: makes an environment there; `rppdyn.envs.make_env` makes one whose state can be captured.
-        count: how many there are.
+        build: make an environment; one of `rppdyn.envs.make_env` can be captured.
+        count: number of environments.
     Raises:
-        WorkerError: the process is gone; also by every method, as whatever an environment raises.
+        WorkerError: the process is gone; every method raises it, and the errors of the environments.
     """
 
     def __init__(self, build: Callable[[], gymnasium.Env], count: int = 1) -> None:
@@ -313,11 +298,11 @@ class WorkerEnv(VecEnv):
             raise WorkerError(f"{error} while it made the environment") from error
         super().__init__(count, *spaces)
 
-    def _begin(self, name: str, *arguments: Any, **options: Any) -> Future[Any]:
+    def _submit(self, name: str, *arguments: Any, **options: Any) -> Future[Any]:
         return self.worker.submit(_call_envs, name, arguments, options)
 
-    def _ask(self, name: str, *arguments: Any, **options: Any) -> Any:
-        value, self.reset_infos = self._begin(name, *arguments, **options).result()
+    def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        value, self.reset_infos = self._submit(name, *arguments, **options).result()
         return value
 
     def reset(self) -> Any:
@@ -327,7 +312,7 @@ class WorkerEnv(VecEnv):
         return observations
 
     def step_async(self, actions: NDArray) -> None:
-        self._answer = self._begin("step", actions)
+        self._answer = self._submit("step", actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         assert self._answer is not None
@@ -335,30 +320,30 @@ class WorkerEnv(VecEnv):
         return step
 
     def has_attr(self, attr_name: str) -> bool:
-        return self._ask("has_attr", attr_name)
+        return self._call("has_attr", attr_name)
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        value = self._ask("get_attr", attr_name, indices)
+        value = self._call("get_attr", attr_name, indices)
         if isinstance(value, AttributeError):
             raise value
         return value
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        self._ask("set_attr", attr_name, value, indices)
+        self._call("set_attr", attr_name, value, indices)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
-        return self._ask("env_method", method_name, *method_args, indices=indices, **method_kwargs)
+        return self._call("env_method", method_name, *method_args, indices=indices, **method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper], indices: Any = None) -> list[bool]:
-        return self._ask("env_is_wrapped", wrapper_class, indices)
+        return self._call("env_is_wrapped", wrapper_class, indices)
 
     def get_images(self) -> Sequence[NDArray | None]:
-        return self._ask("get_images")
+        return self._call("get_images")
 
     def close(self) -> None:
         """Close the environments and end the process, whatever their state."""
         with suppress(Exception):
-            self._begin("close").result(SHUTDOWN_SECONDS)
+            self._submit("close").result(SHUTDOWN_SECONDS)
         self.worker.close()
 
 
@@ -377,7 +362,7 @@ def _reset_envs(seeds: list[Any], options: list[Any]) -> tuple[Any, list[dict[st
 
 
 def _call_envs(name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
-    """The value of a method, and the infos of the last resets; an AttributeError of `get_attr` is its value."""
+    """Call a method; returns its value and the infos of the last resets. An AttributeError of `get_attr` is its value."""
     try:
         return getattr(_envs, name)(*arguments, **options), _envs.reset_infos
     except AttributeError as error:
@@ -392,12 +377,12 @@ Policy = Callable[[NDArray], NDArray]
 """Observations (n, observation) to actions (n, action)."""
 
 EXPLORATION_NOISE = 0.1
-"""Exploration noise of a deterministic policy, in half ranges of the actions, as TD3 does in training."""
+"""Standard deviation of the noise of a deterministic policy, in half ranges of the actions, as in TD3's training."""
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """Finished episodes: undiscounted returns and lengths, and what was seen and done, in order of the episodes."""
+    """Finished episodes: undiscounted returns, lengths, and all observations and actions, episode after episode."""
 
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
@@ -411,11 +396,11 @@ class Episodes:
 
 
 class Evaluator:
-    """Episodes of a policy in environments of its own, the same initial states every time.
+    """Plays episodes of policies in its own environments, from the same initial states every time.
 
-    Episode i starts from a reset with seed `seed + i`. The episodes advance together, so that the policy is called
-    once per time step; its batch keeps one shape, whichever episodes have ended. An environment without a time limit is
-    warned of: what it does not end itself goes on for ever.
+    Episode i starts from a reset with seed `seed + i`. The episodes advance together, so that the policy is called once per
+    time step, and its batch keeps one shape when episodes end. An environment without a time limit causes a warning, since
+    its episodes may never end.
     """
 
     def __init__(self, make: Callable[..., gymnasium.Env], episodes: int, seed: int):
@@ -451,19 +436,19 @@ class Evaluator:
         return Episodes(
             returns=np.array([sum(episode) for episode in rewards]),
             lengths=np.array([len(episode) for episode in rewards]),
-            observations=_concatenate(seen),
-            actions=_concatenate(done),
+            observations=np.stack([*chain(*seen)]),
+            actions=np.stack([*chain(*done)]),
         )
 
     def play(self, agent: BaseAlgorithm | BasePolicy) -> Episodes:
-        """As `run`, with an agent's deterministic policy."""
+        """Play every episode with an agent's deterministic policy."""
         return self.run(policy_of(agent))
 
     def explore(self, agent: BaseAlgorithm | BasePolicy) -> Episodes:
-        """As `run`, with actions drawn from the policy by noise of its own; a policy without any gets Gaussian noise.
+        """Play every episode with an agent's exploring policy.
 
-        The deterministic episodes of a symmetric policy stay close to states that are their own mirror images, where
-        every function looks equivariant; exploring leaves them.
+        Deterministic episodes of a symmetric policy stay close to states that are their own mirror images, where every
+        function looks equivariant. Exploring leaves them.
         """
         with exploring_policy(agent, self.seed) as policy:
             return self.run(policy)
@@ -475,7 +460,7 @@ class Evaluator:
 
 
 def reset_policy(policy: Policy) -> None:
-    """Begin episodes, with a policy that has a memory."""
+    """Reset a policy with a memory before an episode."""
     if hasattr(policy, "reset"):
         policy.reset()
 
@@ -487,7 +472,7 @@ def policy_of(agent: BaseAlgorithm | BasePolicy) -> Policy:
 
 @contextmanager
 def exploring_policy(agent: BaseAlgorithm | BasePolicy, seed: int) -> Iterator[Policy]:
-    """An agent's exploring policy: actions drawn from it by noise of its own; a policy without any gets Gaussian noise."""
+    """An agent's stochastic policy, with its noise seeded; a policy without noise gets Gaussian noise."""
     policy: Any = getattr(agent, "policy", agent)
     if isinstance(policy, TD3Policy):
         yield add_noise(policy_of(policy), policy.action_space, seed)
@@ -497,10 +482,10 @@ def exploring_policy(agent: BaseAlgorithm | BasePolicy, seed: int) -> Iterator[P
 
 
 def add_noise(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
-    """A policy with Gaussian noise of `EXPLORATION_NOISE` of half the actions' range, within their bounds.
+    """Add Gaussian noise of `EXPLORATION_NOISE` half ranges to a policy's actions, within their bounds.
 
     Raises:
-        ConfigError: actions are no numbers with bounds.
+        ConfigError: the action space is no Box.
     """
     if not isinstance(space, gymnasium.spaces.Box):
         raise ConfigError(f"the action space is {space}, and there is no noise for it: actions must be of a Box")
@@ -516,7 +501,7 @@ def add_noise(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
 
 @contextmanager
 def _seed_noise(policy: BasePolicy, seed: int) -> Iterator[None]:
-    """Begin a policy's noise, of its actor's generator or torch's global one, at a seed, and put it back on leaving."""
+    """Seed a policy's noise in the block: its actor's generator, or else torch's global one."""
     actor: Any = getattr(policy, "actor", None)
     generator = getattr(actor, "generator", None)
     with preserve_random_state():
@@ -530,20 +515,16 @@ def _seed_noise(policy: BasePolicy, seed: int) -> Iterator[None]:
                 actor.generator = generator
 
 
-def _concatenate(episodes: Sequence[Sequence[NDArray]]) -> NDArray[np.float64]:
-    return np.concatenate([np.stack(episode) for episode in episodes])
-
-
 @contextmanager
 def agent_of(run: str, episodes: int, seed: int, *, trust: bool = False) -> Iterator[tuple[Agent, str, Evaluator]]:
-    """The agent of a run, where its weights come from, and an evaluator to play episodes with.
+    """The agent of a run, the source of its weights in words, and an evaluator that plays its episodes.
 
     Args:
         trust: whether a module that the run names may be imported to make its environment.
     """
     folder = RunFolder.open(run)
     config = compose.from_run("train_agent", folder, trust=trust)
-    if not torch.cuda.is_available():  # a run that was trained elsewhere can be looked at here
+    if not torch.cuda.is_available():  # the run may be from another machine
         config = replace(config, device="cpu")
     with process_state(config.threads):
         env = build_env(config)

@@ -1,12 +1,12 @@
-r"""Shared by the fits: networks, one for each seed and all as one stack, their maximum a posteriori objective; and their run.
+r"""What all fits share: a stack of networks, one for each seed, their maximum a posteriori objective, and their run.
 
 Each member minimises
 
 .. math:: \frac{1}{N d}\sum_n |y_n - f(x_n)|^2 + \frac{2 s^2}{N d}\Big(\sum_p \frac{|w_p|^2}{2\sigma_p^2} + \ldots\Big),
 
-the negative log-posterior under a Gaussian likelihood of variance :math:`s^2` per output (``noise_variance``) and the
-pathways' priors, times :math:`2 s^2 / (N d)`: ``N`` training data of ``d`` outputs. Under other likelihoods the first term and
-the factor before the priors are others (:class:`FitLoss`).
+the negative log-posterior times :math:`2 s^2 / (N d)`, under a Gaussian likelihood of variance :math:`s^2` per output
+(``noise_variance``) and the priors of the pathways, for ``N`` training data of ``d`` outputs. Other likelihoods change the
+first term and the factor of the priors (:class:`FitLoss`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Made = TypeVar("Made")
 
 
 def make_with_group(text: str | None, make: Callable[[Group | None], Made]) -> Made:
-    """Make a task with the group that its configuration names; a refusal of the group names the key."""
+    """Make a task with the configured group; an error about the group names its key."""
     group = None if text is None else notation.group(text, "task.group")
     try:
         return make(group)
@@ -62,11 +62,11 @@ def build_network(
     output_scale: float = 1.0,
     symmetries: Sequence[str] | None = None,
 ) -> RPPEMLP:
-    """The configured network with initial weights of a seed.
+    """Build the configured network with the initial weights of a seed.
 
     Args:
-        output_scale: multiplies those of the last layer.
-        symmetries: names of the generators of a symmetry spec's group, which a chain may be written in.
+        output_scale: factor of the last layer's initial weights.
+        symmetries: names of a symmetry spec's generators, by which a chain of groups may be given.
     """
     options: dict[str, Any] = dict(
         output_scale=output_scale,
@@ -102,7 +102,7 @@ def _hidden(hidden: int | str | list, G: Group) -> Any:
 
 
 def widest(hidden: int | str | list, G: Group) -> int:
-    """The largest number of inputs of any layer but the first."""
+    """The largest number of inputs of a layer, the first excepted."""
     layers = [_hidden(layer, G) for layer in (hidden if isinstance(hidden, list) else [hidden])]
     return max(layer if isinstance(layer, int) else layer.dim for layer in layers)
 
@@ -115,12 +115,12 @@ def build_stack(
     symmetries: Sequence[str] | None = None,
     plain: bool = False,
 ) -> Ensemble:
-    """A member for each seed; other arguments are those of :func:`build_network`.
+    """Build a stack with a member for each seed; further arguments are those of :func:`build_network`.
 
     Args:
-        plain: whether networks are plain whatever is configured, since no symmetry was found for them.
+        plain: build plain networks whatever is configured, since there is no symmetry.
     Raises:
-        ConfigError: their weights don't fit in memory.
+        ConfigError: the weights don't fit in memory.
     """
     model = replace(config.model, kind="mlp", free_variance=config.model.free or 1.0) if plain else config.model
     try:
@@ -137,7 +137,7 @@ def build_stack(
 
 
 def stack_of(config: FitConfig, nets: Sequence[nn.Module]) -> Ensemble:
-    """Networks as one; their prior variances are parameters where they are learned."""
+    """Stack networks. Their prior variances become parameters if the marginal likelihood is the objective."""
     if config.objective == "marginal_likelihood":
         for net in nets:
             learn_variances(net, config.marginal_likelihood.curvature)
@@ -145,13 +145,13 @@ def stack_of(config: FitConfig, nets: Sequence[nn.Module]) -> Ensemble:
     return stack.to(device=device_of(config.device), dtype=getattr(torch, config.dtype))
 
 
-# -- what they minimise ------------------------------------------------------------------------------------------------
+# -- objective ---------------------------------------------------------------------------------------------------------
 
 
 def equivariance_metrics(
     function: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Float[Tensor, "N n"]
 ) -> dict[str, float]:
-    """A member's equivariance error and that of each generator; nan if its outputs are not finite."""
+    """A member's equivariance error, in all and by generator; nan if its outputs are not finite."""
     if not function(x).isfinite().all():
         return {"error": math.nan}
     error = equivariance_error(function, rep_in, rep_out, x, n_samples=4)
@@ -159,14 +159,14 @@ def equivariance_metrics(
 
 
 class FitLoss(NamedTuple):
-    """The negative logarithm of a likelihood per number, times ``scale`` and up to a constant.
+    """A negative log-likelihood per number, times ``scale`` and up to a constant.
 
     Attributes:
         name: name of its mean in the metrics.
         loss: ``(prediction, targets) -> (members, batch, ...)``.
-        scale: of a variance, the factor of one number's negative log-likelihood, which a negative log-prior is multiplied by.
-        density: the likelihood itself with a variance, of which the marginal likelihood is made; None where it has none.
-        noise: whether it has a variance.
+        scale: maps the noise variance to the factor by which the negative log-prior is multiplied as well.
+        density: maps the noise variance to the likelihood in the marginal likelihood; None if there is none.
+        noise: whether there is a noise variance.
     """
 
     name: str
@@ -177,30 +177,30 @@ class FitLoss(NamedTuple):
 
 
 GAUSSIAN = FitLoss("mse", lambda prediction, targets: (prediction - targets).square(), lambda v: 2 * v, priors.Gaussian)
-"""Squared errors: of a normal distribution."""
+"""Squared errors, the likelihood of a normal distribution."""
 
 LAPLACE = FitLoss(
     "l1", lambda prediction, targets: (prediction - targets).abs(), lambda v: (v / 2).sqrt(), priors.Laplace
 )
-"""Absolute errors: of a Laplace distribution, whose variance is twice the square of its scale."""
+"""Absolute errors, the likelihood of a Laplace distribution, whose variance is twice its squared scale."""
 
 
 def backward(
     stack: Ensemble, prediction: Any, targets: Tensor, likelihood: FitLoss, prior_scale: Float[Tensor, " members"]
 ) -> Float[Tensor, " members"]:
-    """Gradients of the members' objectives, left with the stack's parameters; each member's error."""
+    """Add the gradients of the members' objectives to the stack's parameters; returns each member's mean loss."""
     errors = likelihood.loss(prediction, targets).flatten(1).mean(1)
     (errors + prior_scale * stack.per_member(negative_log_prior)).sum().backward()
     return errors.detach()
 
 
 class FitSubject(ABC):
-    """The models of a run: how they are fitted, measured and kept.
+    """The models of a run, with the methods that fit, measure and save them.
 
-    A step follows from the state and its number, so that a resumed run repeats it.
+    A step depends on the state and on its number alone, so that a resumed run repeats it.
 
     Attributes:
-        compiled: whether it is trained by ``torch.compile``.
+        compiled: whether ``torch.compile`` compiles the training.
     """
 
     config: FitConfig
@@ -227,39 +227,39 @@ class FitSubject(ABC):
 
     @abstractmethod
     def evaluate(self) -> dict[str, Any]:
-        """Metrics by name: numbers, or lists of numbers."""
+        """Measure metrics by name: numbers, or lists with one number per seed."""
 
     @abstractmethod
     def headline(self, metrics: dict[str, Any]) -> dict[str, float]:
-        """The metrics worth a place behind the progress bar."""
+        """The metrics to show behind the progress bar."""
 
     @abstractmethod
     def test(self) -> dict[str, Any]:
-        """Errors and other measures of the finished members, lists with one value per seed."""
+        """Measure the finished members: lists by name, with one value per seed."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers from which :meth:`load_state_dict` goes on exactly."""
+        """The state for an exact continuation, tensors and numbers."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
     def give_up(self) -> None:  # noqa: B027
-        """Make all that is measured of members that have diverged nan."""
+        """Make all measurements of diverged members nan."""
 
     def evidence(self) -> list[Evidence | None]:
-        """The evidence of the finished members, where variances were learned; None of one that has diverged."""
+        """The evidence of each finished member, None if it has diverged; empty unless variances were learned."""
         return []
 
     def save(self, folder: RunFolder) -> None:  # noqa: B027
-        """Save what figures are drawn from, and further files beside the members and the result."""
+        """Save the data of figures, and further files."""
 
     def draw(self, folder: RunFolder) -> None:
-        """The figure of the finished fit."""
+        """Draw the figure of the finished fit."""
         draw_run(folder, "curves")
 
     def _set_rate(self, rate: float, step: int, steps: int, warm_up: int) -> None:
-        """Give the optimiser a step's learning rate: of the configured schedule, and rising over the first steps."""
+        """Set the learning rate of a step, by the configured schedule and a linear warm-up."""
         if self.config.optimiser.schedule == "cosine":
             rate *= 0.5 * (1 + math.cos(math.pi * step / steps))
         for group in self.optimiser.param_groups:
@@ -268,7 +268,7 @@ class FitSubject(ABC):
     def _rows(
         self, inputs: Tensor, targets: Tensor, order: Int[Tensor, "members N"], batch: int
     ) -> tuple[Tensor, Tensor]:
-        """A batch of each member, of its data in an order of its own."""
+        """A batch of each member's data, by the member's order."""
         size = self.config.optimiser.batch_size
         chosen = order[:, batch * size : (batch + 1) * size]
         members = torch.arange(len(chosen), device=chosen.device)[:, None]
@@ -276,14 +276,14 @@ class FitSubject(ABC):
 
 
 class StackFit(FitSubject):
-    """A configured task and its members, each fitted to data of its own.
+    """A configured task and its members, each fitted to its own data.
 
     Args:
         inputs, targets: ``(members, N, ...)``.
-        likelihood: likelihood of the targets; a normal one has the configured variance.
-        longest: how many times as long as the running mean of its lengths a member's gradient may be; longer ones are
-            shortened to that, and those that are no numbers left out. Adam's next ten steps would all go where one such
-            gradient points, however long it is.
+        likelihood: likelihood of the targets.
+        max_gradient_ratio: largest length of a member's gradient, relative to the running mean of its lengths. Longer gradients
+            are scaled down and gradients that are not finite are dropped, since one such gradient would direct Adam's next ten
+            steps.
         by_gradients: whether weights enter in other ways than as maps of features (:func:`rppdyn.priors.gradient_curvature`).
     """
 
@@ -298,12 +298,8 @@ class StackFit(FitSubject):
         max_gradient_ratio: float | None = None,
         by_gradients: bool = False,
     ):
-        self.config, self.stack, self.likelihood, self.max_gradient_ratio = (
-            config,
-            stack,
-            likelihood,
-            max_gradient_ratio,
-        )
+        self.config, self.stack, self.likelihood = config, stack, likelihood
+        self.max_gradient_ratio = max_gradient_ratio
         self.inputs, self.targets = inputs, targets
         if (name := not_finite({"inputs": inputs, "targets": targets})) is not None:
             raise ConfigError(f"the {name} of the training data have values that are not finite: leave these data out")
@@ -314,10 +310,8 @@ class StackFit(FitSubject):
             density, noise = likelihood.density, self.noise if likelihood.noise else None
             if density is None:
                 raise ConfigError(f"objective=marginal_likelihood: the likelihood of {likelihood.name} has no density")
-            options, same = (
-                config.marginal_likelihood,
-                ("curvature", "learning_rate", "steps", "data", "draws", "shrink"),
-            )
+            options = config.marginal_likelihood
+            keys = ("curvature", "learning_rate", "steps", "data", "draws", "shrink")
             try:
                 self.variances = VarianceLearning(
                     stack,
@@ -330,53 +324,52 @@ class StackFit(FitSubject):
                     predict_each=self.predict_each,
                     by_gradients=by_gradients,
                     sampled=options.fisher == "sampled",
-                    **{name: getattr(options, name) for name in same},
+                    **{key: getattr(options, key) for key in keys},
                 )
             except ValueError as error:
                 if not str(error).startswith("data="):
                     raise
                 text = str(error).replace("sampled=False", "fisher=exact").replace("sampled=True", "fisher=sampled")
                 raise ConfigError(f"marginal_likelihood.{text.replace(chr(39), '')}") from error
-        self.lengths = torch.full((stack.members,), math.nan).to(inputs)  # of gradients, the running mean
+        self.lengths = torch.full((stack.members,), math.nan).to(inputs)  # running means of the gradients' lengths
         self.loss = torch.full((stack.members,), math.nan)
-        self._order: Tensor | None = None
-        self._ordered = -1  # the epoch it is of
+        self._order: Tensor | None = None  # of the data, in the epoch _order_epoch
+        self._order_epoch = -1
 
-    # -- what a task says ---------------------------------------------------------------------------------------------
+    # -- methods of a task --------------------------------------------------------------------------------------------
 
     @abstractmethod
     def predict(self, inputs: Tensor) -> Any:
-        """All members' predictions, for the likelihood."""
+        """Predict the targets by all members, as the likelihood takes them."""
 
     @abstractmethod
     def predict_one(self, net: nn.Module, inputs: Tensor) -> Tensor:
-        """Predict targets from some inputs by one member's network; its layers are called as modules."""
+        """Predict the targets by one member's network, whose layers are called as modules."""
 
     @abstractmethod
     def predict_each(self, stack: Ensemble, weights: Any, inputs: Tensor) -> Tensor:
-        """The same of inputs that have a network each, with weights that were assembled or None."""
+        """Predict a target for each input by its own network, with assembled weights or None."""
 
     def prepare(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Change a batch before it is used; left alone unless data are augmented."""
+        """Augment a batch."""
         return inputs, targets
 
     @abstractmethod
     def metrics(self) -> dict[str, Any]:
-        """Measure the members as they stand; called without gradients."""
+        """Measure the members in their present state; called without gradients."""
 
     @property
     def module(self) -> nn.Module:
-        """The stack, or the module that contains it, which is saved."""
         return self.stack
 
     @classmethod
     def load(cls, config: Any, folder: RunFolder, *, trust: bool = False) -> Self:
-        """The fit of a finished run with its data, on the CPU.
+        """Load the fit of a finished run with its data, on the CPU.
 
         Args:
             trust: whether a module that a dataset names may be imported to make its environment.
         """
-        subject = cls(replace(config, device="cpu"))  # type: ignore[call-arg]  # a subclass is made of its configuration
+        subject = cls(replace(config, device="cpu"))  # type: ignore[call-arg]  # the constructor of a subclass
         load_members(subject.module, folder)
         return subject
 
@@ -384,19 +377,19 @@ class StackFit(FitSubject):
         """The members in float64, each as a function between representations.
 
         Args:
-            group: in the place of the one that the networks were given.
+            group: replaces the group of the networks.
         """
         raise ConfigError(f"{self.config.task_name}: its members are no functions between representations")
 
     @abstractmethod
-    def fitted(self) -> Any:
-        """The members as one object with ``predict``, from raw inputs to raw outputs."""
+    def predictor(self) -> Any:
+        """The members as one object with a method ``predict``, from raw inputs to raw outputs."""
 
-    # -- how it is fitted ---------------------------------------------------------------------------------------------
+    # -- fitting ------------------------------------------------------------------------------------------------------
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches; the last one of an epoch may be smaller."""
+        """Number of batches; the last one of an epoch may be smaller."""
         return math.ceil(self.inputs.shape[1] / self.config.optimiser.batch_size)
 
     @property
@@ -405,7 +398,7 @@ class StackFit(FitSubject):
 
     @property
     def prior_scale(self) -> Float[Tensor, " members"]:
-        """The factor of a negative log-prior that is added to the mean loss."""
+        """The factor of the negative log-prior in the objective."""
         return self.likelihood.scale(self.noise.detach().exp()) / self.targets[0].numel()
 
     def step(self, step: int) -> None:
@@ -421,22 +414,22 @@ class StackFit(FitSubject):
         self.optimiser.zero_grad(set_to_none=True)
         self.loss = self._backward(inputs, targets)
         if self.max_gradient_ratio is not None:
-            self._shorten(self.max_gradient_ratio)
+            self._clip_gradients(self.max_gradient_ratio)
         self.optimiser.step()
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
-        """Gradients of the objective, left with the parameters; each member's error."""
+        """Add the gradients of the objective to the parameters; returns each member's mean loss."""
         return backward(self.stack, self.predict(inputs), targets, self.likelihood, self.prior_scale)
 
     def _streams(self, epoch: int) -> list[torch.Generator]:
-        """Return each member's random stream, which follows from its seed and the epoch."""
+        """Each member's random stream, by its seed and the epoch."""
         return [stream(seed, epoch) for seed in self.config.all_seeds]
 
     def evidence(self) -> list[Evidence | None]:
         return [] if self.variances is None else self.variances.evidence(self._streams(self.config.optimiser.epochs))
 
-    def _shorten(self, max_gradient_ratio: float) -> None:
-        """Shorten gradients that are too long, see `max_gradient_ratio`."""
+    def _clip_gradients(self, max_gradient_ratio: float) -> None:
+        """Scale gradients down that are longer than `max_gradient_ratio` allows."""
         gradients = [p.grad for group in self.optimiser.param_groups for p in group["params"] if p.grad is not None]
         lengths = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
         finite = lengths.isfinite()
@@ -444,25 +437,25 @@ class StackFit(FitSubject):
         for gradient in gradients:
             each = (-1,) + (1,) * (gradient.ndim - 1)
             gradient.copy_(torch.where(finite.view(each), gradient * scale.view(each), 0.0))
-        kept = torch.where(finite, lengths * scale, self.lengths)
-        self.lengths = torch.where(self.lengths.isnan(), kept, self.lengths.lerp(kept, 0.1))
+        latest = torch.where(finite, lengths * scale, self.lengths)
+        self.lengths = torch.where(self.lengths.isnan(), latest, self.lengths.lerp(latest, 0.1))
 
     def _batch(self, epoch: int, batch: int) -> tuple[Tensor, Tensor]:
-        """A batch of each member, in an order that follows from its seed and the epoch."""
+        """A batch of each member, in an order by its seed and the epoch."""
         count = self.inputs.shape[1]
         if self.config.optimiser.batch_size >= count:
             return self.inputs, self.targets
-        if self._order is None or self._ordered != epoch:
+        if self._order is None or self._order_epoch != epoch:
             order = [torch.randperm(count, generator=generator) for generator in self._streams(epoch)]
-            self._order, self._ordered = torch.stack(order).to(self.inputs.device), epoch
+            self._order, self._order_epoch = torch.stack(order).to(self.inputs.device), epoch
         return self._rows(self.inputs, self.targets, self._order, batch)
 
     @torch.no_grad()
     def give_up(self) -> None:
-        """Make the weights of diverged members nan, and so all that is measured of them.
+        """Make the weights of diverged members nan, and so all measurements of them.
 
-        One has diverged whose weights, or whose optimiser's moments, are not finite. Adam leaves weights where they are
-        once a second moment is infinite: that looks like a fit that has ended, and is none.
+        A member has diverged if its weights or the moments of its optimiser are not finite. Adam no longer moves weights once a
+        second moment is infinite, which would look like a converged fit.
         """
         optimisers = [self.optimiser] + ([] if self.variances is None else [self.variances.optimiser])
         states = (state for optimiser in optimisers for state in optimiser.state.values())
@@ -497,22 +490,22 @@ class StackFit(FitSubject):
             self.variances.load_state_dict(state["variances"])
 
 
-# -- a fit's run folder: from its configuration to its members, figures and result -------------------------------------
+# -- the run of a fit --------------------------------------------------------------------------------------------------
 
 MEMBERS_FILE = "members.pt"
 STATE_FILE = "state.pt"
 
 
 def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool, progress: bool) -> FitResult:
-    """Fit into the configuration's run folder, measure the finished members, and leave them, the figures and the result there.
+    """Run a fit in its run folder: fit, measure the members, and write them with figures and result.
 
     Args:
-        build: the configured task and members.
-        resume: go on from the folder's last checkpoint; start where there is no folder yet.
+        build: build the configured task and members.
+        resume: go on from the folder's last checkpoint, or start a new run if there is no folder.
         progress: show a bar on standard error.
     Raises:
         RunFolderError: the folder exists (without `resume`), is in use, or holds another configuration.
-        ConfigError, ValueError: what is configured can't be built; no folder has been made then.
+        ConfigError, ValueError: the fit can't be built; no folder is made then.
     """
     finished = preflight(config, resume)
     if finished is not None:
@@ -548,8 +541,8 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
             subject.save(folder)
             result.seconds = run.seconds
             run.finish(result)
-            subject.draw(folder)  # last: it must not cost the result
-            if config.reports:  # the page of this run alone
+            subject.draw(folder)  # last, so that a failure leaves the result
+            if config.reports:  # a page on this run alone
                 from rppdyn.jobs import report
                 from rppdyn.jobs.config.command import ReportConfig
 
@@ -558,7 +551,7 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
 
 
 def _fit(subject: FitSubject, run: Session, description: str, progress: bool) -> bool:
-    """Take the steps that are left; whether all were taken. A stop ends them after a step, or while the first is compiled."""
+    """Take the remaining steps; returns whether all were taken. A stop ends them after a step or during compilation."""
     steps = subject.steps
 
     def evaluate(step: int) -> None:
@@ -578,7 +571,7 @@ def _fit(subject: FitSubject, run: Session, description: str, progress: bool) ->
                 subject.step(step)
                 stop.interrupts = False
             except (Exception, Stopped):
-                if stop:  # ctrl-C ends what the step waits for, too, such as a compiler
+                if stop:  # Ctrl-C also ends subprocesses that the step waits for, such as a compiler
                     return False
                 raise
             bar.update(step + 1)
@@ -592,10 +585,9 @@ def _fit(subject: FitSubject, run: Session, description: str, progress: bool) ->
 
 
 def pathway_rows(members: Sequence[Evidence | None]) -> list[dict[str, Any]]:
-    """A row for each pathway, its numbers lists over members: ``precision``, ``norm`` of the coefficients, and its shares
-    (:meth:`~rppdyn.priors.Evidence.shares`).
+    """A row for each pathway: lists over members of ``precision``, ``norm`` and :meth:`~rppdyn.priors.Evidence.shares`.
 
-    They are None for a member without evidence; without any there are no rows.
+    Numbers are None for a member without evidence. There are no rows if no member has evidence.
     """
     first = next((evidence for evidence in members if evidence is not None), None)
     if first is None:
@@ -616,12 +608,12 @@ def pathway_rows(members: Sequence[Evidence | None]) -> list[dict[str, Any]]:
 
 
 def save_members(module: nn.Module, folder: RunFolder) -> None:
-    """The fitted members' parameters, tensors alone."""
+    """Write the parameters of the members, tensors alone."""
     write_tensors(folder.path / MEMBERS_FILE, module.state_dict())
 
 
 def load_members(module: nn.Module, folder: RunFolder) -> None:
-    """Give a stack, or what contains one, the parameters of a finished run.
+    """Load the parameters of a finished run into a stack, or into a module that contains one.
 
     Raises:
         RunFolderError: the run is unfinished, or the file is damaged or of another network.

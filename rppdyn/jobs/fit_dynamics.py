@@ -393,7 +393,7 @@ class Dynamics(DynamicsFit):
         rolled = roll_out(self.config.rollout, model, z0, self.data[0].times)
         return torch.where(rolled.diverged[:, None, None], torch.nan, rolled.states)
 
-    def fitted(self) -> FittedDynamics:
+    def predictor(self) -> FittedDynamics:
         """The models in the pendulum's own units."""
         n = self.rep.dim
         names = [f"{part}[{i}]" for part, size in self.pendulum.parts.items() for i in range(size)]

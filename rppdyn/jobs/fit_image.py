@@ -25,7 +25,7 @@ from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.image import FitImageConfig
 from rppdyn.jobs.fit import GAUSSIAN, FitLoss, StackFit, run_fit, stack_of
-from rppdyn.jobs.own_data import FittedFunction, data_file, fitted, splits_of
+from rppdyn.jobs.own_data import FittedFunction, data_file, splits_of, take_all_steps
 from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Ensemble
 from rppdyn.priors import Categorical
@@ -178,7 +178,7 @@ class ImageFit(StackFit):
         data = [split_images(x, images.y, classes, [*map(torch.tensor, split)], names=images.classes) for split in few]
         return data * (len(splits) // len(few))
 
-    def fitted(self) -> FittedFunction:
+    def predictor(self) -> FittedFunction:
         """The models as functions of raw images."""
         members = [self.stack.member(index).cpu() for index in range(self.stack.members)]
         functions = [
@@ -311,7 +311,7 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
     """
     with data_file(data) as file:
         subject = ImageFit(compose.composed("fit_image", overrides("fit_image", data=file, **options)))
-    return fitted(subject).fitted()
+    return take_all_steps(subject).predictor()
 
 
 def _fits(architecture: str, size: tuple[int, int]) -> bool:

@@ -27,10 +27,10 @@ from rppdyn.jobs.own_data import (
     FittedFunction,
     data_file,
     discover_generators,
-    fitted,
     group_of,
     round_generators,
     splits_of,
+    take_all_steps,
     vectors,
     warn_of_sizes,
 )
@@ -120,7 +120,7 @@ class Regression(StackFit):
         members = [Regressor(first, self.stack.member(i), last) for i, (first, last) in enumerate(self.normalisers)]
         return [member.double().cpu().requires_grad_(False) for member in members]
 
-    def fitted(self) -> FittedFunction:
+    def predictor(self) -> FittedFunction:
         return FittedFunction(self.members())
 
     def functions(self, group: Group | None = None) -> list[Function]:
@@ -214,7 +214,7 @@ class Regression(StackFit):
             task, group=None, rep=None, rep_out=None, augment=False, split_seed=task.split_seed or self.config.seed
         )
         first = Regression(replace(self.config, task=ungrouped, model=plain, seeds=1, objective="map"))
-        (member,) = fitted(first).members()
+        (member,) = take_all_steps(first).members()
         return round_generators(discover_generators(member, sought.rep_in, sought.rep_out, x), family)
 
     def prepare(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
@@ -269,7 +269,7 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
     """
     with data_file(data) as file:
         subject = Regression(compose.composed("fit_regression", overrides("fit_regression", data=file, **options)))
-    return fitted(subject).fitted()
+    return take_all_steps(subject).predictor()
 
 
 def _normaliser(rep: Any, values: Tensor) -> InvariantNormaliser:

@@ -36,7 +36,6 @@ from rppdyn.jobs.own_data import (
     data_file,
     discover_generators,
     drive_of,
-    fitted,
     group_of,
     learn_generator,
     pad_trajectories,
@@ -47,6 +46,7 @@ from rppdyn.jobs.own_data import (
     scaling_of,
     split_of,
     state_rep,
+    take_all_steps,
     vector_size,
 )
 from rppdyn.jobs.results import FitResult
@@ -144,7 +144,7 @@ class RecordingsFit(DynamicsFit):
         )
         model = replace(config.model, kind="mlp", free_variance=1.0)
         plain = RecordingsFit(replace(config, task=task, model=model, seeds=1, objective="map"))
-        field = fitted(plain).fitted().vector_field
+        field = take_all_steps(plain).predictor().vector_field
         return round_generators(discover_generators(field, rep, rep, torch.cat([r.states for r in train])), family)
 
     @property
@@ -294,7 +294,7 @@ class RecordingsFit(DynamicsFit):
             "found": self.scalings[0].back(rollouts.states[0])[:length].tolist(),
         }
 
-    def fitted(self) -> FittedDynamics:
+    def predictor(self) -> FittedDynamics:
         """The models in the user's units."""
         return FittedDynamics(
             self.members(), self.scalings, self.rep, self.recordings.names, self.recordings.control_names
@@ -314,7 +314,7 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
     """
     with data_file(data) as file:
         subject = RecordingsFit(compose.composed("fit_trajectories", overrides("fit_dynamics", data=file, **options)))
-    return fitted(subject).fitted()
+    return take_all_steps(subject).predictor()
 
 
 class _Separated(nn.Module):

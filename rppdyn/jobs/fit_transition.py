@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rppdyn.agents.buffers import GroupMatrices, refuse_changed_rewards
 from rppdyn.dynamics import Step, TransitionModel
+from rppdyn.dynamics.fitted import as_type_of, combine_members
 from rppdyn.dynamics.transition import INITIAL_SCALE
 from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
 from rppdyn.envs.catalogue import terms_spec
@@ -36,7 +37,7 @@ from rppdyn.jobs.fit import (
     run_fit,
     widest,
 )
-from rppdyn.jobs.own_data import Arrays, as_type_of, mean_or_all
+from rppdyn.jobs.own_data import Arrays
 from rppdyn.jobs.results import FitResult, values_by_name
 from rppdyn.jobs.targets import change_blocks
 from rppdyn.nn import Chained, Ensemble
@@ -193,7 +194,7 @@ class Transition(StackFit):
         transition._check_data(present)
         return transition
 
-    def fitted(self) -> FittedTransitions:
+    def predictor(self) -> FittedTransitions:
         return FittedTransitions(self.model.cpu(), self.spec)
 
     def functions(self, group: Group | None = None) -> list[Function]:
@@ -330,7 +331,7 @@ class FittedTransitions:
         rows = features.reshape(1, -1, features.shape[-1]).expand(count, -1, -1)
         steps = u.reshape(1, -1, *u.shape[-2:]).expand(count, -1, -1, -1)
         states = self.model.rollout(rows, steps).states.reshape(count, *u.shape[:-1], -1)
-        observations = torch.as_tensor(self.spec.decode(mean_or_all(states, members)))
+        observations = torch.as_tensor(self.spec.decode(combine_members(states, members)))
         return as_type_of(observation, observations)
 
     def __repr__(self) -> str:

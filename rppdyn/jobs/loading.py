@@ -1,4 +1,4 @@
-"""Whatever verbs are given to look at, loaded: runs of agents and of fits, policies, programs and functions of others."""
+"""Loading of what a command measures or plays: runs of agents and of fits, policies, programs and functions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from torch import Tensor, nn
 
 from rppdyn.agents.export import onnx_policy, pretrained_card, pretrained_env, pretrained_policy, torch_policy
 from rppdyn.agents.measures import function_equivariance_error
-from rppdyn.agents.policy import RPPPolicy
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
 from rppdyn.envs.wrappers import dictionary_of, unflattening
 from rppdyn.errors import modules_of, place_in_users_code, reason, search_modules
@@ -49,11 +48,11 @@ FITS = {
     "fit_transition": "Transition",
     "fit_image": "ImageFit",
 }
-"""The class of each kind of fit, by the name of its module; loaded when one is asked for."""
-ERROR_TOLERANCE = 0.01  # relative; test errors of one function differ by far less between machines
+"""Class of each kind of fit, by the name of its module."""
+ERROR_TOLERANCE = 0.01  # relative; test errors of one function differ far less between machines
 
 POLICY_KEYS = ("policy_class", "policy_kwargs", "observation_space", "action_space", "use_sde")
-"""The entries that a policy is rebuilt from; the rest of a stable-baselines3 file stays unread."""
+"""Entries of a stable-baselines3 file from which a policy is rebuilt; the others stay unread."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +60,13 @@ class Loaded:
     """An agent, a fit, a policy or a callable.
 
     Attributes:
-        source: which weights or code it is.
+        source: its weights or code, in words.
         policy: policy of stable-baselines3.
         call: function of tensors.
-        act: deterministic policy of arrays, where it is none of stable-baselines3.
+        act: deterministic policy of arrays, if there is no policy of stable-baselines3.
         fit: fit of a finished run.
-        evaluator: makes what plays its episodes; None without an environment.
-        spec: the symmetry that it brings.
+        evaluator: make an evaluator of its episodes; None without an environment.
+        spec: its symmetry, if it has one.
     """
 
     source: str
@@ -79,7 +78,7 @@ class Loaded:
     spec: SymmetrySpec | None = None
 
     def acting_in(self, env: gymnasium.Env) -> Policy:
-        """The deterministic policy; one of dictionaries is given the vectors that an environment flattens its own to."""
+        """The deterministic policy, of flattened observations even if it takes dictionaries."""
         if self.act is not None:
             return self.act
         act, keys = policy_of(self.policy), dictionary_of(env)
@@ -91,11 +90,11 @@ class Loaded:
 
 @contextmanager
 def load(config: Any, episodes: int) -> Iterator[Loaded]:
-    """Load what a command's ``config.what`` or ``config.run`` names, of the kind ``config.kind``.
+    """Load the object named by a command's ``config.what`` or ``config.run``, of the kind ``config.kind``.
 
     Args:
-        config: has ``env``, ``seed``, ``trust`` and ``vecnormalize``, too, where its verb takes them.
-        episodes: how many the evaluator plays.
+        config: settings of the command; ``env``, ``seed``, ``trust`` and ``vecnormalize`` are read if it has them.
+        episodes: number of episodes that the evaluator plays.
     """
     target, env_id = getattr(config, "what", None) or config.run, getattr(config, "env", None)
     if config.kind == "run":
@@ -112,7 +111,8 @@ def load(config: Any, episodes: int) -> Iterator[Loaded]:
     source, call, act = config.kind, None, None
     policy: Any = None
     if config.kind == PRETRAINED:
-        policy, make = load_pretrained(target)
+        name = pretrained_name(target) or target
+        policy, make = pretrained_policy(name), partial(pretrained_env, pretrained_card(name))
     elif config.kind == SUBJECTS[".zip"]:
         policy = load_policy(target, config.vecnormalize)
         source = f"{type(policy).__module__.split('.')[0]}'s {type(policy).__name__}"
@@ -134,10 +134,10 @@ def load(config: Any, episodes: int) -> Iterator[Loaded]:
 
 @contextmanager
 def load_player(config: EvaluateAgentConfig) -> Iterator[tuple[Loaded, Policy, Evaluator]]:
-    """Load an agent, its deterministic policy, and what plays its episodes.
+    """Load an agent, its deterministic policy, and an evaluator of its episodes.
 
     Raises:
-        ConfigError: there is no environment to play in, or another than it was made for.
+        ConfigError: there is no environment to play in, or the agent is for another one.
     """
     missing = f"{config.run}: give --env, the environment that it plays in"
     if config.env is None and config.kind in (POLICIES[".onnx"], POLICIES[".pt2"]):
@@ -160,11 +160,11 @@ def load_player(config: EvaluateAgentConfig) -> Iterator[tuple[Loaded, Policy, E
 
 
 def load_fit(folder: RunFolder, *, trust: bool = False, verify: bool = True) -> Any:
-    """The fit of a finished run, on the CPU wherever it was trained.
+    """Load the fit of a finished run, on the CPU.
 
     Args:
         trust: whether a module that a dataset names may be imported to make its environment.
-        verify: refuse members that are not what they were: the same numbers mean another function where a layer has changed.
+        verify: refuse members whose test errors differ from the stored ones, as after a change of a layer.
     Raises:
         RunFolderError, CheckpointError: the run is unfinished, its files are damaged, or of another version.
         ConfigError: a run of another kind.
@@ -187,13 +187,12 @@ def load_fit(folder: RunFolder, *, trust: bool = False, verify: bool = True) -> 
 
 
 def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
-    """The policy in a file that any algorithm of stable-baselines3 has saved, on the CPU.
+    """Load a policy from a file of any stable-baselines3 algorithm, on the CPU.
 
     Only the policy's class, arguments and weights are read: no environment, replay buffer or schedule.
 
     Args:
-        vecnormalize: file that `VecNormalize.save` wrote beside it; the policy then takes raw observations and normalises them
-            first.
+        vecnormalize: file of `VecNormalize.save`; the policy then takes raw observations and normalises them first.
     Raises:
         ConfigError: a file is damaged or no such file, or needs a module that is not installed.
     """
@@ -222,12 +221,6 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
     return policy
 
 
-def load_pretrained(text: str) -> tuple[RPPPolicy, Callable[..., gymnasium.Env]]:
-    """The policy of `pretrained:NAME`, and what makes its environment."""
-    name = pretrained_name(text) or text
-    return pretrained_policy(name), partial(pretrained_env, pretrained_card(name))
-
-
 class _Normalised(nn.Module):
     """A features extractor behind the normalisation of `VecNormalize`."""
 
@@ -245,7 +238,7 @@ class _Normalised(nn.Module):
 
 
 def _normalise_first(policy: BasePolicy, path: str) -> None:
-    """Put the normalisation of a `VecNormalize` file before each of a policy's features extractors."""
+    """Insert the normalisation of a `VecNormalize` file before each features extractor of a policy."""
     try:
         with open(path, "rb") as file:
             normalise = pickle.load(file)
@@ -276,10 +269,10 @@ def _normalise_first(policy: BasePolicy, path: str) -> None:
 
 
 def load_program(path: str) -> torch.export.ExportedProgram:
-    """The program in a file that `torch.export.save` has written.
+    """Load a program from a file of `torch.export.save`.
 
     Raises:
-        ConfigError: the file is damaged or no such file.
+        ConfigError: the file is damaged or of another kind.
     """
     try:
         if not zipfile.is_zipfile(path):  # the archive's reader would log a traceback of its own
@@ -292,7 +285,7 @@ def load_program(path: str) -> torch.export.ExportedProgram:
 
 
 def load_function(name: str) -> Callable[[Tensor], Tensor]:
-    """The callable `module:function`; modules in the working folder are found, too.
+    """Import the callable `module:function`, also from the working folder.
 
     Raises:
         ConfigError: there is no such module or name, or it can't be called.
@@ -315,16 +308,17 @@ def load_function(name: str) -> Callable[[Tensor], Tensor]:
     return function.eval() if isinstance(function, nn.Module) else function
 
 
-# -- what agents from files do -----------------------------------------------------------------------------------------
+# -- agents from files -------------------------------------------------------------------------------------------------
 
 FILE_STATES = 512
+"""Number of states at which the equivariance error of an agent from a file is measured."""
 
 
 def measure_file(file: str, env_id: str | None) -> FileAgent:
     """Play episodes with the policy in a file.
 
     Args:
-        env_id: the environment; None for that of the policy's own symmetry, which an RPPPolicy has.
+        env_id: the environment; None for the one in the symmetry spec of an RPPPolicy.
     """
     config = EvaluateAgentConfig(run=file, env=env_id, trust=True)
     with load_player(config) as (loaded, act, evaluator):

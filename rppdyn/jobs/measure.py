@@ -1,4 +1,4 @@
-"""Everything `rppdyn equivariance` says of one function: how much, along which symmetry, on which entries, in which layer."""
+"""Equivariance errors of one function: by generator, by entry of the output and input, by layer, and along rollouts."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ from rppdyn.equivariance.lie import act
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 from rppdyn.runs.figures import COLOURS, Panel, draw_panels, draw_several, paint_bars, save
-from rppdyn.runs.statistics import bootstrap_interval, iqm
+from rppdyn.runs.statistics import bootstrap_interval, evenly, iqm
 
 DETAIL_STATES = 256
-"""At most so many states, evenly spaced, are used for entries of the input and for layers, whose cost grows with both."""
+"""Largest number of states, evenly spaced, for the errors by entry of the input and by layer."""
 
 FORMAT = 1  # of equivariance.json
 
 MAX_OUTPUTS = 20
-"""So many entries of the output are shown at most, those with the largest errors; equivariance.json has all."""
+"""Largest number of entries of the output in the table and the figure; equivariance.json has all."""
 
 MAX_TABLE_LAYERS = 25
-"""So many layers are shown at most, those that contribute most; equivariance.json has all."""
+"""Largest number of layers in the table; equivariance.json has all."""
 
 MAX_ELEMENTS = 7
-"""Elements beside the identity: all of a group that has no more, else so many random ones, the same for every state."""
+"""Number of sampled elements, the same for every state; a group with no more elements beside the identity gives all."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Estimate:
 
     Attributes:
         error: :math:`\sum |a - b| / \sum (|a| + |b|)`, sums over states, entries and elements.
-        interval: 95 % bootstrap interval over states; of several members over these.
-        published: Eq. 3.3, the mean over states of the same ratio of norms; of a continuous generator
-            :math:`|L f| / 2|f|`, its limit for small transformations per unit of the generator.
+        interval: 95 % bootstrap interval over states, or over members if there are several.
+        published: Eq. 3.3, the mean over states of the same ratio of norms; for a continuous generator its limit for small
+            transformations, :math:`|L f| / 2|f|` per unit of the generator.
     """
 
     error: float
@@ -72,9 +72,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Layers:
-    """The contribution of each layer of a network to its error, by generator: mean norm, and signed share of the whole.
+    """The contribution of each layer of a network to its error.
 
-    Of image models also what layers are, and by how much contributions miss the whole, relative to it.
+    Attributes:
+        norm, share: mean norm and signed share of the whole, by generator.
+        kinds: kind of each layer, of image models.
+        residual: relative difference of the whole and the sum over layers by generator, of image models.
     """
 
     layers: tuple[str, ...]
@@ -89,16 +92,16 @@ class Measured:
     """The errors of one function.
 
     Attributes:
-        overall: over all generators; its `published` is over sampled elements of the whole group.
-        published_interval: interval of that, over states.
-        per_generator: by name.
-        scale: root mean square of the output relative to what counts as something.
-        vacuous: the output is all but zero (or, less its mean, all but constant), and the errors say nothing.
-        by_output: error of each named entry; empty where there is one.
-        by_input: share of the error that vanishes when a named part of the input says nothing about the symmetry.
-        layers: by network; empty where nothing says how hidden layers transform.
-        precision: in which the function computes.
-        lee: local equivariance error of image models under each transformation, with its standard error over images.
+        overall: error over all generators; its `published` is over sampled elements of the whole group.
+        published_interval: interval of that number over states.
+        per_generator: errors by name of the generator.
+        scale: root mean square of the output relative to its reference size.
+        vacuous: the output is practically zero (or constant, for centred outputs), and the errors have no meaning.
+        by_output: error of each named entry; empty for a single entry.
+        by_input: share of the error that vanishes when the symmetry does not act on a named part of the input.
+        layers: contributions by network; empty if the action on hidden layers is unknown.
+        precision: floating-point type of the function.
+        lee: local equivariance error of image models by transformation, with its standard error over images.
     """
 
     overall: Estimate
@@ -118,13 +121,13 @@ class Rollouts:
     """The error along rollouts of a fit's members.
 
     Attributes:
-        times: s, without the initial one.
-        error, interval: geometric mean of each member over the times, averaged over trajectories; of several members their
-            interquartile mean, with its 95 % bootstrap interval (of one: over trajectories). nan where all of them diverge.
-        per_member: the same of each, nan where all its trajectories diverge.
-        per_step: geometric mean of each member over trajectories at each time.
-        trajectories: how many were rolled out, each with some images.
-        left_out: number of these of each member that diverged, or whose image did.
+        times: s, without the initial time.
+        error: interquartile mean of `per_member`; nan if all diverge.
+        interval: its 95 % bootstrap interval over members, or over the trajectories of a single member.
+        per_member: geometric mean over the times, averaged over trajectories; nan if all trajectories diverge.
+        per_step: geometric mean over trajectories at each time, of each member.
+        trajectories: number of trajectories, each compared with its images under some elements.
+        left_out: number of trajectories that diverged or whose image did, of each member.
     """
 
     times: list[float]
@@ -142,7 +145,7 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
 
     Args:
         observations, actions: (n, entries), raw.
-        names: names of the group's generators, discrete ones first.
+        names: names of the group's generators, the discrete ones first.
     """
     obs = torch.as_tensor(observations, dtype=torch.float64)
     x = function.encode(obs, torch.as_tensor(obs[:, :0] if actions is None else actions, dtype=torch.float64))
@@ -159,48 +162,48 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
     rep_in, rep_out = function.rep_in, function.rep_out
     generators = elements_by_generator(rep_in.G, names)
     sums = {
-        name: pooled_sums((call(act(rep_in, g, x)), act(rep_out, g, y)) for g in elements)
-        for name, elements in generators.items()
+        name: pooled_sums((call(act(rep_in, g, x)), act(rep_out, g, y)) for g in group_elements)
+        for name, group_elements in generators.items()
     }
-    some = _elements(rep_in.G)
-    eq33 = equivariance_error(call, rep_in, rep_out, x, elements=some)
+    elements = _elements(rep_in.G)
+    eq33 = equivariance_error(call, rep_in, rep_out, x, elements=elements)
     published = dict(zip(generators, eq33.per_generator.values(), strict=True))
-    few = x[_spread(len(x), DETAIL_STATES)]
+    detail = x[evenly(len(x), DETAIL_STATES)]
     return Measured(
         overall=estimate_of(torch.stack(list(sums.values())).sum(0), eq33.mean),
         published_interval=eq33.interval,
         per_generator={name: estimate_of(value, published[name]) for name, value in sums.items()},
         scale=scale,
         vacuous=scale < POOLED_FLOOR if sized else scale == 0,
-        by_output=error_by_output(call, rep_in, rep_out, x, function.outputs, elements=some)
+        by_output=error_by_output(call, rep_in, rep_out, x, function.outputs, elements=elements)
         if len(function.outputs) > 1
         else {},
-        by_input=error_by_input(call, rep_in, rep_out, few, function.inputs, elements=some),
+        by_input=error_by_input(call, rep_in, rep_out, detail, function.inputs, elements=elements),
         layers={
             name: attribution
             for name, net in function.networks.items()
-            if (attribution := _layers(net, few, generators))
+            if (attribution := _layers(net, detail, generators))
         },
         precision=str(y.dtype).removeprefix("torch."),
     )
 
 
 def largest_entries(by_entry: Mapping[str, float], count: int) -> dict[str, float]:
-    """All entries, in their order, or the largest ones, in theirs, where there are more than so many."""
+    """The `count` largest entries in descending order; if there are no more, all in their own order."""
     if len(by_entry) <= count:
         return dict(by_entry)
     return dict(sorted(by_entry.items(), key=lambda item: -item[1])[:count])
 
 
 def largest_layers(norm: Mapping[str, Sequence[float]], count: int) -> list[int]:
-    """Numbers of all layers, or of those with the largest norms relative to their generator's largest, in their order."""
+    """Indices of the `count` layers with the largest norms, each relative to the largest of its generator."""
     rows = np.array(list(norm.values()), dtype=float)
     top = np.nan_to_num(rows / rows.max(1, keepdims=True).clip(min=np.finfo(float).tiny)).max(0)
     return sorted(np.argsort(-top, kind="stable")[:count].tolist())
 
 
 def shares_by_kind(layers: Layers) -> dict[str, list[float]]:
-    """Shares added up over the layers of each kind, by generator; kinds that contribute nothing are left out."""
+    """Sums of the shares over the layers of each kind, by generator, without kinds that contribute nothing."""
     total: dict[str, NDArray] = {}
     for i, kind in enumerate(layers.kinds):
         total[kind] = total.get(kind, 0.0) + np.array([share[i] for share in layers.share.values()])
@@ -208,13 +211,13 @@ def shares_by_kind(layers: Layers) -> dict[str, list[float]]:
 
 
 def is_finite(function: Function, inputs: NDArray) -> bool:
-    """Return whether a function gives finite numbers: a network whose training diverged does not."""
+    """Return whether all outputs are finite; those of a diverged network are not."""
     with torch.no_grad():
         return bool(function.call(torch.as_tensor(inputs)).isfinite().all())
 
 
 def pool_members(members: Sequence[Measured]) -> Measured:
-    """A summary of several members: interquartile means over them, with intervals over members in place of states."""
+    """Summarise members by interquartile means, with intervals over members in place of states."""
     if len(members) == 1:
         return members[0]
 
@@ -263,11 +266,11 @@ def pool_members(members: Sequence[Measured]) -> Measured:
 def measure_rollouts(
     solvers: Sequence[Callable[[Tensor], Tensor]], rep: Rep, starts: Sequence[Tensor], times: Tensor
 ) -> Rollouts:
-    """Measure models along their rollouts.
+    """Measure the equivariance error of models along their rollouts.
 
     Args:
-        solvers: function of each member from initial states to trajectories at `times`.
-        starts: initial states of each member's trajectories.
+        solvers: maps of each member from initial states to trajectories at `times`.
+        starts: initial states of each member.
     """
     errors = [trajectory_equivariance_error(solve, rep, z) for solve, z in zip(solvers, starts, strict=True)]
     each = [error.over().mean for error in errors]
@@ -291,13 +294,13 @@ def _elements(group: Group) -> list[Tensor]:
 
 
 def estimate_of(sums: Tensor, published: float) -> Estimate:
-    """The ratio of sums ``(n, 2)``, with its interval over inputs."""
+    """The ratio of sums ``(n, 2)`` over inputs, with its interval."""
     low, high = bootstrap_interval(sums.numpy(), statistic=pooled_ratio)
     return Estimate(float(pooled_ratio(sums.numpy())), (float(low), float(high)), published)
 
 
 def _layers(network: MeasuredNetwork, x: Tensor, generators: dict[str, list[Tensor]]) -> Layers | None:
-    """The attribution of the error to layers; None if the action is known of only one layer's output."""
+    """The attribution of the error to layers; None if the action is known on the output of one layer only."""
     module, inputs = network.module, network.inputs(x)
     count = len(module.rep_in.G.discrete_generators)
     attributions: list[Attribution] = []
@@ -313,25 +316,21 @@ def _layers(network: MeasuredNetwork, x: Tensor, generators: dict[str, list[Tens
     return Layers(layers, {k: norm for k, (norm, _) in named.items()}, {k: share for k, (_, share) in named.items()})
 
 
-def _spread(total: int, count: int) -> Tensor:
-    return torch.linspace(0, total - 1, min(count, total)).round().long()
-
-
 Result = Mapping[str, Any]
 """The content of `equivariance.json`."""
 
-MAX_COLUMNS = 3  # of panels
-MAX_PARTS = 10  # of the input, in the figure
-MAX_FIGURE_LAYERS = 14  # in the figure
+MAX_PANEL_COLUMNS = 3
+MAX_FIGURE_PARTS = 10  # of the input
+MAX_FIGURE_LAYERS = 14
 
 
 def draw_equivariance(result: Result, out: Path) -> Path:
-    """Write the picture of a result, a dictionary as in `equivariance.json`; the suffix is the format."""
+    """Write the figure of a result; the suffix is the format."""
     return save(equivariance_figure(result), out)
 
 
 def equivariance_figure(result: Result) -> Figure:
-    """Panels of bars for everything that the result has; functions that are vacuous are left out."""
+    """Draw a panel of bars for each part of the result, without vacuous functions."""
     functions = {name: m for name, m in result["functions"].items() if not m["vacuous"]}
     panels: list[Panel] = [
         ("error by generator", partial(_paint_generators, functions=functions, members=result.get("members") or {}))
@@ -340,33 +339,19 @@ def equivariance_figure(result: Result) -> Figure:
         panels.append(("error along rollouts", partial(_paint_rollouts, rollouts=rollouts)))
     for name, m in functions.items():
         if (outputs := _finite(m["by_output"])) and name != "critics":
-            values = largest_entries(outputs, MAX_OUTPUTS)
-            panels.append(
-                (
-                    f"{name}: error of each output",
-                    partial(paint_bars, names=[*values], series={"": [*values.values()]}, label="error"),
-                )
-            )
+            outputs = largest_entries(outputs, MAX_OUTPUTS)
+            paint = partial(paint_bars, names=[*outputs], series={"": [*outputs.values()]}, label="error")
+            panels.append((f"{name}: error of each output", paint))
         if inputs := _finite(m["by_input"]):
-            values = dict(sorted(inputs.items(), key=lambda item: -item[1])[:MAX_PARTS])
-            panels.append(
-                (
-                    f"{name}: share by part of the input",
-                    partial(
-                        paint_bars,
-                        names=[*values],
-                        series={"": [*values.values()]},
-                        label="share of the error",
-                        log=False,
-                    ),
-                )
-            )
+            inputs = dict(sorted(inputs.items(), key=lambda item: -item[1])[:MAX_FIGURE_PARTS])
+            series = {"": [*inputs.values()]}
+            paint = partial(paint_bars, names=[*inputs], series=series, label="share of the error", log=False)
+            panels.append((f"{name}: share by part of the input", paint))
         if layers := m["layers"]:
-            whose = next(iter(layers)) if len(layers) == 1 else name
-            panels.append((f"{whose}: contribution of each layer", partial(_paint_layers, networks=layers)))
-    return draw_panels(
-        panels, min(MAX_COLUMNS, len(panels)), title=f"{result['what']}: {result['symmetry']}", size=(4.8, 3.3)
-    )
+            owner = next(iter(layers)) if len(layers) == 1 else name
+            panels.append((f"{owner}: contribution of each layer", partial(_paint_layers, networks=layers)))
+    title = f"{result['what']}: {result['symmetry']}"
+    return draw_panels(panels, min(MAX_PANEL_COLUMNS, len(panels)), title=title, size=(4.8, 3.3))
 
 
 def _paint_generators(axes: Axes, functions: Mapping[str, Any], members: Mapping[str, list[Any]]) -> None:
@@ -395,15 +380,10 @@ def _paint_layers(axes: Axes, networks: Mapping[str, Any]) -> None:
         for network, layers in networks.items()
         for generator, norms in layers["norm"].items()
     }
-    shown = largest_layers(bars, MAX_FIGURE_LAYERS)
-    names = [next(iter(networks.values()))["layers"][i] for i in shown]
-    paint_bars(
-        axes,
-        names,
-        {label: [norms[i] for i in shown] for label, norms in bars.items()},
-        "mean size at the output",
-        log=False,
-    )
+    indices = largest_layers(bars, MAX_FIGURE_LAYERS)
+    names = [next(iter(networks.values()))["layers"][i] for i in indices]
+    series = {label: [norms[i] for i in indices] for label, norms in bars.items()}
+    paint_bars(axes, names, series, "mean size at the output", log=False)
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:

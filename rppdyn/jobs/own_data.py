@@ -1,4 +1,4 @@
-"""Fits to the user's own data: data in, their units and symmetry, a fitted function out."""
+"""Fits to the user's own data: how data are split and scaled, their symmetry, and the fitted function."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rppdyn.dynamics import Drive, Scaling, learn_symmetry
+from rppdyn.dynamics.fitted import as_type_of, combine_members
 from rppdyn.equivariance import discover
 from rppdyn.equivariance.discover import kind_of
 from rppdyn.groups import GL, Group, Trivial
@@ -33,14 +34,14 @@ from rppdyn.tasks.labelled import LabelledImages, Rows, indices_by_part, split_i
 logger = logging.getLogger(__name__)
 
 MAX_SIZE_RATIO = 1e6
-"""Ratio of the sizes of two columns that is worth a warning."""
+"""Ratio of the sizes of two columns from which on a warning is given."""
 
 F = TypeVar("F", bound=StackFit)
 
 
 @contextmanager
 def data_file(data: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[str]:
-    """The path of data in a file; of arrays by name that of an NPZ file, as long as the block lasts."""
+    """The path of a data file; arrays by name are written to an NPZ file that exists in the block."""
     if not isinstance(data, Mapping):
         yield os.fspath(data)
         return
@@ -51,8 +52,8 @@ def data_file(data: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[str]
         yield str(path)
 
 
-def fitted(subject: F) -> F:
-    """A subject after all its steps, without a run folder."""
+def take_all_steps(subject: F) -> F:
+    """Fit a subject without a run folder, and return it."""
     for step in range(subject.steps):
         subject.step(step)
     subject.give_up()
@@ -60,10 +61,10 @@ def fitted(subject: F) -> F:
 
 
 def vectors(text: str | None, group: Group, n: int, key: str, subject: str) -> Rep:
-    """The representation that a text says, or as many vectors as ``n`` numbers are.
+    """The representation given by a text, or without one as many vectors as make ``n`` numbers.
 
     Raises:
-        ConfigError: it has another dimension, or the numbers are no vectors.
+        ConfigError: the representation has another dimension, or no number of vectors makes ``n`` numbers.
     """
     vector = V(group)
     if text is None:
@@ -82,14 +83,14 @@ def vectors(text: str | None, group: Group, n: int, key: str, subject: str) -> R
 
 
 def check_digest(task: Any, digest: str) -> None:
-    """Note the checksum of the data in a task's configuration, and refuse others than a run began with."""
+    """Store the checksum of the data in a task's configuration; refuse other data than those the run began with."""
     if task.digest not in (None, digest):
         raise ConfigError(f"data={task.data}: the numbers are others than the run began with; begin another, run_dir=")
     task.digest = digest
 
 
 def splits_of(task: Any, data: Rows | LabelledImages, seeds: Sequence[int]) -> list[tuple[list[int], ...]]:
-    """Indices of the data for training, validation and test, of each seed, as the task says or the data themselves do."""
+    """Indices of the training, validation and test data of each seed, by the task or by a column of the data."""
     check_digest(task, data.digest)
     split_seeds = seeds if task.split_seed is None else [task.split_seed]
     classes = data.y if isinstance(data, LabelledImages) and data.classes is not None else None
@@ -107,7 +108,7 @@ def splits_of(task: Any, data: Rows | LabelledImages, seeds: Sequence[int]) -> l
 
 
 def warn_of_sizes(values: Float[Tensor, "N n"], names: Sequence[str]) -> None:
-    """Warn of columns of very different sizes, and of those that are constant."""
+    """Warn of constant columns, and of columns of very different sizes."""
     for index in (values == values[0]).all(0).nonzero().flatten().tolist():
         logger.warning("%s is %g throughout: it tells nothing; leave it out", names[index], float(values[0, index]))
     sizes = values.square().mean(0).sqrt()
@@ -124,11 +125,11 @@ Arrays = NDArray | Tensor
 
 
 class FittedFunction:
-    """Fitted members of one function, of a regression or of images: `predict(x)`, arrays or tensors.
+    """Fitted members of a regression or of an image model: `predict(x)` of arrays or tensors.
 
     Args:
-        members: from raw inputs to raw outputs, of classifiers logits.
-        classes: their names, of classifiers.
+        members: maps from raw inputs to raw outputs, for classifiers to logits.
+        classes: names of the classes, for classifiers.
     """
 
     def __init__(self, members: Sequence[nn.Module], classes: Sequence[str] | None = None):
@@ -137,13 +138,13 @@ class FittedFunction:
 
     @torch.no_grad()
     def predict(self, x: Arrays, *, members: str = "mean") -> Any:
-        """The mean over members of what they say of ``(N, ...)``, or "all" of them along a new first axis."""
+        """Predict the outputs of ``(N, ...)``: the mean over members, or "all" along a new first axis."""
         first = next(self.members[0].parameters())
         inputs = torch.as_tensor(x).to(first.dtype)
-        return as_type_of(x, mean_or_all(torch.stack([member(inputs) for member in self.members]), members))
+        return as_type_of(x, combine_members(torch.stack([member(inputs) for member in self.members]), members))
 
     def classify(self, x: Arrays) -> list[str]:
-        """The names of the classes that the members give the largest mean logits.
+        """The names of the classes with the largest mean logits.
 
         Raises:
             ValueError: the outputs are no classes.
@@ -153,48 +154,32 @@ class FittedFunction:
         return [self.classes[index] for index in torch.as_tensor(self.predict(x)).argmax(-1).tolist()]
 
 
-def mean_or_all(values: Tensor, members: str) -> Tensor:
-    """The mean over the first axis, or all.
-
-    Raises:
-        ValueError: it is neither "mean" nor "all".
-    """
-    if members not in ("mean", "all"):
-        raise ValueError(f"members={members!r}: give 'mean' or 'all'")
-    return values.mean(0) if members == "mean" else values
-
-
-def as_type_of(example: Any, values: Tensor) -> Any:
-    """A tensor for a tensor, else an array."""
-    return values if isinstance(example, Tensor) else values.numpy()
-
-
-# -- `group=auto`: the symmetry of data, found before networks are given one -------------------------------------------
+# -- `group=auto`: the symmetry of data, discovered before the networks are built --------------------------------------
 
 MAX_DEFECT = 0.15
-"""Relative defect of a symmetry that is found in a network; a whole family may be below more by chance."""
-MAX_POINTS = 500
-"""Number of points at which a symmetry is looked for in a network."""
+"""Largest relative defect of a symmetry of a network's values."""
 MAX_GRADIENT_DEFECT = 0.3
-"""The same in a network's gradients, which are less accurate than its values."""
+"""Largest relative defect of a symmetry of a network's gradients, which are less accurate than its values."""
+MAX_POINTS = 500
+"""Number of points at which the symmetry of a network is measured."""
 MAX_RATES = 200
-"""Number of rates from which it is learned with a Hamiltonian."""
+"""Number of rates from which a symmetry is learned with a Hamiltonian."""
 RATE_NOISE = 1e-3
-"""Noise of rates, about the error of differences in place of derivatives: the evidence needs some noise."""
+"""Relative noise added to rates, about the error of finite differences: the evidence needs some noise."""
 MIN_EVIDENCE_GAIN = 5.0
-"""Logarithm of the evidence that a symmetry has to gain."""
+"""Least gain in log evidence by a symmetry."""
 MAX_ENERGY_CHANGE = 0.03
-"""Relative change of an energy that is called invariant: evidence favours a symmetry that holds but for a tenth, too."""
+"""Largest relative change of an invariant energy: evidence alone favours a symmetry that holds up to a tenth, too."""
 MAX_STRETCH_SHARE = 0.1
-"""Share of a generator that may be no rotation and is left out as noise."""
+"""Share of a generator that is no rotation, up to which it is removed as noise."""
 
 
 def learn_generator(z: Float[Tensor, "N n"], rates: Float[Tensor, "N n"], rep: Rep, seed: int) -> list[Tensor]:
-    """The generator that a Hamiltonian learns with its weights; none where evidence does not favour a symmetric one.
+    """Learn a Hamiltonian and its generator; returns no generator if evidence does not favour a symmetry.
 
     Args:
         rates: rates of change of the states, ``dz/dt``.
-        rep: representation of states, bound to the family that the generator is looked for in.
+        rep: representation of states, bound to the family of candidate generators.
     """
     generator = torch.Generator().manual_seed(seed)
     rates = rates + RATE_NOISE * rates.std(0) * torch.randn(rates.shape, generator=generator, dtype=rates.dtype)
@@ -213,10 +198,10 @@ def learn_generator(z: Float[Tensor, "N n"], rates: Float[Tensor, "N n"], rep: R
 def discover_generators(
     f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Float[Tensor, "N n"]
 ) -> list[Tensor]:
-    """All generators that a function, a plain network, is symmetric under but for a small defect.
+    """All generators under which a function, a plain network, is symmetric up to a small defect.
 
-    Of invariants they are looked for in their gradients, which transform as the dual of inputs do: of the invariants themselves
-    a defect is 0 or 1 (:func:`rppdyn.equivariance.discover`).
+    For invariant outputs the gradients are tested, which transform as the dual of the inputs, since the defect of an invariant
+    itself is 0 or 1 (:func:`rppdyn.equivariance.discover`).
     """
     max_defect = MAX_DEFECT
     if not float(rep_out.lie_generators.abs().max()):
@@ -229,7 +214,7 @@ def discover_generators(
 
 
 def round_generators(generators: Sequence[Tensor], family: Group) -> list[Any]:
-    """Return the generators as plain numbers, rotations made exact, and print them with what they are in words."""
+    """Return generators as plain numbers, near rotations made exact, and log them with a description."""
     turns = [(A - A.T) / 2 for A in generators]
     if any(
         float((A - turn).norm()) > MAX_STRETCH_SHARE * float(A.norm())
@@ -247,7 +232,7 @@ def round_generators(generators: Sequence[Tensor], family: Group) -> list[Any]:
 
 
 def group_of(task: Any, discover: Callable[[], list[Any]]) -> Group | None:
-    """The configured group, or for group=auto the one that the discovered generators span."""
+    """The configured group, or for group=auto the group of the discovered generators; None without a symmetry."""
     if task.group is None:
         return None
     if task.group != AUTO:
@@ -259,7 +244,7 @@ def group_of(task: Any, discover: Callable[[], list[Any]]) -> Group | None:
     return Group(f"found in {task.data}", lie_algebra=torch.tensor(task.generators, dtype=torch.float64))
 
 
-# -- trajectories: their split, their units, and how a group acts on them ----------------------------------------------
+# -- trajectories: split, units and representations --------------------------------------------------------------------
 
 
 class Split(NamedTuple):
@@ -271,7 +256,7 @@ class Split(NamedTuple):
 
 
 def check_data(config: FitTrajectoriesConfig, recordings: Recordings) -> None:
-    """Refuse data that are others than a run began with, or too short; warn of columns of very different sizes."""
+    """Refuse trajectories that are too short, or other data than a run began with; warn of odd sizes."""
     task = config.task
     check_digest(task, recordings.digest)
     for recording in recordings.trajectories:
@@ -284,7 +269,7 @@ def check_data(config: FitTrajectoriesConfig, recordings: Recordings) -> None:
 
 
 def split_of(recordings: Recordings, config: FitTrajectoriesConfig, seed: int) -> Split:
-    """By trajectory, in an order that is drawn; fewer than three are each cut in time."""
+    """Split by trajectory, at random; fewer than three trajectories are each split in time."""
     shares, chunk = config.task.split, config.task.chunk
     every = list(recordings.trajectories)
     if len(every) >= 3:
@@ -308,10 +293,10 @@ def split_of(recordings: Recordings, config: FitTrajectoriesConfig, seed: int) -
 
 
 def positions_count(config: FitTrajectoriesConfig, recordings: Recordings) -> int:
-    """The number of positions in a state; all of it if the columns aren't told apart.
+    """The number of positions in a state; the size of the state if no columns are named positions.
 
     Raises:
-        ConfigError: velocities or momenta are not as many.
+        ConfigError: there are more or fewer velocities or momenta.
     """
     names, positions = recordings.names, config.task.positions
     if positions is None:
@@ -323,9 +308,9 @@ def positions_count(config: FitTrajectoriesConfig, recordings: Recordings) -> in
 
 
 def vector_size(config: FitTrajectoriesConfig, n: int) -> int:
-    """Return the dimension of the vectors in ``rep=k*V`` where the group is not known."""
+    """The dimension of the vectors in ``rep=k*V``, for a group that is not known yet."""
     rep = config.task.rep
-    if rep is None:  # one vector
+    if rep is None:
         return n
     count = notation.representation(rep, GL(1), "rep").dim
     if n % count:
@@ -334,7 +319,7 @@ def vector_size(config: FitTrajectoriesConfig, n: int) -> int:
 
 
 def representations(config: FitTrajectoriesConfig, group: Group | None, recordings: Recordings) -> tuple[Rep, Rep]:
-    """Return the representations of states and of controls."""
+    """The representations of states and of controls."""
     n, m = len(recordings.names), len(recordings.control_names)
     if group is None:
         trivial = Trivial(1)
@@ -345,7 +330,7 @@ def representations(config: FitTrajectoriesConfig, group: Group | None, recordin
 
 
 def positions_rep(config: FitTrajectoriesConfig, group: Group, recordings: Recordings) -> Rep:
-    """Return the representation of the positions."""
+    """The representation of the positions."""
     n = positions_count(config, recordings)
     if config.task.group is None or (not config.task.generators and config.task.group == AUTO):
         return n * V(group)
@@ -363,7 +348,7 @@ def state_rep(config: FitTrajectoriesConfig, group: Group, positions: int) -> Re
 
 
 def scaling_of(config: FitTrajectoriesConfig, recordings: Sequence[Recording], rep: Rep, control_rep: Rep) -> Scaling:
-    """Units in which states have a spread of one and change by about as much in unit time; pairs of conjugates keep theirs."""
+    """Units in which states have unit spread and change at unit rate, compatible with velocities and conjugate momenta."""
     z = torch.cat([recording.states for recording in recordings])
     normaliser = InvariantNormaliser(rep)
     normaliser.update(z)
@@ -391,17 +376,17 @@ def drive_of(recording: Recording, scaling: Scaling) -> Drive:
 
 
 def pad_trajectories(
-    recordings: Sequence[Recording], scaling: Scaling, most: int
+    recordings: Sequence[Recording], scaling: Scaling, max_steps: int
 ) -> tuple[Float[Tensor, "N T n"], Drive, Bool[Tensor, "N T"]]:
-    """Scaled trajectories of one length: after its end each stands still, in steps of length 0; and where it is known."""
-    length = min(max(len(recording.states) for recording in recordings), most + 1)
+    """Scale trajectories and pad them to one length by steps of length 0; also returns a mask of the true states."""
+    length = min(max(len(recording.states) for recording in recordings), max_steps + 1)
     states, steps, controls, known = [], [], [], []
     for recording in recordings:
         y, drive = scaling.states(recording.states)[:length], drive_of(recording, scaling)
         missing = length - len(y)
         states.append(torch.cat([y, y[-1:].expand(missing, -1)]))
         steps.append(torch.cat([drive.steps[: length - 1], drive.steps.new_zeros(missing)])[: length - 1])
-        drawn = drive.controls[: length - 1]
-        controls.append(torch.cat([drawn, drawn.new_zeros(length - 1 - len(drawn), drawn.shape[1])]))
+        u = drive.controls[: length - 1]
+        controls.append(torch.cat([u, u.new_zeros(length - 1 - len(u), u.shape[1])]))
         known.append(torch.arange(length) < len(y))
     return torch.stack(states), Drive(torch.stack(steps), torch.stack(controls)), torch.stack(known)

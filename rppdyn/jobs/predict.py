@@ -49,7 +49,7 @@ def load(run: str | os.PathLike[str], *, trust: bool = False) -> Any:
             return agent
     if name == "fit_transition":  # it needs neither the dataset nor the environment
         return FittedTransitions(*load_transition_model(run))
-    return load_fit(folder, trust=trust, verify=False).fitted()
+    return load_fit(folder, trust=trust, verify=False).predictor()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Targets of `rppdyn equivariance`: functions of a policy, of a program or of the user's own, and models of images."""
+"""Targets of `rppdyn equivariance`: policies, exported programs, functions of the user, and models of images."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 
 def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
-    """The deterministic action of a policy in the environment's units, and its critics or its value where it has them."""
-    act, high = action_function(policy), _action_bounds(policy)[1].double()
+    """A policy's deterministic action in the environment's units, and its critics or its value function, if it has any."""
+    act, high = _action_function(policy), _action_bounds(policy)[1].double()
     actor = getattr(getattr(policy, "actor", None), "net", getattr(policy, "action_net", None))
     functions = [
         Function(
@@ -64,7 +64,7 @@ def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
         )
     ]
     if isinstance(policy, ActorCriticPolicy):
-        value = value_function(policy)
+        value = _value_function(policy)
         functions.append(
             Function(
                 "value",
@@ -80,7 +80,7 @@ def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
             )
         )
     elif (critic := getattr(policy, "critic", None)) is not None and hasattr(critic, "q_networks"):
-        q, n, split = critic_function(policy), len(critic.q_networks), spec.feature_dim
+        q, n, split = _critic_function(policy), len(critic.q_networks), spec.feature_dim
         actions = {f"action {name}": [split + i for i in index] for name, index in blocks(spec.action).items()}
         names = [f"critic {i + 1}" for i in range(n)]
         functions.append(
@@ -103,7 +103,7 @@ def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
 def plain_function(
     call: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, spec: SymmetrySpec | None, sample: Tensor
 ) -> Function:
-    """A callable on raw observations of a spec (its outputs are actions), or on inputs of representations.
+    """A callable as a function: from raw observations to actions under a spec, or between two representations.
 
     Args:
         sample: a few inputs, on which the callable is tried.
@@ -130,12 +130,12 @@ def plain_function(
 def in_accepted_precision(
     call: Callable[[Tensor], Any], sample: Tensor, outputs: int | None = None
 ) -> Callable[[Tensor], Tensor]:
-    """A callable in double precision if it accepts that, else in single. It may write into its inputs.
+    """Call a function in double precision if it accepts that, else in single. It may write into its inputs.
 
     Args:
-        outputs: how many it must give for each input; None: any.
+        outputs: required number of outputs for each input; None allows any.
     Raises:
-        ConfigError: it accepts neither, or gives something else.
+        ConfigError: the function accepts neither precision, or has other outputs.
     """
     shape = tuple(sample.shape)
     failure: Exception | None = None
@@ -162,7 +162,7 @@ def in_accepted_precision(
     ) from failure
 
 
-def action_function(policy: BasePolicy) -> Callable[[Tensor], Tensor]:
+def _action_function(policy: BasePolicy) -> Callable[[Tensor], Tensor]:
     """Raw observations to the deterministic action in the environment's units; in double precision where the policy can."""
     if isinstance(policy, SymmetricPolicy):
         return policy.action_function(torch.float64)
@@ -183,7 +183,7 @@ def _action_bounds(policy: BasePolicy) -> tuple[Tensor, Tensor]:
     return torch.as_tensor(space.low), torch.as_tensor(space.high)
 
 
-def critic_function(policy: Any) -> Callable[[Tensor, Tensor], Tensor]:
+def _critic_function(policy: Any) -> Callable[[Tensor, Tensor], Tensor]:
     """Raw observations and actions to the critics' values, (n, critics)."""
     if hasattr(policy, "value_function"):
         q = policy.value_function(torch.float64)
@@ -194,7 +194,7 @@ def critic_function(policy: Any) -> Callable[[Tensor, Tensor], Tensor]:
     )
 
 
-def value_function(policy: Any) -> Callable[[Tensor], Tensor]:
+def _value_function(policy: Any) -> Callable[[Tensor], Tensor]:
     """Raw observations to the value, (n, 1)."""
     if hasattr(policy, "value_function"):
         value = policy.value_function(torch.float64)
@@ -203,7 +203,7 @@ def value_function(policy: Any) -> Callable[[Tensor], Tensor]:
 
 
 def blocks(space: Space) -> dict[str, list[int]]:
-    """The features of each coordinate by its name; the four numbers of a quaternion are one block."""
+    """Indices of the features of each coordinate, by name; the four numbers of a quaternion are one block."""
     features: dict[str, list[int]] = {}
     for kind, raw, _ in space.encoding.blocks:
         indices = [raw.start] if kind == "quaternion" else range(raw.start, raw.stop)
@@ -214,15 +214,16 @@ def blocks(space: Space) -> dict[str, list[int]]:
 
 
 def change_blocks(spec: SymmetrySpec) -> dict[str, list[int]]:
-    """The features of each coordinate of a change of the state."""
+    """Indices of the features of the change of each coordinate, by name."""
     return {f"change of {name}": indices for name, indices in blocks(spec.obs).items()}
 
 
 def check_environment(name: str, policy: BasePolicy, env: gymnasium.Env, flag: str) -> None:
-    """Refuse an environment whose observations or actions have other shapes than the policy's.
+    """Refuse an environment whose observations or actions differ in shape from the policy's.
 
     Args:
-        name, flag: name of the policy, and the flag that gave the environment.
+        name: name of the policy.
+        flag: flag that gave the environment.
     Raises:
         ConfigError: naming both shapes.
     """
@@ -237,10 +238,10 @@ def check_environment(name: str, policy: BasePolicy, env: gymnasium.Env, flag: s
 
 
 def check_policy(policy: BasePolicy, spec: SymmetrySpec) -> None:
-    """Refuse policies without vectors on both ends, with others than the spec describes, or with a memory.
+    """Require a policy without memory, from a vector of observations to a vector of actions, both as in the spec.
 
     Raises:
-        ConfigError: one of these.
+        ConfigError: the policy is another.
     """
     for name, space, space_spec in (
         ("observation", policy.observation_space, spec.obs),
@@ -260,7 +261,7 @@ def check_policy(policy: BasePolicy, spec: SymmetrySpec) -> None:
 
 
 def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, Any]) -> dict[str, MeasuredNetwork]:
-    """Those networks of an RPP policy that were built for this very symmetry."""
+    """The networks of an RPP policy that were built for this symmetry; empty if they were built for another."""
     built = getattr(policy, "spec", None)
     if built is None or (built.group, built.obs_rep, built.action_rep) != (
         spec.group,
@@ -279,8 +280,8 @@ def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, A
     return {name: MeasuredNetwork(in_precision(module, torch.float64), inputs) for name, module in networks.items()}
 
 
-def as_policy(call: Callable[[Tensor], Tensor]) -> Callable[[NDArray], NDArray]:
-    """A callable on tensors as a policy on arrays."""
+def array_policy(call: Callable[[Tensor], Tensor]) -> Callable[[NDArray], NDArray]:
+    """A policy of arrays from a function of tensors."""
 
     def act(observations: NDArray) -> NDArray:
         with torch.no_grad():
@@ -291,14 +292,14 @@ def as_policy(call: Callable[[Tensor], Tensor]) -> Callable[[NDArray], NDArray]:
 
 # -- states and inputs -------------------------------------------------------------------------------------------------
 
-MAX_INPUT_NUMBERS = 2**28  # numbers in all inputs together, which are two gigabytes
+MAX_INPUT_NUMBERS = 2**28  # entries of all inputs together, two gigabytes
 
 
 def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) -> tuple[NDArray, NDArray | None, str]:
-    """Raw observations, actions taken there (None if no critic needs any), and where they are from.
+    """Raw observations, actions at them (None if there is no critic), and the source in words.
 
     Raises:
-        ConfigError: there is no environment to take them from, or the file does not hold such observations.
+        ConfigError: there is no environment to take them from, or the file has other observations.
     """
     source = config.states_from or "rollouts"
     if source not in ("rollouts", "reset"):
@@ -320,7 +321,7 @@ def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) ->
             f = in_accepted_precision(
                 target.call, torch.as_tensor(evaluator.envs[0].reset(seed=0)[0])[None], spec.action.dim
             )
-            policy = add_noise(as_policy(f), evaluator.envs[0].action_space, config.seed)
+            policy = add_noise(array_policy(f), evaluator.envs[0].action_space, config.seed)
             episodes, how = evaluator.run(policy), "episodes of its own with Gaussian noise"
         return *episodes.spread(config.states), f"{config.episodes} {how}"
     finally:
@@ -328,7 +329,7 @@ def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) ->
 
 
 def _explored_actions(target: Loaded, observations: NDArray) -> NDArray | None:
-    """Actions for critics at states that nobody acted in: half the range around the policy's own, evenly drawn."""
+    """Actions for critics, uniform in half the range around the policy's own; None without a policy."""
     if target.policy is None:
         return None
     space = target.policy.action_space
@@ -338,10 +339,10 @@ def _explored_actions(target: Loaded, observations: NDArray) -> NDArray | None:
 
 
 def inputs_of(config: EquivarianceConfig | DiscoverConfig, dim: int) -> tuple[NDArray, str]:
-    """Inputs from a file, at most as many as asked for and evenly spaced, or standard normal ones; where they are from.
+    """Inputs from a file, evenly spaced and at most `config.states`, or standard normal ones; and the source in words.
 
     Raises:
-        ConfigError: neither is asked for, or the file does not hold such inputs.
+        ConfigError: no source is given, or the file has other inputs.
     """
     source = config.states_from
     if config.states * dim > MAX_INPUT_NUMBERS:
@@ -366,7 +367,7 @@ def inputs_of(config: EquivarianceConfig | DiscoverConfig, dim: int) -> tuple[ND
 
 
 def inputs_at(config: EquivarianceConfig | DiscoverConfig, member: Function) -> tuple[NDArray, str]:
-    """Inputs of a fit's member, those of the test data unless others are asked for, and where they are from."""
+    """Inputs of a fit's member, by default those of the test data, and the source in words."""
     if config.states_from in (None, "test"):
         samples = member.samples.numpy().astype(np.float64)
         return samples[evenly(len(samples), config.states)], "inputs of the test data"
@@ -394,16 +395,17 @@ DEFAULT_TRANSFORMATIONS = (
     "brightening",
 )
 DETAIL_IMAGES = 32
-"""At most so many images, evenly spaced, are used for layers."""
+"""Largest number of images for the attribution to layers, evenly spaced."""
 
-IMAGE_BATCH = 100  # images that are measured at a time
+IMAGE_BATCH = 100  # images measured at a time
 
 
 class ImageTarget(NamedTuple):
-    """Something that maps images to numbers.
+    """A function of images and the images to measure it at.
 
     Attributes:
-        network: whose layers are told apart; None where it is no module.
+        network: module whose layers are measured; None if the function is no module.
+        origin: source of the images, in words.
     """
 
     name: str
@@ -415,10 +417,10 @@ class ImageTarget(NamedTuple):
 
 
 def flows_of(config: EquivarianceConfig) -> dict[str, Flow]:
-    """The transformations that were asked for, by name.
+    """The configured transformations, by name.
 
     Raises:
-        ConfigError: one has no such name, or stands twice.
+        ConfigError: an unknown name, or one that stands twice.
     """
     names = DEFAULT_TRANSFORMATIONS if config.transformations is None else tuple(config.transformations.split(","))
     for name in names:
@@ -445,10 +447,10 @@ def image_members(config: EquivarianceConfig, fit: ImageFit) -> list[ImageTarget
 
 
 def image_function(config: EquivarianceConfig) -> tuple[str, ImageTarget]:
-    """The name and the function of `module:function`: a module, or one made by a function without arguments, with its weights.
+    """The description and the function of `module:function`; a function without arguments may make a module.
 
     Raises:
-        ConfigError: it can't be called with images, or the weights are not its own.
+        ConfigError: it can't be called with images, or the weights are those of another module.
     """
     call = load_function(config.what)
     if not isinstance(call, nn.Module) and _makes_a_model(call):
@@ -469,7 +471,7 @@ def image_function(config: EquivarianceConfig) -> tuple[str, ImageTarget]:
 
 
 def images_of(config: EquivarianceConfig) -> tuple[Float[Tensor, "N C H W"], str]:
-    """Images from a file or of a data set, and where they are from.
+    """Images from a file or of a data set, and the source in words.
 
     Raises:
         ConfigError: there is no such file or data set, or it holds no images.
@@ -511,8 +513,7 @@ def measure_images(target: ImageTarget, flows: Mapping[str, Flow], whole: tuple[
     Raises:
         ConfigError: a network can't be traced, or its output is not finite.
     """
-    with torch.no_grad():
-        y = torch.cat([target.call(part) for part in target.images.split(IMAGE_BATCH)])
+    y = torch.cat([target.call(part) for part in target.images.split(IMAGE_BATCH)])
     if not y.isfinite().all():
         raise ConfigError(f"the {target.name} gives numbers that are not finite; look at its weights and the images")
     size = y.double().flatten(1).abs()
@@ -564,7 +565,7 @@ def _layers(target: ImageTarget, flows: Mapping[str, Flow], whole: tuple[str, ..
 
 
 def _makes_a_model(call: Callable[..., object]) -> bool:
-    """Return whether a function has no argument that must be given."""
+    """Return whether a function can be called without arguments."""
     try:
         parameters = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):
@@ -574,7 +575,7 @@ def _makes_a_model(call: Callable[..., object]) -> bool:
 
 
 def _load_weights(path: str, network: object) -> None:
-    """Give a module the weights of a file, of safetensors or of torch.save, without pickles."""
+    """Load weights into a module from a file of safetensors or of torch.save, without pickles."""
     if not isinstance(network, nn.Module):
         raise ConfigError(f"--weights {path}: a function has no weights; leave it out, or give a torch.nn.Module")
     if not Path(path).is_file():

@@ -49,7 +49,7 @@ from rppdyn.jobs.loading import load_function
 from rppdyn.jobs.results import TrainAgentResult, TrainManyResult
 from rppdyn.priors.likelihood import NARROW_SHARE
 from rppdyn.runs import Progress, RunFolder, RunFolderError, Session, StopRequest, stop_on_signals
-from rppdyn.runs.files import write_json
+from rppdyn.runs.files import replacing, write_json, write_tensors
 from rppdyn.runs.workers import Stopped, Worker, WorkerError, portable, preserve_random_state, processes, worker_stop
 from rppdyn.settings import keys_of_sections
 
@@ -59,18 +59,18 @@ logger = logging.getLogger(__name__)
 # -- evaluations -------------------------------------------------------------------------------------------------------
 
 Evaluation = tuple[dict[str, Any], float]
-"""Values by the names that `docs/metrics.md` defines, and the seconds that it took."""
+"""Values by metric name (`docs/metrics.md`), and the seconds that measuring took."""
 
 
 class Evaluations:
-    """Measures an agent as it is, always on the same initial states: here, or with `workers=true` in a worker on the CPU.
+    """Measure an agent on a fixed set of initial states: in this process, or with `workers=true` in a worker on the CPU.
 
     Args:
         spec: the symmetry of the agent's networks.
     """
 
     def __init__(self, config: TrainAgentConfig, spec: SymmetrySpec) -> None:
-        # without what training alone needs
+        # evaluation needs no buffer, no second environment and no compiled updates
         agent = replace(config.agent, buffer_size=1, num_envs=1, compile=False, matmul_precision=None)
         self._arguments = replace(config, device="cpu", agent=agent), spec
         self._states = config.evaluation.states
@@ -85,7 +85,7 @@ class Evaluations:
             answer.set_result(_measure(agent, self._evaluator, self._states))
             return answer
         weights = io.BytesIO()
-        # copies: agents that are trained together have views of what all share, which would be saved whole
+        # agents that are trained together hold views of shared tensors, which would be saved whole: copy them
         copied = {key: value.to("cpu", copy=True) for key, value in agent.policy.state_dict().items()}
         torch.save(copied, weights)
         return self._worker.submit(_measure_in_worker, *self._arguments, weights.getvalue())
@@ -112,7 +112,7 @@ _worker_agent: tuple[Agent, Evaluator] | None = None
 
 
 def _measure_in_worker(config: TrainAgentConfig, spec: SymmetrySpec, weights: bytes) -> Evaluation:
-    """In a worker: measure the agent with these weights, which is built at the first call."""
+    """Measure an agent with these weights, in a worker, which builds the agent at the first call."""
     global _worker_agent
     if _worker_agent is None:
         _worker_agent = build_agent(config, build_env(config), spec), _evaluator(config)
@@ -123,7 +123,7 @@ def _measure_in_worker(config: TrainAgentConfig, spec: SymmetrySpec, weights: by
 
 def measure(agent: Agent, evaluator: Evaluator, states: int) -> dict[str, Any]:
     """Returns, equivariance errors and pathways of an agent, by the names that `docs/metrics.md` defines."""
-    # one step's actions are too little for a GPU to be faster at
+    # the few actions of one step are no faster on a GPU
     player = agent.policy if agent.device.type == "cpu" else copy.deepcopy(agent.policy).to("cpu")
     episodes = evaluator.play(player)
     observations, actions = evaluator.explore(player).spread(states)
@@ -140,7 +140,7 @@ def measure(agent: Agent, evaluator: Evaluator, states: int) -> dict[str, Any]:
     return values | {f"pathway/{name}": value for name, value in agent.pathway_statistics().items()}
 
 
-# -- what training itself records --------------------------------------------------------------------------------------
+# -- metrics of training -----------------------------------------------------------------------------------------------
 
 
 def _training_metrics(agent: Agent) -> dict[str, Any]:
@@ -156,9 +156,9 @@ def _training_metrics(agent: Agent) -> dict[str, Any]:
 
 
 class Events(KVWriter):
-    """Pass an agent's log on to a run's loggers, each value under one name and once at a step.
+    """Pass an agent's log on to a run's loggers, each value under one name and once per step.
 
-    An agent's log has pathways, too, newer by some updates than those of the last evaluation, which are kept.
+    Values under `pathway/` are left out: the last evaluation has recorded them already, some updates earlier.
     """
 
     NAMES: ClassVar[dict[str, str]] = {
@@ -181,31 +181,31 @@ class Events(KVWriter):
         """Leave the loggers to the session."""
 
 
-# -- the user's --------------------------------------------------------------------------------------------------------
+# -- callbacks of the user ---------------------------------------------------------------------------------------------
 
 
 def load_callbacks(
     names: Sequence[str], load: Callable[[str], Callable], named_by: str | None = None
 ) -> list[BaseCallback]:
-    """New callbacks. A class is called without arguments; a function of (locals, globals) is called at each step.
+    """Create callbacks: a class is called without arguments, a function of (locals, globals) is called at each step.
 
     Args:
         names: `module:Class` or `module:function`.
-        load: the object that a name stands for.
-        named_by: the file that alone names them; no module is imported then.
+        load: import the object of a name.
+        named_by: a file that nobody has trusted and that names them; their modules are then not imported.
     Raises:
-        UntrustedError: a file alone names them.
-        ConfigError: there is none of that name, or it is no callback.
+        UntrustedError: an untrusted file names them.
+        ConfigError: a name has no object, or the object is no callback.
     """
     if names and named_by is not None:
         raise UntrustedError(
             f"{named_by} names the callback {names[0]}, and going on runs the module {names[0].partition(':')[0]!r}: add "
             "--trust if you know where it is from"
         )
-    return [_callback(name, load(name)) for name in names]
+    return [_create_callback(name, load(name)) for name in names]
 
 
-def _callback(name: str, kind: Callable) -> BaseCallback:
+def _create_callback(name: str, kind: Callable) -> BaseCallback:
     if not inspect.isclass(kind):  # False ends the training, as in stable-baselines3; None doesn't
         return ConvertCallback(lambda local, names: kind(local, names) is not False)
     if not issubclass(kind, BaseCallback):
@@ -227,7 +227,7 @@ def _callback(name: str, kind: Callable) -> BaseCallback:
 
 
 class _Pending(NamedTuple):
-    """An evaluation that was begun: at which step, its answer, and what else is recorded with it."""
+    """An evaluation under way, with its step and the training metrics to record with it."""
 
     step: int
     answer: Future[Evaluation]
@@ -236,18 +236,19 @@ class _Pending(NamedTuple):
 
 
 class AgentRun(BaseCallback):
-    """A run under way. As the last callback of its agent it evaluates and saves it between two updates.
+    """A run under way: the last callback of its agent, which evaluates and saves the agent between two updates.
 
-    Everything happens before a step is taken and after the updates of the one before, where the agent, its buffer and its
-    environment agree; nothing draws from the random states that training uses. An evaluation may run in a worker. Its values
-    are recorded at the step where it began; the next evaluation and the next checkpoint wait for them. An evaluation that is
-    due with a checkpoint begins after it, and begins again in a run that goes on from there.
+    Both happen before a step and after the updates of the step before, where agent, buffer and environment agree. Nothing
+    draws from the random states of training. An evaluation may run in a worker. Its values are recorded at the step where it
+    began, and the next evaluation and the next checkpoint wait for them. An evaluation that is due together with a
+    checkpoint begins after it, and begins again in a run that is resumed from that checkpoint.
 
     Args:
-        agent: as its last checkpoint left it.
-        users: callbacks of the user's.
+        agent: restored from the last checkpoint.
+        users: callbacks of the user.
     Attributes:
-        stop, bar: a request that ends the run at a checkpoint, and the bar that shows its steps.
+        stop: request to end the run at a checkpoint.
+        bar: progress bar over its steps.
     """
 
     bar: Progress
@@ -271,7 +272,7 @@ class AgentRun(BaseCallback):
 
     @property
     def callbacks(self) -> list[BaseCallback]:
-        """The callbacks of each step: the user's, those that move variances, and this one."""
+        """Callbacks of each step: those of the user, the one that changes prior variances, and this one."""
         model = self.config.model
         if model.widen is not None:
             return [*self.users, WidenVariances(model.widen), self]
@@ -280,10 +281,10 @@ class AgentRun(BaseCallback):
         return [*self.users, self]
 
     def train(self, stop: StopRequest, bar: Progress) -> TrainAgentResult:
-        """Train for the steps that are left, and finish."""
+        """Train for the remaining steps, and finish."""
         self.stop, self.bar, begun = stop, bar, self.session.saved
         if begun < self.config.total_steps:
-            # episodes, or rollouts
+            # in episodes for SAC, in rollouts for PPO
             interval = LOG_INTERVAL * self.agent.n_envs if isinstance(self.agent, RPPSAC) else 1
             try:
                 self.agent.learn(
@@ -301,7 +302,7 @@ class AgentRun(BaseCallback):
         self.stop.interrupts = False
         if self.stop:
             self.stopped = True
-            self._save()  # at once: an evaluation that is under way may take longer than there is
+            self._save()  # first: an evaluation under way may take longer than the time that is left
             if self._pending is not None:
                 self._record(wait=True)
                 self._save()
@@ -323,7 +324,7 @@ class AgentRun(BaseCallback):
             if self.session.saved < step:
                 self._save()
             self.bar.say("compiling, up to a minute")
-            self.stop.interrupts = True  # the checkpoint has all that there is
+            self.stop.interrupts = True  # the checkpoint is up to date
 
     def _on_step(self) -> bool:
         if not self.stop.interrupts:
@@ -342,7 +343,7 @@ class AgentRun(BaseCallback):
     def _evaluate(self) -> None:
         agent = self.agent
         agent.record_updates()
-        agent.check_finite()  # stop a run that has diverged before it evaluates nothing
+        agent.check_finite()  # a diverged run stops here, before an evaluation of no use
         self._record(wait=True)
         step, now = agent.num_timesteps, time.monotonic()
         speed = (step - self._counted) / (now - self._clock) if now > self._clock else 0.0
@@ -354,7 +355,11 @@ class AgentRun(BaseCallback):
         self._record(wait=False)
 
     def _record(self, wait: bool) -> None:
-        """Record the evaluation that was begun last, once; unless it is not ready and nothing waits for it."""
+        """Record the pending evaluation, if there is one and it is ready.
+
+        Args:
+            wait: wait until it is ready.
+        """
         pending = self._pending
         if pending is None or not (wait or pending.answer.done()):
             return
@@ -365,14 +370,14 @@ class AgentRun(BaseCallback):
             if self.session.saved < self.agent.num_timesteps:
                 self._save()
             raise type(error)(f"the evaluation at step {pending.step}: {error}") from error
-        self._clock += time.monotonic() - start  # what training waited for an evaluation is none of its time
+        self._clock += time.monotonic() - start  # waiting for an evaluation is not training time
         timing = {"time/steps_per_second": pending.steps_per_second, "time/evaluation_seconds": seconds}
-        # not by the agent's log, whose records may be of a later step
+        # the agent's own log may have records of a later step
         self.session.record(pending.step, values | pending.training, timing, unlogged=("train/", "prior/"))
         self.bar.show(**{"return": values["eval/return_mean"]})
 
     def finish(self) -> TrainAgentResult:
-        """The last evaluation and checkpoint, the final agent, figure and result; unless the run was stopped."""
+        """Write the last evaluation and checkpoint, the final agent, figure and result, unless the run was stopped."""
         config, session, folder, agent = self.config, self.session, self.session.folder, self.agent
         if not self.stopped:
             if session.measured < agent.num_timesteps:
@@ -393,21 +398,23 @@ class AgentRun(BaseCallback):
             metrics=folder.metrics.last(),
             compiled=agent.compiles,
             fresh_episodes=agent.fresh_episodes,
-            prior=_prior(config.model, agent),
+            prior=_describe_prior(config.model, agent),
             seconds=session.seconds,
             interrupted=self.stopped,
             note=note,
         )
         if not self.stopped:
-            building.save_model(agent, folder)
+            write_tensors(folder.policy_file, agent.policy.state_dict())  # for this package
+            with replacing(folder.model_file) as path:
+                agent.save(path)  # for `RPPSAC.load`; parts of it are pickles
             session.finish(result)
-            draw_run(folder, "learning_curve")  # it must not cost the result
+            draw_run(folder, "learning_curve")  # last, so that a failure leaves the result
         return result
 
 
 @contextmanager
 def begin(config: TrainAgentConfig) -> Iterator[AgentRun]:
-    """Build a run's agent, or take it from its last checkpoint; the folder is held, and files are open, in the block."""
+    """Build a run's agent, or restore it from its last checkpoint; the block holds the run folder and its open files."""
     users = load_callbacks(config.callback_names, load_function, config.env.named_by)
     with ExitStack() as stack:
         session = stack.enter_context(Session(config))
@@ -422,7 +429,7 @@ def begin(config: TrainAgentConfig) -> Iterator[AgentRun]:
             stepped = stack.enter_context(closing(DummyVecEnv([partial(build_env, config)] * count)))
         with keys_of_sections(model=config.model, agent=config.agent):
             agent = build_agent(config, stepped, spec)
-        if count > 1 and agent.env is not None:  # from far apart, so that no two seeds have one in common
+        if count > 1 and agent.env is not None:  # far apart, so that no two seeds share an environment's seed
             agent.env.seed(int(np.random.SeedSequence(config.seed).generate_state(1)[0]))
         agent.fresh_episodes = bool(fresh)
         session.begin(
@@ -432,7 +439,7 @@ def begin(config: TrainAgentConfig) -> Iterator[AgentRun]:
         )
         if agent.fresh_episodes:
             _warn_of_fresh_episode(config, agent, session.saved, fresh or "its checkpoints hold no environment")
-        _describe_symmetry(session.folder, spec, env, agent)
+        _record_symmetry(session.folder, spec, env, agent)
         agent.set_logger(Logger(folder=None, output_formats=[Events(session)]))
         evaluations = stack.enter_context(closing(Evaluations(config, spec)))
         yield AgentRun(config, session, agent, evaluations, users)
@@ -442,7 +449,7 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
     """Train an agent into its run folder.
 
     Args:
-        resume: go on from the folder's last checkpoint; start where there is no folder yet.
+        resume: go on from the folder's last checkpoint, or start a new run if there is no folder.
         progress: show a bar on standard error.
     """
     finished = preflight(config, resume)
@@ -455,7 +462,7 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
 
 # -- several seeds -----------------------------------------------------------------------------------------------------
 
-POLL_SECONDS = 0.1  # between two looks at whether a stop was asked for
+POLL_SECONDS = 0.1  # between two checks for a stop request
 
 Seeds = Sequence[TrainAgentConfig]
 """Configurations of one seed each."""
@@ -464,13 +471,12 @@ Seeds = Sequence[TrainAgentConfig]
 def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool = False) -> TrainManyResult:
     """Train the agents of `config.seeds` seeds at once, each into the run folder that it would have alone.
 
-    They are shared out over as many processes as there are threads (on a GPU as `threads` says, or one), up to one for each
-    seed; the gradient updates of those of a process are done as one. What ends one seed's training is warned of and said in the
-    result; the others go on.
-    Arguments as for `run`.
+    There are as many processes as threads (on a GPU `threads`, or one), at most one for each seed. Seeds that share a process
+    share their gradient updates. An error that ends one seed's training is warned of and reported in the result, and the other
+    seeds go on. Arguments are those of `run`.
 
     Raises:
-        ValueError: a fault that stops every seed.
+        ValueError: an error that stops every seed.
     """
     results: dict[int, TrainAgentResult] = {}
     errors: dict[int, Exception] = {}
@@ -505,12 +511,12 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
 
 
 def share_out(config: TrainAgentConfig, waiting: Seeds) -> tuple[list[Seeds], int]:
-    """The seeds of each process, and torch's threads there.
+    """Distribute seeds over processes; returns the seeds of each process, and torch's threads there.
 
-    Threads of one process share out every product and wait for each other after each; processes never do. A seed has its place
-    among all seeds of the configuration, finished ones included: those that go on do so beside the same others, and round as
-    before. On a CPU there is one process where environments have their own (`workers`), which want processors too; on a GPU
-    there are as many as threads were asked for: while one updates its seeds, others collect.
+    Processes are preferred to threads, which wait for each other after every product. A seed's process depends on all seeds of
+    the configuration, finished ones included, so that a resumed seed shares its updates with the same seeds and rounds as
+    before. On a CPU with `workers` there is one process, since environments need processors too. On a GPU there are `threads`
+    processes: while one updates its seeds, others collect.
     """
     on_cpu = device_of(config.device).type == "cpu"
     threads = processes(config.threads if on_cpu else config.threads or 1)
@@ -522,7 +528,7 @@ def share_out(config: TrainAgentConfig, waiting: Seeds) -> tuple[list[Seeds], in
 
 
 def _train_in_workers(parts: Sequence[Seeds], threads: int, stop: StopRequest, progress: bool) -> list[TrainManyResult]:
-    """Train each part in a worker. If a worker dies, its seeds end with that error."""
+    """Train each part in a worker. If a worker dies, that error ends its seeds."""
     with ExitStack() as stack:
         workers = [stack.enter_context(closing(Worker(PRELOAD))) for _ in parts]
         answers = [
@@ -546,7 +552,7 @@ def _train_in_workers(parts: Sequence[Seeds], threads: int, stop: StopRequest, p
 
 
 def _train_part(part: Seeds, threads: int, progress: bool, position: int) -> TrainManyResult:
-    """In a worker: train seeds."""
+    """Train seeds, in a worker."""
     with suppress(Stopped):
         trained = _train_seeds(part, threads, worker_stop, partial(_bar, part, enabled=progress, position=position))
         return TrainManyResult(trained.results, {seed: portable(error) for seed, error in trained.errors.items()})
@@ -554,7 +560,7 @@ def _train_part(part: Seeds, threads: int, progress: bool, position: int) -> Tra
 
 
 def _train_seeds(seeds: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], Progress]) -> TrainManyResult:
-    """Train seeds in this process. The bar begins at the step of the seed that is least advanced."""
+    """Train seeds in this process. The bar begins at the step of the least advanced seed."""
     if seeds and seeds[0].agent.ppo is not None:
         return _train_in_turn(seeds, threads, stop, bar_from)
     runs: dict[int, AgentRun] = {}
@@ -577,7 +583,7 @@ def _train_seeds(seeds: Seeds, threads: int, stop: StopRequest, bar_from: Callab
                 trainers[seed].callback = each.callbacks
             try:
                 train_together(list(trainers.values()), seeds[0].total_steps)
-            except Stopped:  # the runs end at their last checkpoints
+            except Stopped:  # all runs end at their last checkpoints
                 for each in runs.values():
                     each.stopped = True
             for seed, each in runs.items():
@@ -590,7 +596,7 @@ def _train_seeds(seeds: Seeds, threads: int, stop: StopRequest, bar_from: Callab
 def _train_in_turn(
     seeds: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], Progress]
 ) -> TrainManyResult:
-    """Train seeds one after the other: updates of PPO are not done as one."""
+    """Train seeds one after the other: updates of PPO can't be shared."""
     results: list[TrainAgentResult] = []
     errors: dict[int, Exception] = {}
     with process_state(threads), bar_from(0) as bar:
@@ -617,10 +623,10 @@ def _bar(seeds: Seeds, initial: int, enabled: bool, position: int = 0) -> Progre
     return Progress(config.total_steps, initial=initial, description=label, enabled=enabled, position=position)
 
 
-# -- what is said of a run ---------------------------------------------------------------------------------------------
+# -- warnings, and words about a run's prior ---------------------------------------------------------------------------
 
 NARROW_PRIOR_RATIO = 100
-"""How many times as large as the free pathway's share of the prior is what a certificate leaves to it, where that is said."""
+"""A warning is given if the certified share of the free pathway is more than this times its share of the prior."""
 
 _STRICT_WARNING = (
     "the prior allows the free pathway {:.1g}% of the squared weights, practically a strict network: "
@@ -629,13 +635,13 @@ _STRICT_WARNING = (
 
 
 def _restore(config: TrainAgentConfig, agent: Agent, checkpoint: Path) -> None:
-    """Put an agent where a checkpoint left it.
+    """Restore an agent from a checkpoint.
 
     Raises:
-        RunFolderError: it has gone further than is asked for.
+        RunFolderError: the checkpoint is beyond the configured number of steps.
     """
     building.restore_from(agent, checkpoint)
-    if agent.num_timesteps >= config.total_steps + config.agent.rollout:  # a last rollout may end a little later
+    if agent.num_timesteps >= config.total_steps + config.agent.rollout:  # the last rollout may end a little later
         raise RunFolderError(
             f"total_steps={config.total_steps}: the run in {config.folder()} has {agent.num_timesteps} already; "
             "give at least as many, or another run_dir="
@@ -643,7 +649,7 @@ def _restore(config: TrainAgentConfig, agent: Agent, checkpoint: Path) -> None:
 
 
 def _warn_of_fresh_episode(config: TrainAgentConfig, agent: Agent, step: int, why: str) -> None:
-    """Warn that a resumed run starts a fresh episode, and seed it so that the run has not seen it before."""
+    """Warn that a resumed run starts a fresh episode, and give that episode a new seed."""
     if not step:
         logger.warning(
             "%s, so a run that is interrupted goes on from its last checkpoint with a fresh episode, not bit for bit",
@@ -655,27 +661,31 @@ def _warn_of_fresh_episode(config: TrainAgentConfig, agent: Agent, step: int, wh
         agent.env.seed(int(np.random.SeedSequence([config.seed, step]).generate_state(1)[0]))
 
 
-def _prior(model: ModelConfig, agent: Agent) -> str:
-    """Return the free pathways' share of the prior in words; "" of networks that have one pathway by their kind."""
+def _describe_prior(model: ModelConfig, agent: Agent) -> str:
+    """The free pathways' share of the prior in words; empty for networks of one pathway."""
     if not model.kind.startswith("rpp"):
         return ""
     networks = agent.policy.networks
-    shares = {who: prior_share(networks[who]) for who in (("actor", "critic") if model.kind == "rpp" else ("actor",))}
-    how = "learned" if model.free_variance == LEARNED else f"free variance {model.free:.3g}"
+    shares = {
+        name: prior_share(networks[name]) for name in (("actor", "critic") if model.kind == "rpp" else ("actor",))
+    }
+    description = "learned" if model.free_variance == LEARNED else f"free variance {model.free:.3g}"
     if model.groups is not None and model.free_variance != LEARNED:
-        how = f"variances {', '.join(f'{v:g}' for v in model.variances or [])} of {' > '.join(model.groups)} > 1"
-    how += " (certified)" if model.free_variance == CERTIFIED else ""
+        description = (
+            f"variances {', '.join(f'{v:g}' for v in model.variances or [])} of {' > '.join(model.groups)} > 1"
+        )
+    description += " (certified)" if model.free_variance == CERTIFIED else ""
     if not any(shares.values()):
-        return f"{how}: strict, without a free pathway"
-    each = ", ".join(f"{who} {100 * share:.2g}%" for who, share in shares.items())
-    return f"{each}; {how}" + (": practically a strict network" if max(shares.values()) < NARROW_SHARE else "")
+        return f"{description}: strict, without a free pathway"
+    each = ", ".join(f"{name} {100 * share:.2g}%" for name, share in shares.items())
+    return f"{each}; {description}" + (": practically a strict network" if max(shares.values()) < NARROW_SHARE else "")
 
 
-def _describe_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: Agent) -> None:
-    """Write the networks' spec and the simulator's certificate of it; warn if there is none, or if it refutes the symmetry.
+def _record_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: Agent) -> None:
+    """Write the networks' spec and its certificate; warn if there is no certificate, or if it refutes the symmetry.
 
-    A certificate is one of this spec for this very model, weakened actuators included. Where the user has none, what the
-    package's authors found of a stock model stands in the spec.
+    The certificate must be for this spec and this very model, weakened actuators included. Without one, the verdicts in the
+    spec count: the package has them for stock models.
     """
     building.save_spec(folder, spec)
     certificate, reason = certificate_for(env, spec)

@@ -293,7 +293,7 @@ def test_a_gradient_that_is_much_too_long_is_shortened_for_its_member_alone(tmp_
         before = [p.grad.clone() for p in weights]
         for p in weights:
             p.grad.mul_(torch.tensor(factors).view(-1, *[1] * (p.ndim - 1)))
-        subject._shorten(10.0)
+        subject._clip_gradients(10.0)
         norms = lambda gradients: torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)  # noqa: E731
         return (norms([p.grad for p in weights]) / norms(before)).tolist()
 
