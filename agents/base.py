@@ -36,7 +36,7 @@ from rppdyn.envs.certification.evidence import require_symmetric_wrappers
 from rppdyn.envs.mirror import plain_spec
 from rppdyn.envs.wrappers import dictionary_of
 from rppdyn.errors import DivergedError
-from rppdyn.runs.files import not_finite
+from rppdyn.runs.files import first_non_finite
 
 MAX_ENTRY = float(np.finfo(np.float32).max)
 """Entries of observations, which networks take in single precision."""
@@ -169,7 +169,7 @@ class SymmetricAgent(BaseAlgorithm):
         Raises:
             DivergedError: naming the first that is not finite, and the step.
         """
-        if (name := not_finite(super().get_parameters() if data is None else data, "")) is not None:
+        if (name := first_non_finite(super().get_parameters() if data is None else data, "")) is not None:
             raise DivergedError(f"training diverged: {name} is not finite at step {self.num_timesteps}; {SMALLER}")
 
     def predict(self, observation: Any, *args: Any, **kwargs: Any) -> tuple[NDArray, tuple[NDArray, ...] | None]:

@@ -43,7 +43,7 @@ def capture(agent: SymmetricAgent) -> dict[str, Any]:
     _, variables = agent._get_torch_save_params()
     own = agent._capture_own()
     random = {
-        **{name: plain(state) for name, state in RandomStates.now()._asdict().items()},
+        **{name: plain(state) for name, state in RandomStates.capture()._asdict().items()},
         "action_space": plain(agent.action_space.np_random.bit_generator.state),
         **own.pop("random", {}),
     }
@@ -87,7 +87,7 @@ def restore(agent: SymmetricAgent, data: dict[str, Any]) -> None:
     states = data["random"]
     agent.action_space.np_random.bit_generator.state = arrays(states["action_space"])
     version, internal, gauss = states["python"]
-    RandomStates((version, tuple(internal), gauss), arrays(states["numpy"]), states["torch"]).put()
+    RandomStates((version, tuple(internal), gauss), arrays(states["numpy"]), states["torch"]).restore()
 
 
 def _check_alike(agent: SymmetricAgent, data: dict[str, Any]) -> None:

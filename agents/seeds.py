@@ -196,7 +196,7 @@ def train_many(
     callbacks = [None] * len(builds) if callbacks is None else callbacks
     if len(callbacks) != len(builds):
         raise ValueError(f"callbacks has {len(callbacks)} entries for {len(builds)} agents: give each one, or None")
-    outer = RandomStates.now()  # which stable-baselines3 seeds as it builds agents
+    outer = RandomStates.capture()  # which stable-baselines3 seeds as it builds agents
     try:
         trainers = [
             SeedTrainer(build, callback, f"agent {i}")
@@ -209,7 +209,7 @@ def train_many(
         _refuse_shared([t for t in trainers if t.error is None])
         train_together(trainers, total_timesteps)
     finally:
-        outer.put()
+        outer.restore()
     return trainers
 
 

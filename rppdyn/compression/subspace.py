@@ -179,12 +179,7 @@ class Subspace(nn.Module):
     levels: nn.Parameter | None
 
     def __init__(
-        self,
-        net: nn.Module,
-        dimension: int,
-        *,
-        projector: str = "kronecker",
-        generator: torch.Generator | None = None,
+        self, net: nn.Module, dimension: int, *, projector: str = "kronecker", generator: torch.Generator | None = None
     ):
         super().__init__()
         self.net = copy.deepcopy(net).requires_grad_(False)

@@ -36,7 +36,7 @@ from rppdyn.nn.hidden import component_major
 from rppdyn.priors import Evidence, VarianceLearning, learn_variances, negative_log_prior, weights_of
 from rppdyn.reps import Rep, notation
 from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, Session, stop_on_signals
-from rppdyn.runs.files import load_tensors, not_finite, write_tensors
+from rppdyn.runs.files import first_non_finite, load_tensors, write_tensors
 from rppdyn.runs.workers import Stopped, stream, torch_threads
 from rppdyn.settings import keys_of_sections
 
@@ -301,7 +301,7 @@ class StackFit(FitSubject):
         self.config, self.stack, self.likelihood = config, stack, likelihood
         self.max_gradient_ratio = max_gradient_ratio
         self.inputs, self.targets = inputs, targets
-        if (name := not_finite({"inputs": inputs, "targets": targets})) is not None:
+        if (name := first_non_finite({"inputs": inputs, "targets": targets})) is not None:
             raise ConfigError(f"the {name} of the training data have values that are not finite: leave these data out")
         self.optimiser = torch.optim.Adam(weights_of(stack), lr=config.optimiser.learning_rate, foreach=True)
         self.noise = torch.full((stack.members,), math.log(config.optimiser.noise_variance)).to(inputs)

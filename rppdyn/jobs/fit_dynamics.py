@@ -38,13 +38,7 @@ from rppdyn.equivariance.error import (
 from rppdyn.groups import SO, Group, SO2eR3
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.fit import FitConfig, FitDynamicsConfig, RolloutConfig
-from rppdyn.jobs.fit import (
-    StackFit,
-    build_stack,
-    equivariance_metrics,
-    make_with_group,
-    run_fit,
-)
+from rppdyn.jobs.fit import StackFit, build_stack, equivariance_metrics, make_with_group, run_fit
 from rppdyn.jobs.results import FitResult, values_by_name
 from rppdyn.nn import Chained, Ensemble
 from rppdyn.nn.compiling import can_compile, check_compiler
@@ -279,13 +273,7 @@ class Dynamics(DynamicsFit):
         is_hamiltonian = config.model.system == "hamiltonian"
         stack = build_stack(config, self.rep, Scalar(self.rep.G) if is_hamiltonian else self.rep, INITIAL_SCALE)
         self.model, self.trained = self.system(stack), self.system(stack)
-        super().__init__(
-            config,
-            stack,
-            chunks[:, :, 0],
-            chunks[:, :, 1:],
-            by_gradients=is_hamiltonian,
-        )
+        super().__init__(config, stack, chunks[:, :, 0], chunks[:, :, 1:], by_gradients=is_hamiltonian)
 
     def gains_by_compiling(self) -> bool:
         """Return whether the fit is on a CPU where ``torch.compile`` works, and long enough for it to pay.

@@ -27,16 +27,7 @@ from rppdyn.jobs.building import certify_variance
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.fit import FitTransitionConfig
-from rppdyn.jobs.fit import (
-    LAPLACE,
-    FitLoss,
-    StackFit,
-    build_stack,
-    equivariance_metrics,
-    load_members,
-    run_fit,
-    widest,
-)
+from rppdyn.jobs.fit import LAPLACE, FitLoss, StackFit, build_stack, equivariance_metrics, load_members, run_fit, widest
 from rppdyn.jobs.own_data import Arrays
 from rppdyn.jobs.results import FitResult, values_by_name
 from rppdyn.jobs.targets import change_blocks

@@ -263,11 +263,7 @@ def check_policy(policy: BasePolicy, spec: SymmetrySpec) -> None:
 def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, Any]) -> dict[str, MeasuredNetwork]:
     """The networks of an RPP policy that were built for this symmetry; empty if they were built for another."""
     built = getattr(policy, "spec", None)
-    if built is None or (built.group, built.obs_rep, built.action_rep) != (
-        spec.group,
-        spec.obs_rep,
-        spec.action_rep,
-    ):
+    if built is None or (built.group, built.obs_rep, built.action_rep) != (spec.group, spec.obs_rep, spec.action_rep):
         return {}
     features, n = in_precision(policy.features_extractor, torch.float64), spec.feature_dim
     high = _action_bounds(policy)[1].double()

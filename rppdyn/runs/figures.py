@@ -1,4 +1,4 @@
-"""Figures of runs in one look: curves, bars and dots, laid out as panels; files that are whole or not there."""
+"""Figures of runs in one style: curves, bars and dots, laid out as panels."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from rppdyn.runs.statistics import FEW_SEEDS, bootstrap_interval, iqm
 if TYPE_CHECKING:
     from rppdyn.runs.table import RunGroup
 
-LOG_AXIS_FLOOR = 1e-17  # what a logarithmic axis reaches down to; rounding is above it
+LOG_AXIS_FLOOR = 1e-17  # lower end of a logarithmic axis, below rounding errors
 ROUNDING = 1e-10
-"""Curves that never pass it are named beside others, which their line would flatten; bars below it are of exact functions."""
+"""Curves and bars below this are rounding errors; among larger curves they are named and not drawn."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
-LINES = ("-", "--", "-.", ":")  # of metrics in one panel, and where there are more runs than colours
+LINES = ("-", "--", "-.", ":")  # for metrics in one panel, and for more runs than colours
 MODEL_COLOURS = dict(
     zip(("rpp", "emlp", "mlp", "emlp, published", "mlp, augmented", "rpp, published"), COLOURS, strict=False)
 )
-"""The colour of a model in all figures that show it once."""
+"""The colour of a model in figures with one such run."""
 
 Panel = tuple[str, Callable[[Axes], None]]
-"""A title, and what paints a set of axes."""
+"""A title, and a function that draws into axes."""
 PANEL_SIZE = (4.4, 3.5)  # inches
 MAX_NAME = 30  # characters of a bar's label
 
@@ -54,7 +54,7 @@ def draw_panels(
     size: tuple[float, float] = PANEL_SIZE,
     legend: Sequence[Artist] = (),
 ) -> Figure:
-    """Axes in rows of so many columns, each with its title, and a legend below them all; None leaves a place empty."""
+    """Draw panels in rows of `columns`, with a legend below them all; None leaves a place empty."""
     rows = math.ceil(len(panels) / columns)
     height = size[1] * rows + 0.25 * len(title.splitlines())
     figure = Figure(figsize=(size[0] * columns, height), layout=ConstrainedLayoutEngine(h_pad=0.06))
@@ -82,7 +82,7 @@ def draw_panels(
 
 
 def legend_of(groups: Sequence[RunGroup]) -> list[Artist]:
-    """A line for each label of groups."""
+    """Handles of a legend, one for each label of the groups."""
     looks = {group.label: (group.colour, group.line) for group in groups}
     return [Line2D([], [], color=colour, ls=line, lw=1.8, label=label) for label, (colour, line) in looks.items()]
 
@@ -100,12 +100,13 @@ def paint_curves(
     label: str = "",
     each: bool = False,
 ) -> None:
-    """Metrics of groups over steps: colours tell groups apart, and lines metrics; of one group colours tell metrics apart.
+    """Draw metrics of groups over steps, with a colour for each group and a line style for each metric.
 
-    On a logarithmic axis curves that stay at rounding are named below the axes, and so are groups of which runs diverged.
+    If there is one group, colours distinguish the metrics. Notes below the axes name groups with diverged runs and, on a
+    logarithmic axis, curves at rounding level.
 
     Args:
-        metrics: by their name in the legend of these axes.
+        metrics: metrics by their name in the legend.
         label, unit: labels of the axes.
         each: draw every run, too, as a thin line.
     """
@@ -122,8 +123,8 @@ def paint_curves(
             colour = COLOURS[k % len(COLOURS)] if alone and len(shown) > 1 else group.colour
             line = group.line if len(shown) < 2 or alone else LINES[k % len(LINES)]
             if lost := group.lost(metric):
-                kept = len(group.runs) - lost  # diverged ones are not drawn
-                count = f"{kept} of {len(group.runs)} seeds" if kept else f"{lost} of {lost} diverged"
+                finite = len(group.runs) - lost  # diverged runs are not drawn
+                count = f"{finite} of {len(group.runs)} seeds" if finite else f"{lost} of {lost} diverged"
                 notes[f"{group.label}: {count}"] = None
             curve = group.curve(metric)
             if curve is None or group.label in tiny:
@@ -150,7 +151,7 @@ def paint_curves(
 
 
 def _rounding_values(groups: Sequence[RunGroup], metric: str) -> dict[str, float]:
-    """The largest value of each group that is rounding alone, by label; where all are, of those that are zero."""
+    """Largest values of the groups at rounding level, by label; if all groups are there, of the groups at zero."""
     largest = {group.label: float(curve.centre.max()) for group in groups if (curve := group.curve(metric)) is not None}
     tiny = {label: size for label, size in largest.items() if size < ROUNDING}
     return tiny if len(tiny) < len(largest) else {label: size for label, size in tiny.items() if not size}
@@ -167,10 +168,10 @@ def draw_several(
     each: bool = False,
     log: bool = True,
 ) -> None:
-    """Draw the interquartile mean of some curves, with its 95 % bootstrap interval as a band.
+    """Draw the interquartile mean of curves, with its 95 % bootstrap interval as a band.
 
-    With `each`, and for at most `FEW_SEEDS` curves, every curve is a thin line; so few have no band. A logarithmic axis leaves
-    zeros out.
+    With `each`, or for at most `FEW_SEEDS` curves, every curve is drawn as a thin line. So few curves have no band. Zeros are
+    left out on a logarithmic axis.
     """
     if not values.size:
         return
@@ -181,24 +182,23 @@ def draw_several(
     axes.plot(x, show(iqm(values)), style, marker=marker, color=colour, lw=2.2 if each else 1.6, label=label)
     if not is_few:
         lower, upper = bootstrap_interval(values)
-        if np.isfinite(show(upper)).any():  # an empty band would give the axis limits that no logarithm has
+        if np.isfinite(show(upper)).any():  # an empty band would set limits without a logarithm
             axes.fill_between(x, show(lower), show(upper), color=colour, alpha=0.18, lw=0)
 
 
 def over_seeds(counts: Sequence[int]) -> list[str]:
-    """Say what a curve is of so many seeds: an interquartile mean with an interval, or a mean with each."""
-    many, few = (
-        [count for count in counts if count > 1 and (count <= FEW_SEEDS) == is_few] for is_few in (False, True)
-    )
+    """Lines of text that explain the curves, for numbers of seeds."""
+    many = [count for count in counts if count > FEW_SEEDS]
+    few = [count for count in counts if 1 < count <= FEW_SEEDS]
     kinds = [(many, "interquartile mean and 95 % bootstrap interval over"), (few, "mean (thick) and each (thin) of")]
-    return [f"{kind} {' or '.join(map(str, some))} seeds" for some, kind in kinds if some]
+    return [f"{kind} {' or '.join(map(str, numbers))} seeds" for numbers, kind in kinds if numbers]
 
 
 # -- bars and dots -----------------------------------------------------------------------------------------------------
 
 
 def paint_dots(axes: Axes, groups: Sequence[RunGroup], metric: str, label: str) -> None:
-    """A row for each group: the last value of each run, and their interquartile mean with its interval, if there is one."""
+    """Draw a row for each group: the last value of each run, and their interquartile mean with its interval."""
     for k, group in enumerate(groups):
         final = group.final(metric)
         if final is None or not final.each:
@@ -223,13 +223,13 @@ def paint_bars(
     intervals: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     each: Mapping[str, Sequence[Sequence[float]]] | None = None,
 ) -> None:
-    """Horizontal bars from the top down: for each name one of each series.
+    """Draw horizontal bars from the top down, for each name one of each series.
 
     Args:
-        series: values of all names by the entry of the legend.
-        log: whether the axis is logarithmic; None where values span more than a factor of 30 or all are at rounding.
+        series: values for all names, by the entry of the legend.
+        log: use a logarithmic axis; None for one if values span more than a factor of 30 or are all at rounding level.
         intervals: ends of the intervals of each series.
-        each: the numbers that a bar is the mean of, for each name of a series.
+        each: the numbers whose mean is a bar, for each name of a series.
     """
     values = [max(value, LOG_AXIS_FLOOR) for several in series.values() for value in several if np.isfinite(value)]
     log = log if log is not None else bool(values) and (max(values) < ROUNDING or max(values) / min(values) > 30)
@@ -248,7 +248,7 @@ def paint_bars(
             across = place + height * np.linspace(0.3, -0.3, len(numbers))
             axes.plot(
                 show(numbers), across, "o", ms=4, mew=0.8, color=colour, mec="white"
-            )  # seen on the bar and off it
+            )  # visible on and off the bar
     axes.set_yticks(range(len(names)), [_shorten(name) for name in names], fontsize="small")
     axes.invert_yaxis()
     axes.set_xlabel(label)
@@ -265,10 +265,10 @@ def paint_bars(
 
 
 def paint_trajectory(axes: Axes, example: Mapping[str, Any]) -> None:
-    """The first coordinates of a trajectory: the true ones, and dashed the model's as long as they stay in the picture.
+    """Draw the first coordinates of a true trajectory, and dashed the model's until it leaves the picture.
 
     Args:
-        example: states ``truth`` and ``found``, ``(T, n)``; their ``times`` and ``names`` where they are known.
+        example: states ``truth`` and ``found``, the model's, ``(T, n)``, and optionally ``times`` and ``names``.
     """
     truth, model = (np.array(example[name], dtype=float)[:, : len(COLOURS) - 1] for name in ("truth", "found"))
     lost = (np.abs(model - truth) > 2 * np.ptp(truth, axis=0).max()).any(1)
@@ -284,7 +284,7 @@ def paint_trajectory(axes: Axes, example: Mapping[str, Any]) -> None:
 
 
 def _shorten(name: str) -> str:
-    """A name, or the first of several; parts of the input that the group mixes come joined by commas."""
+    """Shorten a label; of several names joined by commas, as of mixed parts of the input, the first is given."""
     first, *rest = name.split(", ")
     first = first if len(first) <= MAX_NAME else f"{first[: MAX_NAME - 3]}..."
     return f"{first} and {len(rest)} more" if rest else first
@@ -294,16 +294,13 @@ def _shorten(name: str) -> str:
 
 
 def log_axis_values(values: ArrayLike) -> NDArray[np.float64]:
-    """Values as a logarithmic axis shows them: nothing (nan) for a zero, and none below `LOG_AXIS_FLOOR`."""
+    """Values for a logarithmic axis: nan for zeros and negative numbers, and at least `LOG_AXIS_FLOOR`."""
     values = np.asarray(values, dtype=float)
     return np.where(values > 0, np.maximum(values, LOG_AXIS_FLOOR), np.nan)
 
 
 def label_decades(axis: Axis) -> None:
-    """Give a logarithmic axis that shows less than two decades ticks between the powers of ten, plainly written.
-
-    Where all is zero there is nothing on it, and its limits are no decades.
-    """
+    """Add ticks between the powers of ten to a logarithmic axis of less than two decades."""
     low, high = axis.get_view_interval()
     if 0 < low < high < low * 10**2:
         axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if high < low * 10**1.5 else (1, 2, 5)))
@@ -312,13 +309,18 @@ def label_decades(axis: Axis) -> None:
 
 
 def label_steps(axis: Axis) -> None:
-    """Give an axis ticks at whole steps, written 500, 10k and 1M."""
+    """Set ticks at whole steps, written 500, 10k and 1M."""
     axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1, steps=(1, 2, 2.5, 5, 10)))
     axis.set_major_formatter(EngFormatter(sep=""))
 
 
 def legend_below(axes: Axes, columns: int, handles: Sequence[Artist] | None = None, lines: int = 0) -> None:
-    """The legend of a panel where it hides nothing, below so many more lines; without `handles` of all that has a label."""
+    """Draw the legend of a panel below its axes.
+
+    Args:
+        handles: entries of the legend; None for all labelled ones.
+        lines: number of lines of text between axis label and legend.
+    """
     handles = axes.get_legend_handles_labels()[0] if handles is None else handles
     place = (0.5, -0.17 - 0.075 * lines)
     axes.legend(
@@ -327,14 +329,14 @@ def legend_below(axes: Axes, columns: int, handles: Sequence[Artist] | None = No
 
 
 def leave_empty(axes: Axes, text: str) -> None:
-    """Write a text in the place of data, without a scale."""
+    """Write a text in place of data, without a scale."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center")
     axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
     axes.grid(visible=False)
 
 
 def looks_of(models: Sequence[str], colours: Sequence[str] = COLOURS) -> list[tuple[str, str]]:
-    """Colour and line of each run: the colour of its model, or of several of one model any that no other run has."""
+    """Colour and line style of each run: the colour of its model if it is the only such run, else an unused one."""
     fixed = [(MODEL_COLOURS[m], LINES[0]) if m in MODEL_COLOURS and models.count(m) == 1 else None for m in models]
     free_looks = cycle(look for look in ((colour, line) for line in LINES for colour in colours) if look not in fixed)
     return [look or next(free_looks) for look in fixed]

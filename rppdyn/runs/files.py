@@ -1,10 +1,8 @@
-"""Files and checkpoints that are complete or absent: written beside their place, flushed to the disk, then renamed.
+"""Files, checkpoints and caches that are complete or absent: written under another name, flushed to the disk, renamed.
 
-Arrays kept on disk between runs: one safetensors file per key, written atomically, checked when read.
-
-A key is a content address, the SHA-256 of all that determines the arrays and of the format's version, so an entry is
-never stale. A damaged entry is as good as none, and nothing that happens to the folder makes a job fail: trouble is one
-`logging` warning.
+A cache keeps arrays between runs, one safetensors file per key. A key is the SHA-256 of all that determines the arrays and of
+the format's version, so an entry is never stale. A damaged entry counts as absent, and trouble with the folder causes a
+warning, never an error.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def flush_to_disk(path: Path) -> None:
-    """Fsync a file or a folder, so that a rename that follows can't overtake its content."""
+    """Fsync a file or a folder: a later rename then can't reach the disk before the content."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -44,20 +42,20 @@ def flush_to_disk(path: Path) -> None:
 
 
 def user_folder(kind: str) -> Path:
-    """The user's folder of the package's "cache" or "config": $RPPDYN_CACHE_DIR, $XDG_CACHE_HOME/rppdyn or ~/.cache/rppdyn."""
+    """The package's folder of kind "cache" or "config": $RPPDYN_CACHE_DIR, $XDG_CACHE_HOME/rppdyn or ~/.cache/rppdyn."""
     if root := os.environ.get(f"RPPDYN_{kind.upper()}_DIR"):
         return Path(root).expanduser()
     return Path(os.environ.get(f"XDG_{kind.upper()}_HOME") or f"~/.{kind}").expanduser() / "rppdyn"
 
 
 def cache_folder(name: str) -> Path:
-    """A folder in the user's folder of cached files."""
+    """A folder of cached files."""
     return user_folder("cache") / name
 
 
 @contextmanager
 def names_file(path: Path) -> Iterator[None]:
-    """Add the file's name to an `OSError` that has none: errors of writing to an open file lack it."""
+    """Add the file's name to an `OSError` without one, such as errors of writing to an open file."""
     try:
         yield
     except OSError as error:
@@ -68,9 +66,9 @@ def names_file(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write a file in the block, with the same suffix; it takes its place, whole, once the block has ended.
+    """Replace a file in one step: yields a temporary path with the same suffix, renamed at the end of the block.
 
-    A reader sees the old content or the new one, never a part; a block that fails leaves the old one.
+    A reader sees the old content or the new, never a part. If the block fails, the old content stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
@@ -85,20 +83,20 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def require_memory(name: str, size: float, remedy: str) -> None:
-    """Refuse something that declares more bytes than half of the memory that this process may have.
+    """Refuse data of a declared size in bytes above half of this process's memory limit.
 
     Raises:
-        UserError: naming it, both sizes, and the remedy.
+        UserError: naming the data, both sizes, and the remedy.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with suppress(OSError, ValueError):  # of a container
+    with suppress(OSError, ValueError):  # limit of a container
         memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     if size > memory / 2:
         raise UserError(f"{name} declares {size / 1e9:.3g} GB, and {memory / 1e9:.3g} GB of memory are there: {remedy}")
 
 
 class UnwrittenError(UserError):
-    """Raised when measurements could not be written to a file.
+    """Measurements could not be written to a file.
 
     Attributes:
         result: the measurements.
@@ -112,10 +110,10 @@ class UnwrittenError(UserError):
 
 
 def write_measured(result: Any, files: Mapping[str, Callable[[Path], object]]) -> None:
-    """Write what took long to measure, each file by its function. If one can't be written, the others still are.
+    """Write measurements to files, each by its own function. A file that can't be written does not keep the others back.
 
     Raises:
-        UnwrittenError: a file can't be written; it has the result.
+        UnwrittenError: a file can't be written; the error carries the result.
     """
     reasons = []
     for path, write in files.items():
@@ -137,7 +135,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
     """Replace a file by tensors, as `torch.save` writes them. Equal tensors give equal files."""
     import torch  # takes seconds
 
-    with replacing(path) as temporary, temporary.open("wb") as file:  # a path's name would be stored, too
+    with replacing(path) as temporary, temporary.open("wb") as file:  # given a path, torch would store its name
         torch.save(tensors, file)
 
 
@@ -145,7 +143,7 @@ def read_tensors(path: Path) -> Any:
     """Read what :func:`write_tensors` wrote, tensors and plain values alone.
 
     Raises:
-        ValueError: a part of the file is not what was written; torch does not compare its checksums.
+        ValueError: the file is damaged; torch itself does not compare its checksums.
     """
     import torch  # takes seconds
 
@@ -165,21 +163,21 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file in one step; numbers that JSON lacks (nan, infinities) become null. A row of numbers is a line."""
+    """Replace a JSON file in one step. Nan and infinities become null, and a row of numbers is one line."""
     text = json.dumps(plain(value, finite=True), indent=2, allow_nan=False)
     write_text(path, re.sub(r'\[\n[^"\[\]{}]+\]', lambda row: re.sub(r"\s*\n\s*", " ", row[0]), text) + "\n")
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill in the block; it stands at `path`, whole, once the block has ended, or not at all.
+    """Make a folder in one step: yields a hidden folder to fill, renamed to `path` at the end of the block.
 
-    It is filled beside its place under a hidden name, and locked meanwhile, since the operating system lets go of a lock
-    when a process dies: folders of this kind that nobody holds are a killed process's, and go.
+    The hidden folder is locked meanwhile. The operating system releases the lock of a killed process, so hidden folders
+    without a lock are leftovers, and are removed.
 
     Raises:
         ValueError: another process is filling it.
-        OSError: something stands at `path` when the block ends.
+        OSError: `path` exists at the end of the block.
     """
     import fcntl
 
@@ -212,16 +210,16 @@ def _remove_unless_held(folder: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder)
     except BlockingIOError:
-        pass  # its process lives
+        pass  # its process is alive
     finally:
         os.close(descriptor)
 
 
 def plain(value: Any, *, finite: bool = False) -> Any:
-    """Mappings, sequences, numpy and torch scalars and arrays as dict, list, str, int, float, bool, None.
+    """Convert mappings, sequences, and scalars and arrays of NumPy and torch to dict, list, str, int, float, bool, None.
 
     Args:
-        finite: whether numbers that JSON lacks (nan, infinities) become None.
+        finite: convert nan and infinities to None.
     Raises:
         TypeError: a value has no such form.
     """
@@ -240,30 +238,30 @@ def plain(value: Any, *, finite: bool = False) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form: {value!r}; convert it to numbers or strings first")
 
 
-# -- checkpoints, which say when the disk has damaged them; numbers that are not worth keeping -------------------------
+# -- checkpoints -------------------------------------------------------------------------------------------------------
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 
 
 class CheckpointError(UserError):
-    """A run has checkpoints, and none of them can be read."""
+    """None of a run's checkpoints can be read."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose files have all been compared with their checksums."""
+    """A checkpoint whose files agree with their checksums."""
 
     step: int
     path: Path
 
 
 class Checkpoints:
-    """The checkpoints of a run: one folder per step, the last `keep` of them.
+    """The last `keep` checkpoints of a run, one folder per step.
 
-    A checkpoint is written under a hidden name, every file flushed to the disk, a manifest of sizes and SHA-256 sums
-    added, and the folder renamed. A process killed at any moment leaves either the whole folder or a hidden one,
-    which the next save removes. What the disk damages later, the manifest finds.
+    A checkpoint is written under a hidden name, flushed to the disk, given a manifest of sizes and SHA-256 sums, and renamed.
+    A process killed at any moment leaves the whole folder or a hidden one, which the next save removes. The manifest detects
+    later damage on the disk.
     """
 
     def __init__(self, folder: Path, keep: int = 2):
@@ -282,7 +280,7 @@ class Checkpoints:
             write(temporary)
             _write_manifest(temporary, step)
             final = self.folder / f"step-{step:012d}"
-            if final.exists():  # the same step written again: the older one leaves only once the new one is complete
+            if final.exists():  # the same step written again: the old folder goes once the new one is complete
                 os.rename(final, self.folder / f".replaced-{step:012d}")
             os.rename(temporary, final)
             flush_to_disk(self.folder)
@@ -302,7 +300,7 @@ class Checkpoints:
         """
         problems: list[str] = []
         for path in reversed(self._list_folders()):
-            problem = _problem(path)
+            problem = _find_damage(path)
             if problem is None:
                 for passed_over in problems:
                     logger.warning("%s: going back to step %d", passed_over, _step(path))
@@ -316,7 +314,7 @@ class Checkpoints:
         return None
 
     def discard_after(self, step: int) -> None:
-        """Remove what is newer than `step`: a run that goes on from there writes them again."""
+        """Remove the checkpoints after `step`; a run that goes on from there writes them again."""
         for path in self._list_folders():
             if _step(path) > step:
                 _remove(path)
@@ -343,14 +341,14 @@ def load_tensors(path: Path) -> Any:
         ) from error
 
 
-def not_finite(value: Any, name: str = "") -> str | None:
-    """The name of the first number in nested data that is nan or infinite; None where all are finite.
+def first_non_finite(value: Any, name: str = "") -> str | None:
+    """The name of the first nan or infinite number in nested data; None if all are finite.
 
     >>> not_finite({"critic": {"loss": [0.5, float("inf")]}})
     'critic.loss.1'
 
     Args:
-        value: mappings and sequences of tensors, arrays and numbers; text and whatever else there is counts as finite.
+        value: mappings and sequences of tensors, arrays and numbers; all else counts as finite.
         name: name of the data.
     """
     items: Iterable[tuple[Any, Any]] = ()
@@ -362,14 +360,14 @@ def not_finite(value: Any, name: str = "") -> str | None:
         return None if math.isfinite(value) else name
     elif isinstance(value, np.ndarray):
         return None if value.dtype.kind not in "fc" or np.isfinite(value).all() else name
-    elif hasattr(value, "is_floating_point"):  # a tensor; torch takes seconds to import
+    elif hasattr(value, "is_floating_point"):  # a tensor; importing torch takes seconds
         return None if not value.is_floating_point() or bool(value.isfinite().all()) else name
-    names = (not_finite(item, f"{name}.{key}" if name else str(key)) for key, item in items)
+    names = (first_non_finite(item, f"{name}.{key}" if name else str(key)) for key, item in items)
     return next((path for path in names if path is not None), None)
 
 
 def _remove(path: Path) -> None:
-    hidden = path.with_name(f".old-{path.name}")  # hidden first: a half-deleted folder must not look like a checkpoint
+    hidden = path.with_name(f".old-{path.name}")  # a half-deleted folder must not look like a checkpoint
     os.rename(path, hidden)
     shutil.rmtree(hidden)
 
@@ -396,8 +394,8 @@ def _write_manifest(folder: Path, step: int) -> None:
     flush_to_disk(folder)
 
 
-def _problem(folder: Path) -> str | None:
-    """A checkpoint's damage, in words that name the file; None where there is none."""
+def _find_damage(folder: Path) -> str | None:
+    """Describe a checkpoint's damage, naming the file; None if it is intact."""
     manifest = folder / MANIFEST
     try:
         content = json.loads(manifest.read_bytes())
@@ -441,10 +439,10 @@ class CacheSummary:
 
 @dataclass(frozen=True)
 class ArrayCache:
-    """A folder of entries.
+    """A folder of cached arrays.
 
     Args:
-        folder: its name in the user's cache folder ($RPPDYN_CACHE_DIR, else $XDG_CACHE_HOME/rppdyn, else ~/.cache/rppdyn).
+        folder: its name in :func:`cache_folder`.
         entry: name of one entry in warnings ("basis").
     """
 
@@ -453,19 +451,18 @@ class ArrayCache:
 
     @property
     def location(self) -> Path:
-        """The folder, which need not exist yet."""
+        """The folder, which may not exist yet."""
         return cache_folder(self.folder)
 
     def path(self, key: str) -> Path:
-        """Where the entry of a key is, if it is."""
+        """The file of a key."""
         return self.location / (key + SUFFIX)
 
     def read(self, key: str, parse: Callable[[dict[str, np.ndarray], dict[str, Any]], T]) -> T | None:
-        """Return `parse(arrays, about)` of an entry, or None if there is no such entry or it is damaged.
+        """Return `parse(arrays, about)` of an entry; None if it is absent or damaged.
 
         Args:
-            parse: raises ValueError, KeyError, IndexError, TypeError or OverflowError where the entry is not what it
-                should be.
+            parse: raises ValueError, KeyError, IndexError, TypeError or OverflowError for a damaged entry.
         """
         path = self.path(key)
         try:
@@ -482,11 +479,11 @@ class ArrayCache:
             return None
 
     def write(self, key: str, arrays: Arrays, about: Mapping[str, Any], name: str = "") -> None:
-        """Store an entry; a folder that cannot be written to costs a warning and nothing else.
+        """Store an entry; a folder that can't be written to causes a warning.
 
         Args:
-            about: metadata that JSON can hold.
-            name: name of the entry, for that warning.
+            about: metadata in JSON types.
+            name: name of the entry in the warning.
         """
         temporary = None
         try:
@@ -502,7 +499,7 @@ class ArrayCache:
                     os.unlink(temporary)
 
     def summary(self) -> CacheSummary:
-        """Where the cache is and how much it holds; an absent or unreadable folder holds nothing."""
+        """Size of the cache; an absent or unreadable folder counts as empty."""
         count = size = 0
         for path in self._files(SUFFIX):
             with contextlib.suppress(OSError):
@@ -511,7 +508,7 @@ class ArrayCache:
         return CacheSummary(self.location, count, size)
 
     def clear(self) -> int:
-        """Delete all entries, and what interrupted writes left behind; returns the number of entries deleted."""
+        """Delete all entries and the leftovers of interrupted writes; returns the number of entries."""
         entries = self._files(SUFFIX)
         for path in [*self._files(".tmp"), *entries]:
             path.unlink(missing_ok=True)
@@ -525,17 +522,17 @@ class ArrayCache:
 
 
 def encode(arrays: Arrays, about: Mapping[str, Any]) -> bytes:
-    """Arrays and what is to be known of them as a safetensors file with a checksum."""
+    """Encode arrays and metadata as a safetensors file with a checksum."""
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     text = json.dumps(about, sort_keys=True)
     return save(arrays, {"about": text, "checksum": _array_checksum(text, arrays)})
 
 
 def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The inverse of `encode`.
+    """Decode what `encode` made.
 
     Raises:
-        ValueError, KeyError, SafetensorError: anything is wrong with it.
+        ValueError, KeyError, SafetensorError: the data are damaged.
     """
     arrays = load(data)
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]

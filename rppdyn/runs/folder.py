@@ -1,10 +1,8 @@
-"""A run's folder: created once, refused twice, resumed on request; its metrics, its result, and where that comes from.
+"""The folder of a run: its configuration, metrics, checkpoints, result, provenance, and a signature.
 
-Which runs this user made on this machine: a keyed digest of what in a run's folder names code.
-
-A run that names a module of the user's asks for no trust when it goes on, as long as its configuration, its spec and that
-module's file, by path and content, are what they were when this user's own command wrote them. The key never leaves the user's
-folder of settings; a run from elsewhere has no digest that fits.
+The signature tells which runs this user made. A run that names a module of the user's is resumed without `--trust` if its
+configuration, its spec and the file of that module (path and content) are unchanged since the user's own command wrote them. It
+is an HMAC whose key stays in the user's folder of settings, so that a run from elsewhere has no valid signature.
 """
 
 from __future__ import annotations
@@ -39,25 +37,26 @@ from rppdyn.runs.files import Checkpoints, flush_to_disk, names_file, plain, use
 
 logger = logging.getLogger(__name__)
 
+# -- signatures --------------------------------------------------------------------------------------------------------
+
 SIGNATURE_FILE = "signature"
-"""File of a run's folder."""
 CODE_NAMING_FILES = ("config.yaml", "spec.json")
 """Files of a run's folder that may name code."""
 KEY_BYTES = 32
 
 
 def sign(run: Path) -> None:
-    """Write the digest of a run that names code; where no key can be kept, nothing, and the run asks for trust later."""
+    """Sign a run that names code. Without a place for the key there is no signature, and the run asks for trust later."""
     try:
         digest = _digest(run, create=True)
         if digest is not None:
             write_text(run / SIGNATURE_FILE, digest + "\n")
-    except (OSError, RuntimeError) as error:  # no home, or one that can't be written to
+    except (OSError, RuntimeError) as error:  # no home, or no permission to write there
         logger.info("%s is not signed (%s): it will ask for --trust", run, error)
 
 
 def is_own(run: Path) -> bool:
-    """Return whether this user's own command wrote what a run's folder names as code, and all of that is unchanged."""
+    """Return whether a run has a valid signature: this user's own command made it, and the code it names is unchanged."""
     try:
         written = (run / SIGNATURE_FILE).read_text(encoding="ascii").strip()
         digest = _digest(run, create=False)
@@ -68,7 +67,7 @@ def is_own(run: Path) -> bool:
 
 @contextmanager
 def keep_signed(run: Path) -> Iterator[None]:
-    """Sign a run again after its files have been written in the block, if it was the user's own before."""
+    """Sign a run again after the block has written its files, if its signature was valid before."""
     signed = is_own(run)
     yield
     if signed:
@@ -76,7 +75,7 @@ def keep_signed(run: Path) -> Iterator[None]:
 
 
 def _digest(run: Path, *, create: bool) -> str | None:
-    """The digest of a run's files and of the code that they name; None where there is none, it is not found, or no key."""
+    """The keyed digest of a run's files and of the code they name; None without such code or without a key."""
     parts = [(run / name).read_bytes() if (run / name).is_file() else b"" for name in CODE_NAMING_FILES]
     named = _modules_named_in(*parts)
     files = {name: _files(name) for name in named}
@@ -91,7 +90,7 @@ def _digest(run: Path, *, create: bool) -> str | None:
 
 
 def _modules_named_in(config: bytes, spec: bytes) -> list[str]:
-    """Modules and files of code that a run's files name."""
+    """Modules and files of code named in a run's configuration and spec."""
     try:
         stored: Any = OmegaConf.to_container(OmegaConf.create(config.decode()))
         ids = [stored["env"]["id"], json.loads(spec)["env_id"] if spec else ""]
@@ -106,7 +105,7 @@ def _modules_named_in(config: bytes, spec: bytes) -> list[str]:
 
 
 def _files(name: str) -> list[str]:
-    """The files that importing a module, or loading a file of code, runs first; none where there is no such thing."""
+    """The files that are run by importing a module or loading a file of code; empty if there is no such module."""
     if os.path.isfile(name):
         return [os.path.realpath(name)]
     files: list[str] = []
@@ -122,7 +121,7 @@ def _files(name: str) -> list[str]:
 
 
 def _spec(name: str, places: list[str] | None) -> ModuleSpec | None:
-    """Where a module is, found as an import would find it; nothing is imported."""
+    """Find a module as an import would, without importing anything."""
     for finder in sys.meta_path:
         with suppress(ImportError, ValueError, AttributeError):
             if (spec := finder.find_spec(name, places)) is not None:
@@ -132,7 +131,7 @@ def _spec(name: str, places: list[str] | None) -> ModuleSpec | None:
 
 
 def _key(create: bool) -> bytes | None:
-    """The user's key, which nobody else may read."""
+    """Read the user's key, which nobody else may read; None if others can."""
     path = user_folder("config") / "key"
     if create and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -142,7 +141,7 @@ def _key(create: bool) -> bytes | None:
                 file.write(secrets.token_bytes(KEY_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
-            with suppress(FileExistsError):  # another process was faster
+            with suppress(FileExistsError):  # another process has made it meanwhile
                 os.link(temporary, path)
         finally:
             os.unlink(temporary)
@@ -156,22 +155,22 @@ def _key(create: bool) -> bytes | None:
     return key
 
 
-# -- which runs are this user's ----------------------------------------------------------------------------------------
+# -- run folders -------------------------------------------------------------------------------------------------------
 
 try:
     import fcntl
-except ImportError:  # no advisory locks on this platform; folders are then guarded by creation alone
+except ImportError:  # a platform without advisory locks: folders are guarded by creation alone
     fcntl = None  # type: ignore[assignment]
 
 ABSENT = "(absent)"
 RETIRED_KEYS = {"model.parametrisation": "pathways", "agent.imagination": None}
-"""Keys of earlier configurations that are no settings any more, by the value that means what is always done now."""
+"""Former keys of configurations, by the value that stands for today's behaviour."""
 PACKAGES = ("rppdyn", "torch", "numpy", "gymnasium", "mujoco", "stable-baselines3", "hydra-core")
 
 
 @cache
 def _yaml_loader() -> Any:
-    """OmegaConf's reader of YAML, by libyaml's parser where there is one, which takes a fifth of the time."""
+    """OmegaConf's reader of YAML, with libyaml's parser if there is one, which is five times as fast."""
     reader = get_yaml_loader()
     if not yaml.__with_libyaml__:
         return reader
@@ -186,13 +185,13 @@ def _yaml_loader() -> Any:
 
 
 class RunFolderError(UserError):
-    """A run's folder exists, is absent, is in use, or holds another configuration than the one asked for."""
+    """A run's folder exists, is absent, is in use, or holds another configuration."""
 
 
 class MetricsLog:
-    """A file of JSON lines, each `{"step": n, name: value, ...}`, appended and flushed to the disk.
+    """A file of JSON lines `{"step": n, name: value, ...}`, appended and flushed to the disk.
 
-    It holds no times, so a resumed run's file is equal, byte by byte, to that of a run that was never interrupted.
+    Metrics contain no times, so that the files of a resumed and of an uninterrupted run are equal byte by byte.
     """
 
     def __init__(self, path: Path):
@@ -207,22 +206,22 @@ class MetricsLog:
             os.fsync(file.fileno())
 
     def last(self) -> dict[str, Any]:
-        """The last record; empty where there is none."""
+        """The last record; empty without any."""
         records = read_metrics(self.path) if self.path.exists() else []
         return records[-1] if records else {}
 
     def rewind(self, step: int) -> None:
-        """Drop the records after `step`, and a last line that a killed process left unfinished."""
+        """Drop the records after `step`, and an unfinished last line of a killed process."""
         if self.path.exists():
-            kept = [record for record in read_metrics(self.path) if record["step"] <= step]
-            write_text(self.path, "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept))
+            records = [record for record in read_metrics(self.path) if record["step"] <= step]
+            write_text(self.path, "".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The records of a metrics file, in order; an unfinished last line is left out, a damaged one with a warning.
+    """Read the records of a metrics file. An unfinished last line is left out, a damaged last line with a warning.
 
     Raises:
-        ValueError: a line other than the last is no JSON record, or has a step before that of the line above.
+        ValueError: an earlier line is no JSON record, or its step is below that of the line before.
     """
     *lines, _ = Path(path).read_bytes().split(b"\n")  # what follows the last newline is empty or unfinished
     records: list[dict[str, Any]] = []
@@ -277,7 +276,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], config: dict[str, Any]) -> RunFolder:
-        """Make the folder with its configuration, in one step: a killed process leaves no folder without one.
+        """Make the folder with its configuration, in one step.
 
         Raises:
             RunFolderError: something is there already.
@@ -305,10 +304,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """An existing run.
+        """Open an existing run.
 
         Raises:
-            RunFolderError: there is none at this path, or a link in it leads out of it.
+            RunFolderError: there is no run at this path, or a link leads out of its folder.
         """
         folder = cls(path)
         if not folder.path.is_dir():
@@ -321,9 +320,9 @@ class RunFolder:
         return folder
 
     def refuse_links(self) -> None:
-        """Refuse links that lead out of the folder: what is written to them would be written elsewhere.
+        """Refuse links that lead out of the folder, through which a run would write elsewhere.
 
-        W&B links its own log into the folder of each of its sessions, which nothing writes to once that session has ended.
+        W&B's links to its own log are allowed: nothing writes to them after its session.
 
         Raises:
             RunFolderError: naming the link and where it leads.
@@ -341,11 +340,15 @@ class RunFolder:
                     )
 
     def is_vacant(self) -> bool:
-        """Return whether there is nothing at this path, or an empty folder."""
+        """Return whether the path is free or an empty folder."""
         return not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir()))
 
     def refuse_existing(self) -> None:
-        """Raise RunFolderError if something other than an empty folder is at this path."""
+        """Refuse a path that is not vacant.
+
+        Raises:
+            RunFolderError: naming the remedy.
+        """
         if self.path.is_dir() and not self.is_vacant():
             raise RunFolderError(
                 f"run folder {self.path} exists: add --resume to continue that run, or run_dir=FOLDER to put this one elsewhere"
@@ -385,7 +388,7 @@ class RunFolder:
         return {str(key): value for key, value in content.items()}
 
     def replace_config(self, config: dict[str, Any]) -> None:
-        """Store another configuration (a longer run)."""
+        """Store another configuration, that of a longer run."""
         with keep_signed(self.path):
             write_text(self.config_file, _yaml(config))
 
@@ -402,7 +405,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for writing; the operating system lets go of it when the process dies.
+        """Lock the folder for writing in the block; the operating system releases the lock of a killed process.
 
         Raises:
             RunFolderError: another process holds it.
@@ -422,10 +425,10 @@ class RunFolder:
 
 
 def read_json(path: Path, remedy: str = "delete it, and make it again if it is needed") -> dict[str, Any] | None:
-    """The content of a run's file; None without one.
+    """Read the JSON object in a run's file; None if there is no file.
 
     Raises:
-        RunFolderError: it is damaged.
+        RunFolderError: the file is damaged.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -440,7 +443,7 @@ def read_json(path: Path, remedy: str = "delete it, and make it again if it is n
 
 @dataclass
 class RunResult:
-    """The end of a run, whichever it is of."""
+    """The result of any run."""
 
     run: str
 
@@ -449,7 +452,7 @@ class RunResult:
         """Read the result of a finished run.
 
         Raises:
-            RunFolderError: something of it is missing.
+            RunFolderError: a field is missing.
         """
         needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
         if missing := [name for name in needed if name not in result]:
@@ -460,27 +463,24 @@ class RunResult:
 
 
 def runs_with_metrics(runs: Sequence[str]) -> list[str]:
-    """The runs to compare that have metrics; warn of the others, and leave them out.
-
-    Where none has any it is all of them, for the comparison to refuse.
-    """
-    there = {run: bool(RunFolder.open(run).metrics.last()) for run in runs}
-    if not any(there.values()):
+    """The runs that have metrics; the others cause warnings. Without any metrics all are returned, for the caller to refuse."""
+    with_metrics = [run for run in runs if RunFolder.open(run).metrics.last()]
+    if not with_metrics:
         return list(runs)
-    for run, has_metrics in there.items():
-        if not has_metrics:
+    for run in runs:
+        if run not in with_metrics:
             logger.warning("%s has no metrics yet, and is left out", run)
-    return [run for run in runs if there[run]]
+    return with_metrics
 
 
 def differences(stored: dict[str, Any], requested: dict[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """Leaves in which two configurations differ, as (dotted key, stored value, value asked for), sorted by key."""
+    """Leaves in which two configurations differ: (dotted key, stored value, requested value), sorted by key."""
     different: list[tuple[str, Any, Any]] = []
     for key in sorted(stored.keys() | requested.keys()):
         left, right = stored.get(key, ABSENT), requested.get(key, ABSENT)
         if isinstance(left, dict) and isinstance(right, dict):
             different += differences(left, right, f"{prefix}{key}.")
-        elif left != right and (left == left or right == right):  # nan is nan
+        elif left != right and (left == left or right == right):  # two nans count as equal
             different.append((f"{prefix}{key}", left, right))
     return different
 
@@ -490,7 +490,7 @@ def _yaml(config: dict[str, Any]) -> str:
 
 
 def provenance() -> dict[str, object]:
-    """Versions of the packages that decide a run's numbers, the commit where the package is a checkout, the command."""
+    """The command, the commit of a checkout, and the versions of the packages that affect a run's numbers."""
     return {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "commit": commit(),
@@ -501,7 +501,7 @@ def provenance() -> dict[str, object]:
 
 
 def commit() -> str | None:
-    """The commit of the checkout this package is imported from, with "+changes" where files differ; None in a wheel."""
+    """The commit of this package's checkout, with "+changes" if files differ; None for an installed wheel."""
     folder = Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
         return None

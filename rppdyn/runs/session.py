@@ -1,4 +1,4 @@
-"""A run under way: it holds its folder, goes on from its last checkpoint, and records and shows what is measured of it."""
+"""A run under way: its folder, the continuation from its last checkpoint, its records, loggers and progress bar."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from rppdyn.runs.folder import RunFolder, RunFolderError, RunResult, differences
 logger = logging.getLogger(__name__)
 
 
-# -- one progress bar per run, on standard error -----------------------------------------------------------------------
+# -- progress bars on standard error -----------------------------------------------------------------------------------
 
 METER_PARTS = ("{desc}", " {percentage:3.0f}%{postfix}", " [{elapsed}<{remaining}]", " {rate_fmt}", " {n_fmt}/{total_fmt}",
          " |{bar}|")  # fmt: skip
 
 
 class Meter(tqdm):
-    """A line without the last parts that don't fit it: tqdm itself cuts it at its end, in the middle of a number."""
+    """A progress line that drops whole parts at its end if it is too narrow, where tqdm would cut a number."""
 
     @staticmethod
     def format_meter(*args: Any, ncols: int | None = None, **values: Any) -> str:
-        for kept in range(len(METER_PARTS), 1, -1):
-            values["bar_format"] = "".join(METER_PARTS[:kept])
+        for count in range(len(METER_PARTS), 1, -1):
+            values["bar_format"] = "".join(METER_PARTS[:count])
             if ncols is None or len(tqdm.format_meter(*args, **values)) <= ncols:
                 break
         return tqdm.format_meter(*args, ncols=ncols, **values)
 
 
 class Progress:
-    """A bar over environment steps (or any count) with a few last values and speed.
+    """A bar over steps or any count, with speed and a few values.
 
-    Where standard error is no terminal it prints a line every ten seconds instead of redrawing ten times a second. Work
-    that is done within `delay` seconds shows no bar. Bars of several processes have a `position` each, in lines.
+    It prints a line every ten seconds if standard error is no terminal. Work of less than `delay` seconds shows no bar. Bars of
+    several processes have different `position`, in lines.
     """
 
     def __init__(
@@ -76,32 +76,32 @@ class Progress:
         )
         self._description = description
         self._values: dict[str, str] = {}
-        self._said: float | None = None  # when
+        self._pause_start: float | None = None
 
     def update(self, count: int) -> None:
         """Set the bar to an absolute count."""
         if count > self._bar.n:
-            if self._said is not None and not self._bar.disable:  # what was said is done, and won't be done again
-                pause, self._said = time.time() - self._said, None
+            if self._pause_start is not None and not self._bar.disable:
+                pause, self._pause_start = time.time() - self._pause_start, None
                 self._bar.start_t += pause
                 self._bar.last_print_t += pause
             self._bar.desc = self._description
             self._bar.update(count - self._bar.n)
 
     def end(self, count: int) -> None:
-        """Set the bar to its end, which may come before the total."""
+        """Set the bar to its end, which may be below the total."""
         self.update(count)
         self._bar.total = self._bar.n
         self._bar.refresh()
 
     def say(self, text: str) -> None:
-        """Stand behind the description, until the next update, what is done once; the time that is left is without it."""
-        self._said = time.time()
+        """Show a text behind the description until the next update; that time does not count for the speed."""
+        self._pause_start = time.time()
         self._bar.desc = f"{self._description}, {text}"
         self._bar.refresh()
 
     def show(self, **values: float) -> None:
-        """Put values behind the bar; earlier ones of other names stay."""
+        """Show values behind the bar; earlier values of other names stay."""
         self._values.update({name: f"{value:.4g}" for name, value in values.items()})
         self._bar.set_postfix(self._values, refresh=False)
 
@@ -114,31 +114,29 @@ class Progress:
         self._bar.close()
 
 
-# -- where scalars are written beside `metrics.jsonl`; optional packages are imported when they are asked for ----------
+# -- loggers of scalars; their packages are imported only when they are used -------------------------------------------
 
 WANDB_PROJECT = "rppdyn"
 LOGGER_IDS_FILE = "loggers.json"
-"""File of a run's folder: by logger, the identifier of the run's record there."""
+"""File of a run's folder with the run's identifier at each logger."""
 
 
 class ScalarLogger(ABC):
-    """Takes numbers by name, at a step."""
+    """A logger of numbers by name and step."""
 
     @abstractmethod
-    def write(self, values: Mapping[str, float], step: int) -> None:
-        """Write them."""
+    def write(self, values: Mapping[str, float], step: int) -> None: ...
 
     @abstractmethod
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Flush and close."""
 
 
 class TensorBoard(ScalarLogger):
     """Events in the run's folder.
 
     Args:
-        after: a resumed run goes on after this step, and what was written later before the interruption is hidden; None for a
-            new one.
+        after: step from which a resumed run goes on; later events from before the interruption are hidden. None for a new run.
     """
 
     def __init__(self, folder: RunFolder, config: Mapping[str, Any], after: int | None) -> None:
@@ -156,20 +154,24 @@ class TensorBoard(ScalarLogger):
 
 
 class Wandb(ScalarLogger):
-    """A run of Weights & Biases, in the project `rppdyn` or that of WANDB_PROJECT; its files are in the run's folder."""
+    """A run of Weights & Biases, in the project `rppdyn` or $WANDB_PROJECT, with its files in the run's folder."""
 
     def __init__(self, folder: RunFolder, config: Mapping[str, Any], after: int | None) -> None:
         import wandb
 
-        identifier = _record(folder, "wandb", lambda: secrets.token_hex(4))
+        file = folder.path / LOGGER_IDS_FILE
+        identifiers = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        if "wandb" not in identifiers:
+            identifiers["wandb"] = secrets.token_hex(4)
+            write_json(file, identifiers)
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT),
             name=folder.path.name,
-            id=identifier,
+            id=str(identifiers["wandb"]),
             resume="allow",
             dir=str(folder.path),
             config=plain(dict(config)),
-            reinit="create_new",  # seeds that are trained together have one each
+            reinit="create_new",  # one for each of several seeds
         )
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
@@ -184,35 +186,25 @@ class Wandb(ScalarLogger):
 LoggerFactory = Callable[[RunFolder, Mapping[str, Any], int | None], ScalarLogger]
 
 LOGGERS: dict[str, LoggerFactory] = {"tensorboard": TensorBoard, "wandb": Wandb}
-"""By the name that `logger=` has for them."""
+"""By their name in `logger=`."""
 
 
 def missing_package(names: Sequence[str]) -> str | None:
-    """Return the message for the first logger whose package is not installed; None where all are there."""
+    """The message for the first logger whose package is not installed; None if all are."""
     for name in names:
         if find_spec(name) is None:
             return f"logger={name}: the package {name} is not installed; pip install 'rppdyn[{name}]', or leave it out"
     return None
 
 
-def _record(folder: RunFolder, name: str, create: Callable[[], str]) -> str:
-    """The identifier of a run's record, made at the first call."""
-    file = folder.path / LOGGER_IDS_FILE
-    records = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    if name not in records:
-        write_json(file, records | {name: create()})
-        return _record(folder, name, create)
-    return str(records[name])
-
-
 # -- a run under way ---------------------------------------------------------------------------------------------------
 
 STATE_FILE = "state.json"
-"""In each checkpoint: its step, and the step of the last record before it."""
+"""File of each checkpoint with its step and the step of the last record before it."""
 
 
 class Settings(Protocol):
-    """The part of a configuration, a dataclass, that a session reads."""
+    """The part of a configuration that a session reads."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -222,7 +214,7 @@ class Settings(Protocol):
 
 
 class Session:
-    """A run under way, from its folder's last checkpoint, or from the beginning, to its result.
+    """A run from its last checkpoint, or from the beginning, to its result.
 
         with Session(config) as run:
             run.begin(load, evaluate_every=100, checkpoint_every=1000)
@@ -234,21 +226,20 @@ class Session:
                     run.checkpoint(step + 1, save)
             run.finish(result)
 
-    A run that is killed anywhere and goes on leaves the records and the result of one that was not.
+    A killed and resumed run leaves the same records and result as an uninterrupted one.
 
     Attributes:
-        folder: the run's; held by this process from :meth:`begin` to the end of the block.
+        folder: folder of the run, locked from :meth:`begin` to the end of the block.
         saved: step of the last checkpoint; 0 before the first.
-        measured: step of the last evaluation that was begun; -1 before the first. It is set by a caller that records an
-            evaluation later than it begins it.
+        measured: step at which the last evaluation began; -1 before the first. A caller that records it later sets this.
         recorded: step of the last record; -1 before the first.
     """
 
     def __init__(self, config: Settings) -> None:
         self.config, self.folder = config, RunFolder(config.folder())
         self.saved, self.measured, self.recorded = 0, -1, -1
-        self._start, self._provenance = time.monotonic(), provenance()  # a checkout may have moved on when the run ends
-        self._held = ExitStack()
+        self._start, self._provenance = time.monotonic(), provenance()  # the checkout may change during the run
+        self._resources = ExitStack()
         self._loggers: list[ScalarLogger] = []
         self._logged: set[tuple[str, int]] = set()
 
@@ -258,23 +249,23 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._held.close()
+        self._resources.close()
 
     def begin(self, load: Callable[[Path], object], *, evaluate_every: int, checkpoint_every: int) -> None:
-        """Hold the folder, made where there is none, and take up the last checkpoint; records after it are dropped.
+        """Make or lock the folder, load the last checkpoint, and drop the records after it.
 
         Args:
-            load: takes up the state in a checkpoint's folder.
+            load: load the state from a checkpoint's folder.
             evaluate_every, checkpoint_every: steps.
         Raises:
-            RunFolderError: the folder is in use, or it was finished and has no checkpoints any more.
-            CheckpointError: none of the folder's checkpoints can be read.
+            RunFolderError: the folder is in use, or the run is finished and its checkpoints are gone.
+            CheckpointError: none of the checkpoints can be read.
         """
         self._evaluate_every, self._checkpoint_every = evaluate_every, checkpoint_every
         folder, config = self.folder, asdict(self.config)
         if folder.is_vacant():
             RunFolder.create(folder.path, config)
-        self._held.enter_context(folder.lock())
+        self._resources.enter_context(folder.lock())
         checkpoint, before = folder.checkpoints.latest(), -1
         if checkpoint is not None:
             load(checkpoint.path)
@@ -296,7 +287,7 @@ class Session:
                 self.saved,
                 "".join(f", {key}={new} in place of {old}" for key, old, new in changed),
             )
-        folder.result_file.unlink(missing_ok=True)  # of a shorter run: this one is unfinished
+        folder.result_file.unlink(missing_ok=True)  # the result of a shorter run
         folder.replace_config(config)
         for records in (folder.metrics, folder.timing):
             records.rewind(before)
@@ -306,10 +297,10 @@ class Session:
                 "%s ends at step %d, and the run was evaluated at step %d: records are lost, and what comes is measured anew",
                 folder.metrics.path, self.recorded, before,
             )  # fmt: skip
-        after = self.saved - (self.recorded < self.saved) if self.saved else None  # what is measured again is hidden
+        after = self.saved - (self.recorded < self.saved) if self.saved else None  # hide what is measured again
         for name in self.config.loggers:
             self._loggers.append(LOGGERS[name](folder, config, after))
-            self._held.callback(self._loggers[-1].close)
+            self._resources.callback(self._loggers[-1].close)
 
     def due(self, step: int) -> bool:
         """Return whether an evaluation is due at a step."""
@@ -326,11 +317,11 @@ class Session:
         timing: Mapping[str, float] | None = None,
         unlogged: tuple[str, ...] = (),
     ) -> None:
-        """Record an evaluation: numbers, lists of them or text by name, in `metrics.jsonl`; numbers also with the loggers.
+        """Record an evaluation, numbers, lists and text by name, in `metrics.jsonl`; log its numbers.
 
         Args:
-            timing: durations, which never repeat, in `timing.jsonl`.
-            unlogged: beginnings of names that loggers are not told.
+            timing: durations, recorded in `timing.jsonl`, since they never repeat.
+            unlogged: prefixes of names that are not logged.
         """
         self.folder.metrics.append(step, dict(values))
         if timing is not None:
@@ -340,14 +331,14 @@ class Session:
         self.recorded, self.measured = step, max(step, self.measured)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Tell the loggers numbers that they have not been told at this step."""
+        """Log the numbers whose names have not been logged at this step yet."""
         new = {name: value for name, value in values.items() if (name, step) not in self._logged}
         self._logged |= {(name, step) for name in new}
         for scalars in self._loggers:
             scalars.write(new, step)
 
     def checkpoint(self, step: int, save: Callable[[Path], object]) -> None:
-        """Write a checkpoint: `save` is called with an empty folder to put the state into."""
+        """Write a checkpoint: `save` writes the state into an empty folder."""
 
         def write(target: Path) -> None:
             save(target)
@@ -358,14 +349,14 @@ class Session:
 
     @property
     def seconds(self) -> float:
-        """Since the session was made, in this process."""
+        """Seconds since the session was made, in this process."""
         return time.monotonic() - self._start
 
     def finish(self, result: RunResult) -> None:
-        """Write `result.json`, with which the run is finished: all else of it is there by then, figures excepted."""
+        """Write `result.json`, which finishes the run: all other files but the figures are complete by then."""
         self.folder.write_result({**asdict(result), "provenance": self._provenance})
 
 
 def _due(step: int, last: int, every: int) -> bool:
-    """Return whether a multiple of `every` lies in (last, step]; always, where there was no last time."""
+    """Return whether a multiple of `every` lies in (last, step]; always true for a negative `last`."""
     return last < 0 or step // every > last // every

@@ -1,6 +1,6 @@
-"""Runs as a table, a value for each (run, model, seed, step, metric), and their grouping by configuration.
+"""Runs as a table with a value for each run, metric and step, and their grouping by configuration.
 
-A run here is one seed: an agent, or one member of a fit.
+A run is one seed here: an agent, or one member of a fit.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rppdyn.runs.folder import RunFolderError
 from rppdyn.runs.statistics import FEW_SEEDS, bootstrap_interval, iqm
 
 AT_END = "final/"
-"""Prefix of the measures of a finished fit, whose one step is the last epoch."""
+"""Prefix of the measures of a finished fit; their only step is the last epoch."""
 AT_STEPS = "along/"
-"""Prefix of what is measured along the rollouts of a finished fit, over the times of these."""
+"""Prefix of the measures along rollouts of a finished fit, over the times of the rollouts."""
 AGENT_FILE = "file"
-"""Verb of an agent that comes from a file: it has one step, and no training behind it."""
+"""Verb of an agent from a file, which has one step and no training."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Run:
         subject: the environment or the task.
         name: name of the model.
         length: number of environment steps or epochs of the whole run.
-        steps: number of them at the last evaluation.
-        config: by dotted key, without `NEUTRAL_KEYS`.
-        values: of each metric the values by step; nan where a member of a fit has diverged.
-        result: None while the run is unfinished.
-        speed: training steps per second at the last evaluation of an agent.
+        steps: number of steps or epochs at the last evaluation.
+        config: settings by dotted key, without `NEUTRAL_KEYS`.
+        values: values of each metric by step; nan if a member of a fit has diverged.
+        result: content of `result.json`; None while the run is unfinished.
+        speed: training steps per second of an agent at its last evaluation.
     """
 
     path: Path
@@ -61,7 +61,7 @@ class Run:
         return values[max(values)] if values else None
 
     def has(self, metric: str) -> bool:
-        """Return whether a metric ends in a number."""
+        """Return whether the last value of a metric is finite."""
         return isfinite(nan if (value := self.last(metric)) is None else value)
 
 
@@ -80,7 +80,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of several runs at the last step that all have: each run's, and how many runs diverged."""
+    """The values of a metric at the last common step of several runs, and the number of diverged runs."""
 
     each: list[float]
     lost: int = 0
@@ -88,12 +88,12 @@ class Measure:
 
     @property
     def centre(self) -> float:
-        """The interquartile mean, nan where all diverged."""
+        """The interquartile mean; nan if all diverged."""
         return float(iqm(self.each)) if self.each else nan
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % bootstrap interval over runs; None of `FEW_SEEDS` or fewer."""
+        """The 95 % bootstrap interval over runs; None for `FEW_SEEDS` or fewer."""
         if len(self.each) <= FEW_SEEDS:
             return None
         lower, upper = bootstrap_interval(self.each)
@@ -102,7 +102,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs whose configurations differ in the seed alone, and the colour and line that they are drawn in."""
+    """Runs whose configurations differ in the seed alone, with their colour and line style in figures."""
 
     label: str
     colour: str
@@ -119,12 +119,12 @@ class RunGroup:
 
     @property
     def unfinished(self) -> bool:
-        """True if any of the runs is."""
+        """Whether any of the runs is unfinished."""
         return any(run.result is None for run in self.runs)
 
     @property
     def steps(self) -> int:
-        """Steps, or epochs, that all runs have come to."""
+        """Steps or epochs that all runs have reached."""
         return min(run.steps for run in self.runs)
 
     @property
@@ -133,7 +133,7 @@ class RunGroup:
         return list(dict.fromkeys(metric for run in self.runs for metric in run.values))
 
     def curve(self, metric: str) -> Curve | None:
-        """A metric at the steps where all runs have a number; runs that diverged are left out. None without such steps."""
+        """A metric at the steps where all runs have a number, without diverged runs; None if there are no such steps."""
         runs = [run.values[metric] for run in self.runs if run.has(metric)]
         complete = len(runs) + self.lost(metric) == len(self.runs) or metric.startswith((AT_END, AT_STEPS))
         if not runs or not complete:
@@ -142,7 +142,7 @@ class RunGroup:
         return Curve(np.array(steps), np.array([[run[step] for step in steps] for run in runs])) if steps else None
 
     def lost(self, metric: str) -> int:
-        """How many runs have diverged: their metric ends in no number."""
+        """Number of diverged runs: the last value of their metric is not finite."""
         return sum(metric in run.values and not run.has(metric) for run in self.runs)
 
     def final(self, metric: str) -> Measure | None:
@@ -159,11 +159,11 @@ class RunGroup:
 # -- configurations ----------------------------------------------------------------------------------------------------
 
 NEUTRAL_KEYS = ("seed", "seeds", "total_steps", "checkpoint_every", "run_dir", "runs_root", "threads", "device")
-"""Keys that don't tell runs apart: seeds, lengths and folders."""
+"""Keys that do not distinguish configurations: seeds, lengths and folders."""
 NAMED_KEYS = {"model.kind", "model.system"}
-"""Keys that the name of a model has said already."""
+"""Keys whose values are in the name of a model."""
 STOCK_KEYS = ("env.actuator_scale.", "env.kwargs.")
-"""Beginnings of keys whose absence is a setting, too: the environment as it comes."""
+"""Prefixes of keys whose absence is a setting, too, that of the stock environment."""
 MAX_LABEL = 40  # characters, on a page
 
 
@@ -185,7 +185,7 @@ def value_of(config: Mapping[str, Any], key: str) -> Any:
 
 
 def different_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys whose values differ between the configurations that have them."""
+    """Keys with different values among the configurations that have them."""
     values: dict[str, set[str]] = {}
     for key in sorted({key for config in configs for key in config}):
         having = [config for config in configs if key in config or key.startswith(STOCK_KEYS)]
@@ -201,7 +201,7 @@ def colour_name(config: Mapping[str, Any]) -> str:
 
 
 def setting(config: Mapping[str, Any], key: str) -> str:
-    """Format one setting for a run's name: `leg_joint=0.5`. A flag gives its key if it is on, and nothing if it is off."""
+    """Format one setting for a run's name: `leg_joint=0.5`. A flag gives its key if it is on, else an empty string."""
     name, value = key.rpartition(".")[2], value_of(config, key)
     if isinstance(value, bool):
         return name if value else ""
@@ -212,10 +212,10 @@ def setting(config: Mapping[str, Any], key: str) -> str:
 
 
 def split_subjects(runs: Sequence[Run], keys: Mapping[str, Sequence[str]]) -> list[Run]:
-    """Runs with the settings of their task in its name, where tasks of one name differ.
+    """Add settings of the task to the subjects of runs, if tasks of one name differ.
 
     Args:
-        keys: of each verb those that say what there is to be learned, and not how it is learned.
+        keys: keys of the task, as opposed to the method, by verb.
     """
     split = []
     for run in runs:
@@ -226,23 +226,23 @@ def split_subjects(runs: Sequence[Run], keys: Mapping[str, Sequence[str]]) -> li
 
 
 def label_runs(runs: Sequence[Run], max_length: int | None = None) -> list[str]:
-    """The label of each run among those on its subject: the model, and the settings in which these differ.
+    """A label for each run: its model, and the settings that differ among the runs on its subject.
 
     Args:
-        max_length: of a label; in the place of a longer one stand the model and a letter.
+        max_length: largest length of a label; a longer one is replaced by the model and a letter.
     """
     labels: list[str] = []
     letters: dict[str, str] = {}
     for run in runs:
         peers = [peer for peer in runs if peer.subject == run.subject]
         namesakes = different_keys([peer.config for peer in peers if peer.name == run.name])
-        shown = [
+        keys = [
             key
             for key in different_keys([peer.config for peer in peers])
             if key in run.config or key.startswith(STOCK_KEYS)
             if key not in NAMED_KEYS and (key in namesakes or not key.startswith("model."))
         ]
-        label = " ".join(filter(None, [run.name, *(setting(run.config, key) for key in shown)]))
+        label = " ".join(filter(None, [run.name, *(setting(run.config, key) for key in keys)]))
         if max_length is not None and len(label) > max_length:
             label = letters.setdefault(label, f"{run.name} {_letter(len(letters))}")
         labels.append(label)
@@ -257,7 +257,7 @@ def _letter(i: int) -> str:
 def group_runs(
     runs: Sequence[Run], *, colours: Sequence[str] = COLOURS, max_length: int | None = None
 ) -> list[RunGroup]:
-    """Runs by subject and label; a label has one look on all subjects.
+    """Group runs by subject and label; a label has the same colour and line on all subjects.
 
     Raises:
         RunFolderError: two runs have one seed of one configuration.

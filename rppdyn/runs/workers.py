@@ -1,4 +1,4 @@
-"""This process, its threads, stops and random streams; and workers, processes of one thread that call functions for it."""
+"""Stop requests, threads, worker processes and random streams."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ if TYPE_CHECKING:
 
 
 class Stopped(KeyboardInterrupt):
-    """A stop was asked for while nothing was half done."""
+    """A stop request while the work under way can be thrown away."""
 
 
 class StopRequest:
-    """True once a stop was asked for; `signal` says by which one.
+    """A request to stop, true once it was made.
 
     Attributes:
-        interrupts: whether a request raises `Stopped` at once, as long as what is under way can be thrown away.
+        signal: number of the signal that made it; None before.
+        interrupts: whether a request raises `Stopped` at once, because the work under way can be thrown away.
     """
 
     def __init__(self) -> None:
@@ -53,10 +54,10 @@ class StopRequest:
         self.interrupts = False
 
     def ask(self, number: int) -> None:
-        """Ask for a stop, in the main thread.
+        """Request a stop, in the main thread.
 
         Raises:
-            Stopped: what is under way can be thrown away.
+            Stopped: the work under way can be thrown away.
         """
         self.signal = number
         if self.interrupts:
@@ -68,11 +69,11 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn the first SIGINT or SIGTERM inside the block into a request that the job looks at between two steps.
+    """Turn the first SIGINT or SIGTERM in the block into a request that the job checks between two steps.
 
-    An exception raised by a signal lands anywhere, half-way through an optimiser's step for instance, where no
-    checkpoint can be taken. After the first, whichever it was, SIGINT raises KeyboardInterrupt again and SIGTERM ends the
-    process. Handlers are put back on leaving; outside the main thread, where Python allows none, the block changes nothing.
+    An exception raised by a signal may come in the middle of an optimiser's step, where no checkpoint can be taken. After the
+    first signal SIGINT raises KeyboardInterrupt again and SIGTERM ends the process. Handlers are restored after the block.
+    Outside the main thread, where Python allows no handlers, the block changes nothing.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -80,10 +81,10 @@ def stop_on_signals() -> Iterator[StopRequest]:
         return
 
     def ask(number: int, _frame: object) -> None:
-        put_back()
+        restore_handlers()
         request.ask(number)
 
-    def put_back() -> None:
+    def restore_handlers() -> None:
         for number, handler in previous.items():
             signal.signal(number, handler or signal.SIG_DFL)
 
@@ -93,17 +94,17 @@ def stop_on_signals() -> Iterator[StopRequest]:
     try:
         yield request
     finally:
-        put_back()
+        restore_handlers()
 
 
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 def processors() -> int:
-    """How many processors this process may use: those it is bound to, and no more than its container's share of time."""
+    """Number of processors that this process may use, by its affinity and the quota of its container."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # cgroup v2, then v1
-        with suppress(OSError, ValueError):  # no such file, or the quota is "max"
+        with suppress(OSError, ValueError):  # there is no such file, or the quota is "max"
             quota, period = map(int, " ".join((CGROUPS / file).read_text() for file in files).split())
             if quota > 0:
                 count = min(count, math.ceil(quota / period))
@@ -111,20 +112,19 @@ def processors() -> int:
 
 
 def processes(threads: int | None) -> int:
-    """How many processes of one thread share a job's members: as asked for, or as there are processors (`OMP_NUM_THREADS`)."""
+    """Number of processes for a job's members: `threads`, else `OMP_NUM_THREADS`, and at most one per processor."""
     set_by_user = os.environ.get("OMP_NUM_THREADS", "")
     return min(threads or (int(set_by_user) if set_by_user.isdigit() else sys.maxsize) or 1, processors())
 
 
 @contextmanager
 def torch_threads(threads: int | None) -> Iterator[None]:
-    """Torch's thread count inside the block, put back afterwards; at most as many as this process has processors.
+    """Set torch's thread count in the block, at most to the number of processors.
 
-    Threads wait for each other at every operation. Beside another busy process one of them is often without a processor, and
-    a step takes ten times as long.
+    Threads wait for each other at every operation. With more threads than free processors a step takes ten times as long.
 
     Args:
-        threads: how many; None for one.
+        threads: number of threads; None for one.
     """
     import torch  # takes seconds
 
@@ -138,10 +138,10 @@ def torch_threads(threads: int | None) -> Iterator[None]:
 
 # -- workers -----------------------------------------------------------------------------------------------------------
 
-SHUTDOWN_SECONDS = 10.0  # that a process gets to end by itself
-STOP_SIGNAL = signal.SIGUSR1  # sent to a worker
+SHUTDOWN_SECONDS = 10.0  # for a process to end by itself
+STOP_SIGNAL = signal.SIGUSR1  # to a worker
 worker_stop = StopRequest()
-"""In a worker: true once its :meth:`Worker.stop` was called."""
+"""The request of :meth:`Worker.stop`, in the worker."""
 
 
 class WorkerError(UserError):
@@ -149,11 +149,11 @@ class WorkerError(UserError):
 
 
 class Worker:
-    """A pool of one process, which calls functions one after another. What they store in their modules stays there.
+    """A process that calls functions one after another. State that they store in their modules stays there.
 
-    It imports what its functions are in and nothing else, so that scripts without a main guard and notebooks can have one.
-    It leaves Ctrl-C and SIGTERM, which terminals and schedulers send to all of a job's processes, to this one. It ends when
-    this one closes it, or is gone, in the middle of a call too.
+    The worker imports the modules of its functions and nothing else, so that scripts without a main guard and notebooks can
+    have one. It ignores Ctrl-C and SIGTERM, which terminals and schedulers send to all processes of a job. It ends, even during
+    a call, when its parent closes it or dies.
 
     >>> from math import sqrt
     >>> worker = Worker()
@@ -162,29 +162,29 @@ class Worker:
     >>> worker.close()
 
     Args:
-        preload: modules that take long to import, for the server that the first worker and all later ones are forked from.
+        preload: modules that take long to import, for the server from which all workers are forked.
     Attributes:
-        process: of multiprocessing.
+        process: the process, of multiprocessing.
     """
 
     def __init__(self, preload: Sequence[str] = ("torch",)) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(preload))  # without effect where it runs already
+        context.set_forkserver_preload(list(preload))  # no effect if the server runs already
         records, there = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(there, {**os.environ}))
         with _hide_main_module():
             self._pid = self._pool.submit(os.getpid)  # starts the process
-        there.close()  # so that the records end with the process
+        there.close()  # the records then end with the process
         (self.process,) = self._pool._processes.values()
         self._listener = threading.Thread(target=_listen, args=(records,), daemon=True)
         self._listener.start()
         self._at_exit = weakref.finalize(self, _end, self.process, self._pool)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Have a function of some module called; neither it nor the arguments may need this process.
+        """Call a function of some module in the worker; function and arguments are pickled.
 
         Returns:
-            Its value; or what it raised, as :func:`portable`; or WorkerError where the process is gone.
+            its value, its error as :func:`portable`, or WorkerError if the process is gone.
         """
         answer: Future[Any] = Future()
 
@@ -202,8 +202,8 @@ class Worker:
         return answer
 
     def stop(self) -> None:
-        """Ask the function that is called there, if it looks at :data:`worker_stop`, to come to an end."""
-        with suppress(BrokenProcessPool, ProcessLookupError):  # its caller hears of that
+        """Request a stop of the function under way, which sees it in :data:`worker_stop`."""
+        with suppress(BrokenProcessPool, ProcessLookupError):  # the future of the call reports it
             os.kill(self._pid.result(), STOP_SIGNAL)
 
     def _gone(self) -> WorkerError:
@@ -215,14 +215,14 @@ class Worker:
         return WorkerError(f"a worker process ({self.process.pid}) {how}")
 
     def close(self) -> None:
-        """End the process, at once; what it logged before is logged here."""
+        """End the process at once, after handling the records that it has logged."""
         self._at_exit()
         self._listener.join()
 
 
 @contextmanager
 def _hide_main_module() -> Iterator[None]:
-    """Let a new process import neither the script that is running nor joblib's way to start others, unknown there."""
+    """Keep a new process from importing the running script, and from joblib's start method, which it does not know."""
     main, method = sys.modules["__main__"], multiprocessing.get_start_method(allow_none=True)
     unknown = method is not None and method not in multiprocessing.get_all_start_methods()
     sys.modules["__main__"] = ModuleType("__main__")
@@ -237,7 +237,7 @@ def _hide_main_module() -> Iterator[None]:
 
 
 def _listen(records: Connection) -> None:
-    """Log what is logged in a worker until it is gone."""
+    """Handle a worker's log records until it is gone."""
     with suppress(EOFError, OSError):
         while True:
             record = records.recv()
@@ -254,14 +254,14 @@ def _end(process: BaseProcess, pool: ProcessPoolExecutor) -> None:
 
 
 class _Records(logging.Handler):
-    """Log records, sent to the process that the worker works for."""
+    """Handler that sends log records to the parent process."""
 
     def __init__(self, pipe: Connection) -> None:
         super().__init__()
         self._pipe, self._prepare = pipe, QueueHandler(SimpleQueue()).prepare
 
     def emit(self, record: logging.LogRecord) -> None:
-        before, worker_stop.interrupts = worker_stop.interrupts, False  # a record is sent whole
+        before, worker_stop.interrupts = worker_stop.interrupts, False  # no interruption within a record
         self._pipe.send(self._prepare(record))
         worker_stop.interrupts = before
 
@@ -269,7 +269,7 @@ class _Records(logging.Handler):
 def _begin(pipe: Connection, environment: dict[str, str]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    os.environ.update(environment)  # the server has that of its start
+    os.environ.update(environment)  # the server keeps the environment of its start
     import torch  # takes seconds
 
     signal.signal(STOP_SIGNAL, lambda number, _: worker_stop.ask(number))
@@ -293,23 +293,23 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def portable(error: Exception) -> Exception:
-    """The error in a form that another process can read, and where it still is the user's (`is_user_error`) or is not."""
+    """Make an error picklable; it remains an error of the user (`is_user_error`), or of the package, as it was."""
     if not is_user_error(error):
         return RuntimeError(f"in a worker process: {''.join(traceback.format_exception(error))}")
     if place_in_users_code(error) is not None:
         return UserCodeError(f"in a worker process: {one_line(error)}")
-    with suppress(Exception):  # its class may want other arguments than it passes on
+    with suppress(Exception):  # the class may not unpickle
         copy = pickle.loads(pickle.dumps(error))
         if is_user_error(copy):
             return copy
     return UserError(str(error))
 
 
-# -- random streams that follow from a seed, and the global ones of the process ----------------------------------------
+# -- random streams by seed, and the global random states of the process -----------------------------------------------
 
 
 def stream(seed: int, n: int) -> torch.Generator:
-    """The ``n``-th stream of a seed: of an epoch's batches, say, so that a resumed run draws the same."""
+    """The ``n``-th stream of a seed, for example of an epoch's batches; a resumed run draws the same numbers."""
     import torch  # takes seconds
 
     return torch.Generator().manual_seed(seed * 1_000_003 + n)
@@ -318,8 +318,8 @@ def stream(seed: int, n: int) -> torch.Generator:
 def data_stream(seed: int) -> torch.Generator:
     """The stream of a seed's training data.
 
-    Initial weights are drawn from ``torch.Generator().manual_seed(seed)``. From that one, normal inputs would be the very
-    numbers that the first layer's weights are.
+    It differs from ``torch.Generator().manual_seed(seed)``, which draws initial weights: normal inputs would equal the weights
+    of the first layer.
     """
     import torch  # takes seconds
 
@@ -328,33 +328,33 @@ def data_stream(seed: int) -> torch.Generator:
 
 @contextmanager
 def preserve_random_state() -> Iterator[None]:
-    """Put the global random states of Python, NumPy and torch back on leaving."""
+    """Restore the global random states of Python, NumPy and torch after the block."""
     import torch  # takes seconds
 
-    states = RandomStates.now()
+    states = RandomStates.capture()
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count()), enabled=torch.cuda.is_initialized()):
             yield
     finally:
-        states.put()
+        states.restore()
 
 
 class RandomStates(NamedTuple):
-    """The states of the generators that Python, NumPy and torch draw from where none is named, on the CPU."""
+    """The states of the global generators of Python, NumPy and torch, on the CPU."""
 
     python: tuple[Any, ...]
-    numpy: dict[str, Any]  # of the legacy generator, which is what stable-baselines3 draws from
+    numpy: dict[str, Any]  # of the legacy generator, which stable-baselines3 uses
     torch: torch.Tensor
 
     @classmethod
-    def now(cls) -> RandomStates:
-        """As they stand."""
+    def capture(cls) -> RandomStates:
+        """The present states."""
         import torch  # takes seconds
 
         return cls(random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state())  # noqa: NPY002
 
-    def put(self) -> None:
-        """Put these in place."""
+    def restore(self) -> None:
+        """Set the global generators to these states."""
         import torch  # takes seconds
 
         random.setstate(self.python)
@@ -364,9 +364,9 @@ class RandomStates(NamedTuple):
 
 @contextmanager
 def use_numpy_generator(generator: np.random.BitGenerator) -> Iterator[None]:
-    """Let NumPy's global functions draw from a generator of one's own inside the block.
+    """Let NumPy's global functions draw from a given generator in the block.
 
-    Nothing is copied. Normal numbers are drawn in pairs, of which the second is lost on entering and on leaving.
+    No state is copied. Normal numbers are drawn in pairs, and the second of a pair is lost on entering and on leaving.
     """
     outer = mtrand.get_bit_generator()
     mtrand.set_bit_generator(generator)

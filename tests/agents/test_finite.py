@@ -17,7 +17,7 @@ from rppdyn.agents.update import clip_
 from rppdyn.envs import make_env, symmetry_spec
 from rppdyn.errors import DivergedError
 from rppdyn.jobs.building import WorkerEnv
-from rppdyn.runs.files import not_finite
+from rppdyn.runs.files import first_non_finite
 
 ENV = "InvertedPendulum-v5"
 
@@ -63,7 +63,9 @@ def test_what_an_environment_returns_is_refused_before_it_is_stored(fault, messa
     model = agent(Faulty(**fault))
     with pytest.raises(ValueError, match=message):
         model.learn(200)
-    assert not_finite({"buffer": buffers.capture(model.replay_buffer), "policy": model.policy.state_dict()}) is None
+    assert (
+        first_non_finite({"buffer": buffers.capture(model.replay_buffer), "policy": model.policy.state_dict()}) is None
+    )
     assert model.replay_buffer.size() == model.num_timesteps - 1  # all but the step that was refused
 
 
@@ -158,4 +160,4 @@ def test_stock_ppo_is_stopped_before_its_weights_change(fault, message):
     )
     with pytest.raises(ValueError, match=message):
         model.learn(96)
-    assert not_finite(model.get_parameters()) is None
+    assert first_non_finite(model.get_parameters()) is None

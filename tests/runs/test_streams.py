@@ -16,14 +16,14 @@ def draw():
 
 
 def test_global_states_that_are_put_back_draw_the_same_again():
-    outer = RandomStates.now()
+    outer = RandomStates.capture()
     np.random.randn()  # noqa: NPY002 (one of a pair is kept for the next call)
     random.gauss(0.0, 1.0)  # so does Python
-    before = RandomStates.now()
+    before = RandomStates.capture()
     first = [(*draw(), random.gauss(0.0, 1.0)) for _ in range(700)]  # more than one block of 624 words
-    before.put()
+    before.restore()
     assert [(*draw(), random.gauss(0.0, 1.0)) for _ in range(700)] == first
-    outer.put()
+    outer.restore()
 
 
 def test_numpy_draws_from_a_generator_inside_the_block_and_goes_on_after_it():

@@ -8,14 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rppdyn.jobs.config.base import (
-    LEARNED,
-    Betas,
-    NetworkSettings,
-    Precision,
-    RunConfig,
-    Widths,
-)
+from rppdyn.jobs.config.base import LEARNED, Betas, NetworkSettings, Precision, RunConfig, Widths
 from rppdyn.settings import (
     ConfigError,
     Count,

@@ -292,10 +292,7 @@ class EquivarianceConfig:
 class DiscoverConfig:
     """`rppdyn discover`."""
 
-    what: str = word(
-        "a run (of an agent, fit-dynamics, fit-regression or fit-transition), or module:function",
-        "WHAT",
-    )
+    what: str = word("a run (of an agent, fit-dynamics, fit-regression or fit-transition), or module:function", "WHAT")
     family: str | None = option(
         None, 'whose generators are searched, for example "GL(3)" (of a run GL(n))', "GROUP"
     )  # n the dimension of its group

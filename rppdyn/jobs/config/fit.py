@@ -22,18 +22,7 @@ from rppdyn.jobs.config.base import (
     file_stem,
     without,
 )
-from rppdyn.settings import (
-    ConfigError,
-    Count,
-    Natural,
-    Number,
-    Positive,
-    Text,
-    Variance,
-    setting,
-    settings,
-    settle,
-)
+from rppdyn.settings import ConfigError, Count, Natural, Number, Positive, Text, Variance, setting, settings, settle
 
 Layer = Count | Text
 Hidden = Layer | Annotated[list[Layer], Field(min_length=1)]
@@ -65,8 +54,7 @@ class NetworkConfig(NetworkSettings):
     hidden: Hidden = hidden(384)
     num_layers: Count = setting(3, "as many as hidden lists, where it is a list")
     free_variance: Literal["learned"] | Variance = setting(
-        1.0,
-        "prior variance of the free pathway; or learned: objective=marginal_likelihood, from narrow variances",
+        1.0, "prior variance of the free pathway; or learned: objective=marginal_likelihood, from narrow variances"
     )
     bilinear_maps: Count | None = setting(
         None, "copies of a tensor that multiply others; null: as many as it has dimensions"
@@ -77,9 +65,7 @@ class NetworkConfig(NetworkSettings):
     def learn(self) -> None:
         """Put the variances where learning begins in the place of the word."""
         settle(
-            self,
-            equivariant_variance=min(self.equivariant_variance, LEARNED_FROM[0]),
-            free_variance=LEARNED_FROM[1],
+            self, equivariant_variance=min(self.equivariant_variance, LEARNED_FROM[0]), free_variance=LEARNED_FROM[1]
         )
 
 
@@ -544,8 +530,7 @@ class TransitionModelConfig(NetworkConfig):
     certified_variance: Variance | None = setting(None, "what free_variance=certified came to; written by the run")
     reward: bool = setting(False, "learned beside the state, as planning needs it")
     gaussian: bool = setting(
-        False,
-        "fitted with a standard deviation per entry, to one step; otherwise to rollouts, in l1 norm",
+        False, "fitted with a standard deviation per entry, to one step; otherwise to rollouts, in l1 norm"
     )
 
 
@@ -566,8 +551,7 @@ class FitTransitionConfig(FitConfig):
     symmetry: str | None = setting(None, SYMMETRY_HELP)
     variant: Variant = setting("derived", VARIANT_HELP)
     spec: str | None = setting(
-        None,
-        "a YAML file of the terms that the observation consists of; null: read off the observation itself",
+        None, "a YAML file of the terms that the observation consists of; null: read off the observation itself"
     )
     task: TransitionTaskConfig = TransitionTaskConfig()
     model: TransitionModelConfig
