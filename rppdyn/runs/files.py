@@ -344,7 +344,7 @@ def load_tensors(path: Path) -> Any:
 def first_non_finite(value: Any, name: str = "") -> str | None:
     """The name of the first nan or infinite number in nested data; None if all are finite.
 
-    >>> not_finite({"critic": {"loss": [0.5, float("inf")]}})
+    >>> first_non_finite({"critic": {"loss": [0.5, float("inf")]}})
     'critic.loss.1'
 
     Args:
