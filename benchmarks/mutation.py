@@ -92,21 +92,21 @@ def refute_mutations(simulator: Simulator, spec: SymmetrySpec, *, n_states: int 
         seed: of the states and of the elements of continuous groups.
     """
     evidence = SimulatedSteps.visit(simulator, n_states, np.random.default_rng(seed))
-    few = evidence.first(FEW)
+    few = evidence.subset(FEW)
     verdicts: Counter[str] = Counter()
     unseen, symmetries = [], []
     images: dict[int, tuple[Elements, Outcome]] = {}
     for mutation in mutations(spec):
         if mutation.k not in images:
-            right = Elements.of(spec, mutation.k, np.random.default_rng(seed))
+            right = Elements.of_generator(spec, mutation.k, np.random.default_rng(seed))
             images[mutation.k] = right, evidence.images(right)
         right, m = images[mutation.k]
-        wrong = right.changed(mutation.space, mutation.of(right.generators[mutation.space]))
+        wrong = right.with_generator(mutation.space, mutation.of(right.generators[mutation.space]))
         if not _is_seen(evidence, right, wrong, mutation.space):
             unseen.append(mutation.name(spec))
             continue
         if mutation.space == "obs":
-            verdict = Comparison.of(wrong, "obs", evidence.outcome, m).verdict
+            verdict = Comparison.of_space(wrong, "obs", evidence.outcome, m).verdict
         else:
             try:
                 verdict = few.verdict(wrong)

@@ -18,7 +18,7 @@ from mutation import refute_mutations
 
 from rppdyn.envs import certify, symmetry_spec
 from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, symmetry_choices
-from rppdyn.envs.certification.certify import opened
+from rppdyn.envs.certification.certify import open_simulator
 from rppdyn.runs import provenance
 from rppdyn.runs.files import write_json
 from rppdyn.runs.session import Progress
@@ -32,7 +32,7 @@ def count(env_id: str, symmetry: str) -> dict | None:
     start = time.perf_counter()
     if certify(env_id, spec, n_states=STATES, n_resets=20).dynamics_verdict != "exact":
         return None
-    with opened(env_id) as simulator:
+    with open_simulator(env_id) as simulator:
         found = refute_mutations(simulator, spec, n_states=STATES)
     return {
         "env": env_id,

@@ -22,12 +22,12 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs.certification.certificate import (
-    DRAWING,
+    RENDER_OPTIONS,
+    certifiable_source,
     digests,
     find_certificate,
     find_or_derive,
     model_digest,
-    simulated,
     spec_digest,
 )
 from rppdyn.envs.derivation import Derivation, derive, state_spaces, symmetry_group
@@ -216,7 +216,7 @@ def terms_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] 
             f"{path} lists {dim} entries of {what}, and {env_name(env)} has {space.shape or space}: list the terms that its "
             f"{what} consists of, in its order"
         )
-    return _with_verdicts(spec, simulated(env))
+    return _with_verdicts(spec, certifiable_source(env))
 
 
 def _misfit(env: gym.Env, spec: SymmetrySpec) -> tuple[str, gym.Space, int] | None:
@@ -360,7 +360,7 @@ def _spec_of_system(system: Any, name: str, symmetry: str | None, variant: str) 
     """The spec of a model or an environment."""
     is_model = isinstance(system, mujoco.MjModel)
     if not is_model and hasattr(system.unwrapped, "symmetry_spec"):
-        return _offered(system, symmetry, variant), simulated(system)
+        return _offered(system, symmetry, variant), certifiable_source(system)
     model, is_stock = _model_of(system), not is_model and _is_stock(system)
     if variant == "published" and not is_stock:
         raise ValueError(f"variant='published' is of the models of Gymnasium's tasks only; leave it out for {name}")
@@ -516,7 +516,7 @@ def _has_stock_dynamics(env: gym.Env) -> bool:
     """Check whether an environment is a task of Gymnasium's, version 5, with no options but of its file and its observation."""
     base: Any = env.unwrapped
     options = {} if base.spec is None else base.spec.kwargs
-    own = {"xml_file", *DRAWING}
+    own = {"xml_file", *RENDER_OPTIONS}
     return (
         type(base).__module__.startswith("gymnasium.")
         and base.spec is not None

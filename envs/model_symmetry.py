@@ -265,10 +265,9 @@ def derivable(finite: Callable[[ModelSymmetry], Affine]) -> Callable[[ModelSymme
     def act(symmetry: ModelSymmetry) -> Affine:
         if not symmetry.is_continuous:
             return finite(symmetry)
-        steps = (
-            map_matrices(symmetry, lambda A, s=s: np.eye(A.shape[-1]) + s * A, 0.0, is_continuous=False)
-            for s in (1, -1)
-        )
+        identity_plus = lambda A: np.eye(A.shape[-1]) + A  # noqa: E731
+        identity_minus = lambda A: np.eye(A.shape[-1]) - A  # noqa: E731
+        steps = [map_matrices(symmetry, f, 0.0, is_continuous=False) for f in (identity_plus, identity_minus)]
         (A, a), (B, b) = map(finite, steps)
         return (A - B) / 2, (a - b) / 2
 
@@ -313,12 +312,12 @@ def element_quantity(
             if i in constant or j < 0 or [part.kind for part in parts[i]] != [part.kind for part in parts[j]]:
                 continue
             reached.add(int(j))
-            columns, rows = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
+            source, target = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
             M = frame(symmetry, i, j)
-            A[rows, columns] = block_diag(*(lift(part.kind, symmetry.rotation, M) for part in parts[i]))
+            A[target, source] = block_diag(*(lift(part.kind, symmetry.rotation, M) for part in parts[i]))
             shifts = (symmetry.translation if part.kind == "position" else np.zeros(9) for part in parts[i])
             sizes = (9 if part.kind == "quaternion" else len(part.components) for part in parts[i])
-            a[rows] = np.concatenate([shift[:size] for shift, size in zip(shifts, sizes, strict=True)])
+            a[target] = np.concatenate([shift[:size] for shift, size in zip(shifts, sizes, strict=True)])
         for j in set(range(len(names))) - reached:
             A[starts[j] : starts[j + 1]] = np.nan
         return A, a

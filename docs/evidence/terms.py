@@ -95,8 +95,8 @@ def mutant(kind: str, compiled: CompiledTerms, rng: np.random.Generator) -> np.n
 
 def defects(steps: TermSteps, matrix: np.ndarray | None = None) -> dict[str, float]:
     """Largest defect of each entry under a map; None is the derived one."""
-    elements = steps.elements if matrix is None else steps.elements.changed("obs", matrix)
-    found = Comparison.of(elements, "obs", steps.outcome, steps.images)
+    elements = steps.elements if matrix is None else steps.elements.with_generator("obs", matrix)
+    found = Comparison.of_space(elements, "obs", steps.outcome, steps.images)
     return {name: defect.max for name, defect in found.components.items()}
 
 

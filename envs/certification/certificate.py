@@ -1,8 +1,7 @@
-"""The certificate of a symmetry, from steps from mirrored states: numbers, verdicts, a table, a dictionary and a figure.
+"""The certificate of a symmetry: defects, verdicts, a table, a dictionary and a figure; and the cache of certificates.
 
-Certificates and derived specs on disk, addressed by all that they depend on (model, environment, versions); so never stale.
-
-An environment is known by its options, its frame skip, and the source of the files that its classes are in.
+Certificates and derived specs are stored under a digest of all that they depend on (model, environment, versions), so a stored
+one is never stale. The digest of an environment covers its options, its frame skip and the source files of its classes.
 """
 
 from __future__ import annotations
@@ -33,31 +32,30 @@ from rppdyn.runs.files import cache_folder, plain, write_text
 FORMAT = 1
 
 EXACT_BELOW = 1e-8
-"""A defect whose 95th percentile is below this is called exact: rounding gives 1e-14."""
+"""A defect is exact if its 95th percentile is below this; rounding gives 1e-14."""
 
 APPROXIMATE_BELOW = 1.0
-"""Below this a defect is called approximate, above it the symmetry is broken.
+"""A defect is approximate if its 95th percentile is below this, otherwise broken.
 
-At 1 the mirrored prediction of a step is as wrong as predicting that nothing moves.
+At 1 the mirrored prediction of a step is as wrong as predicting no motion.
 """
 
 TERMINATION_BELOW = 0.05
-"""Share of states whose mirror image may disagree on termination while that is still called approximate."""
+"""Terminations are approximate if they differ from the mirror image's in less than this share of states."""
 
 RESET_LEVEL = 1e-6
-"""Level of the test (Kolmogorov-Smirnov on every coordinate) by which a reset distribution is called not invariant."""
+"""Significance level at which a reset distribution is called not invariant (Kolmogorov-Smirnov on every coordinate)."""
 
 QUANTILE_LEVELS = np.linspace(0.0, 1.0, 41)
-"""Levels of the quantiles that a certificate keeps of each distribution, for its figure."""
+"""Levels of the quantiles of each distribution that a certificate keeps for its figure."""
 
 MIN_STATES_TO_JUDGE = 20
-"""States in contact, or out of it, from which on they are judged apart: a symmetry may fail in contact alone."""
+"""Fewest states in contact, or out of contact, that have a verdict of their own; a symmetry may fail in contact only."""
 
-MAX_COMPONENT_ROWS = 8  # components in the table: the worst; the dictionary has all
+MAX_COMPONENT_ROWS = 8  # worst components in the table; the dictionary has all
+MAX_DEVIATION_ROWS = 4  # largest deviations of the model in the table; the dictionary has all
+TABLE_WIDTH = 80  # characters
 NOT_DEFINED = "not defined"
-MAX_DEVIATION_ROWS = 4  # deviations of the model in the table; the dictionary has all
-TABLE_WIDTH = 80
-
 
 LEGEND = (
     f"Verdicts are on the 95th percentile: exact below {EXACT_BELOW:g}, approximate below {APPROXIMATE_BELOW:g}",
@@ -75,7 +73,7 @@ class Defect(NamedTuple):
     share: float
 
     @classmethod
-    def of(cls, values: np.ndarray) -> Defect:
+    def from_values(cls, values: np.ndarray) -> Defect:
         median, p95 = np.quantile(values, (0.5, 0.95))
         return cls(float(median), float(p95), float(values.max()), float(np.mean(~(values < EXACT_BELOW))))
 
@@ -86,13 +84,13 @@ class Defect(NamedTuple):
 
 
 class Support(NamedTuple):
-    """Share of mirrored states that lie among the states that rollouts visit, see `rppdyn.envs.certification.certify`.
+    """How often rollouts visit mirrored states, see `rppdyn.envs.certification.certify`.
 
     Args:
-        share: share of the images that lie as near to visited states as 95 % of visited states do; 0.95 for a symmetry of
-            everything, 0 where the images are never visited and data can't refute the map.
-        worst: the coordinate whose images most often lie more than a standard deviation outside the visited range.
-        outside: how often they do.
+        share: share of images as near to visited states as 95 % of visited states are. It is 0.95 if dynamics, resets and
+            policy are symmetric, and 0 if images are never visited, so that data can't refute the map.
+        worst: coordinate whose images most often lie more than a standard deviation outside the visited range.
+        outside: share of the images for which it does.
     """
 
     share: float
@@ -101,12 +99,12 @@ class Support(NamedTuple):
 
 
 class ResetTest(NamedTuple):
-    """A test of whether reset states are distributed as their mirror images; None where there are no resets.
+    """A test whether reset states are distributed as their mirror images; None for a bare model, which has no resets.
 
     Args:
-        distance: largest Kolmogorov-Smirnov distance over coordinates.
+        distance: Kolmogorov-Smirnov distance of the coordinate with the smallest p-value.
         p_value: its p-value, corrected for the number of coordinates.
-        coordinate: where it is.
+        coordinate: name of the coordinate.
     """
 
     distance: float | None = None
@@ -116,30 +114,29 @@ class ResetTest(NamedTuple):
 
 @dataclass(frozen=True)
 class GeneratorReport:
-    """The verdicts on one generator. What a bare model lacks is None.
+    """The verdicts on one generator; fields that a bare model lacks are None.
 
     Args:
         name: name of the symmetry.
-        expected: the verdict on the dynamics that the spec states, or "".
+        expected: verdict on the dynamics that the spec states, or "".
         state: defect of one step in positions, velocities and activations, relative to the length of the step.
-        observation: the same in the raw observation, and of the observation itself, obs(g s) against g obs(s).
+        observation: the same for the raw observation; includes the difference of obs(g s) and g obs(s).
         reward: difference of rewards, relative to their standard deviation over the states.
-        contact, free: the three defects above over the states in contact and out of it, by name; a defect is left out
-            where there are no such states.
-        n_states, n_contact: all states, and those in contact.
+        contact, free: the three defects above, by name, over states in contact and out of contact; empty without such states.
+        n_states, n_contact: number of states, and of states in contact.
         termination: share of states that terminate while their mirror images don't, or the reverse.
         reset: comparison of reset states with their mirror images.
         rollout: median over rollouts of the defect after 1, 2, ... steps, in units of a typical step.
-        support: how often the mirrored states are visited.
-        components: defect of each coordinate, over the states in which it changes, relative to the root mean square of its
+        support: how often rollouts visit the mirrored states.
+        components: defect of each coordinate over the states in which it changes, relative to the root mean square of its
             change in a step.
-        constant: coordinates that never varied in the sample, so that nothing was learned about them.
-        unconstrained: coordinates that the spec leaves free, and so are not counted.
+        constant: coordinates that did not vary in the sample and so were not tested.
+        unconstrained: coordinates that the spec leaves free; they are not counted.
         quantiles: quantiles of each distribution of the figure, at `QUANTILE_LEVELS`.
-        left_out: number of further steps by what was wrong with them or with their images: MuJoCo reset the simulation, or an
-            observation or reward was not finite. No number above is of these.
-        deviations: parameters of the model that keep it from being exact, the largest relative difference first, see
-            `rppdyn.envs.derivation`; None where the symmetry is not one that is derived from the model.
+        left_out: number of steps that are excluded from all numbers above, by reason: MuJoCo reset the simulation, or an
+            observation or reward was not finite, in the step or in its mirror image.
+        deviations: parameters of the model that keep the symmetry from being exact, the largest relative difference first
+            (`rppdyn.envs.derivation`); None if the symmetry is not derived from the model.
     """
 
     name: str
@@ -164,31 +161,30 @@ class GeneratorReport:
 
     @property
     def dynamics_verdict(self) -> str:
-        """The worse of state and observation; exact only where every coordinate is."""
+        """The worse verdict of state and observation; exact only if every coordinate is."""
         worst = max(self._verdicts("state") + self._verdicts("observation"), key=VERDICTS.index)
-        rare = any(defect.verdict != "exact" for defect in self.components.values())
-        return "approximate" if worst == "exact" and rare else worst
+        inexact = any(defect.verdict != "exact" for defect in self.components.values())
+        return "approximate" if worst == "exact" and inexact else worst
 
     @property
     def defect(self) -> float:
-        """Defect of a step that the verdict on the dynamics is about: the largest 95th percentile, of all states, of those in
-        contact, and of those out of it.
+        """Defect of a step that decides the verdict on the dynamics: the largest 95th percentile of those judged.
 
-        Where only rare states keep dynamics from being exact, the root of the share of such states times the largest defect.
+        If only rare states are not exact, it is their largest defect times the square root of their share.
         """
-        judged = self._judged("state") + self._judged("observation")
-        if self.dynamics_verdict == "exact" or max(d.p95 for d in judged) >= EXACT_BELOW:
-            return max(d.p95 for d in judged)
-        return max(d.max * d.share**0.5 for d in judged)
+        defects = self._judged_defects("state") + self._judged_defects("observation")
+        if self.dynamics_verdict == "exact" or max(d.p95 for d in defects) >= EXACT_BELOW:
+            return max(d.p95 for d in defects)
+        return max(d.max * d.share**0.5 for d in defects)
 
     @property
     def value_defect(self) -> float:
-        """What, beside the dynamics, keeps values from being invariant: reward, and the root of the share of terminations."""
-        return max([d.p95 for d in self._judged("reward")] + [(self.termination or 0.0) ** 0.5])
+        """Defect of values apart from the dynamics: the larger of the reward's and the root of the share of terminations."""
+        return max([d.p95 for d in self._judged_defects("reward")] + [(self.termination or 0.0) ** 0.5])
 
     @property
     def value_verdicts(self) -> list[str]:
-        """On the reward and on terminations, as far as there are any."""
+        """Verdicts on the reward and on terminations, without those that are not defined."""
         return [verdict for verdict in (self.reward_verdict, self.termination_verdict) if verdict != NOT_DEFINED]
 
     @property
@@ -197,10 +193,9 @@ class GeneratorReport:
 
     @property
     def keeps_reward(self) -> bool | None:
-        """True if the reward changes by no more than the dynamics do (at the 95th percentile); None where there is none.
+        """Whether the reward differs by no more than the dynamics do (at the 95th percentile); None without a reward.
 
-        An approximate symmetry of the dynamics moves the next state a little, and what the reward says of it. A broken one
-        keeps nothing.
+        Under an approximate symmetry of the dynamics the next state differs a little, and so does its reward.
         """
         if self.reward is None:
             return None
@@ -218,22 +213,22 @@ class GeneratorReport:
             return NOT_DEFINED
         return "no difference found" if self.reset.p_value > RESET_LEVEL else "not invariant"
 
-    def _judged(self, what: str) -> list[Defect]:
-        """Verdict of a defect over all states, those in contact and those out of it; a handful of states has no percentile."""
-        if (defect := getattr(self, what)) is None:
+    def _judged_defects(self, name: str) -> list[Defect]:
+        """A defect over all states, those in contact and those out of contact; few states have no percentile."""
+        if (defect := getattr(self, name)) is None:
             return []
-        return [defect, *(by[what] for by, n in self._split if n >= MIN_STATES_TO_JUDGE and what in by)]
+        return [defect, *(by[name] for by, n in self._by_contact if n >= MIN_STATES_TO_JUDGE and name in by)]
 
-    def _verdicts(self, what: str) -> list[str]:
-        return [defect.verdict for defect in self._judged(what)]
+    def _verdicts(self, name: str) -> list[str]:
+        return [defect.verdict for defect in self._judged_defects(name)]
 
     @property
-    def _split(self) -> tuple[tuple[dict[str, Defect], int], ...]:
+    def _by_contact(self) -> tuple[tuple[dict[str, Defect], int], ...]:
         return (self.contact, self.n_contact), (self.free, self.n_states - self.n_contact)
 
     @property
     def growth(self) -> float | None:
-        """Factor by which the defect grows in a step of a rollout, on average; None where it stays zero."""
+        """Mean factor by which the defect grows in a step of a rollout; None if it is zero or the rollout too short."""
         if len(self.rollout) < 2:
             return None
         first, last = self.rollout[0], self.rollout[-1]
@@ -251,17 +246,16 @@ class Certificate:
 
     Args:
         env_id: environment that the spec describes.
-        model_digest, spec_digest: digests of the compiled model and of the group's action, see
-            `rppdyn.envs.certification.certificate`.
-        environment: digest of the environment around the model; "" for a bare model, None where it can't be told.
+        model_digest, spec_digest: digests of the compiled model and of the group's action (functions of these names).
+        environment: digest of the environment around the model; "" for a bare model, None if it is not known.
         n_states, seed: number of states and seed of the sample.
         solver: "stock", or "tight" for one that solves contact forces to rounding.
-        mujoco: version of the simulator.
-        control_scale: share of the actions' range that random actions were drawn from.
+        mujoco: version of MuJoCo.
+        control_scale: share of the actions' range from which random actions were drawn.
         generators: one report per generator of the spec's group, discrete ones first.
-        wrappers: class names of the wrappers that steps went through, the outermost first.
-        others: certificates of the other symmetries that were found, where no spec was given; the verdicts are not of these.
-        refused: a line on each symmetry that was found and could not be certified.
+        wrappers: class names of the environment's wrappers, the outermost first.
+        others: certificates of other derived symmetries, if no spec was given; the verdicts don't count them.
+        refused: a line on each symmetry that was found but could not be certified.
     """
 
     env_id: str
@@ -302,10 +296,10 @@ class Certificate:
 
     @classmethod
     def from_dict(cls, data: dict) -> Certificate:
-        """The certificate that `to_dict` described.
+        """The certificate of a dictionary that `to_dict` returned.
 
         Raises:
-            ValueError: another format version, a missing key, or one that holds something else.
+            ValueError: another format version, or a key that is missing or holds something else.
         """
         if data.get("format") != FORMAT:
             raise ValueError(f"certificate has format {data.get('format')!r}, not {FORMAT}; certify again")
@@ -316,7 +310,7 @@ class Certificate:
             raise ValueError(f"certificate lacks the key {key!r}, or it holds something else; certify again") from None
 
     def table(self) -> str:
-        """The findings as a table for the terminal, about 80 columns wide."""
+        """Table of the verdicts and defects for a terminal, about 80 columns wide."""
         through = f", through {', '.join(self.wrappers)}" if self.wrappers else ""
         lines = [
             f"{self.env_id}: one step from {self.n_states} random states and their mirror images{through}",
@@ -340,7 +334,7 @@ class Certificate:
         return "\n".join(part for parts in wrapped for part in parts)
 
     def figure(self, path: str | os.PathLike[str]) -> Path:
-        """Draw the distributions of the defects, the worst components, rollouts and support; the suffix is the format."""
+        """Draw the distributions of defects, the worst components, rollouts and support; the path's suffix names the format."""
         from rppdyn.envs.certification.figure import draw
 
         return draw(self, Path(path))
@@ -356,13 +350,13 @@ def _judge(value: float, exact_below: float, approximate_below: float) -> str:
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses and named tuples as dictionaries, tuples as lists, all the way down; pydantic reads it again."""
+    """Turn dataclasses and named tuples into dictionaries, and tuples into lists, recursively; pydantic reads them again."""
     if is_dataclass(value):
         return {entry.name: to_plain(getattr(value, entry.name)) for entry in fields(value)}
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
-        return {key: to_plain(one) for key, one in value.items()}
+        return {key: to_plain(item) for key, item in value.items()}
     return list(map(to_plain, value)) if isinstance(value, list | tuple) else value
 
 
@@ -373,62 +367,58 @@ def _report_lines(g: GeneratorReport) -> list[str]:
     stated = f" (stated: {g.expected})" if g.expected in VERDICTS else ""
     heading = f"{g.name}: dynamics {g.dynamics_verdict}{stated}, reward {g.reward_verdict}"
     rows = [["relative defect", "median", "p95", "max", f"> {EXACT_BELOW:g}", "verdict"]]
-    for what in ("state", "observation", "reward"):
-        defect = getattr(g, what)
-        rows.append([what, "", "", "", "", NOT_DEFINED] if defect is None else _row(what, defect))
-        for where, (by, n) in zip(("in contact", "out of contact"), g._split, strict=True):
-            if what in by:
-                rows.append(_row(f"  {where} ({n})", by[what], judged=n >= MIN_STATES_TO_JUDGE))
+    for name in ("state", "observation", "reward"):
+        defect = getattr(g, name)
+        rows.append([name, "", "", "", "", NOT_DEFINED] if defect is None else _defect_row(name, defect))
+        for where, (by, n) in zip(("in contact", "out of contact"), g._by_contact, strict=True):
+            if name in by:
+                rows.append(_defect_row(f"  {where} ({n})", by[name], judged=n >= MIN_STATES_TO_JUDGE))
     share = "" if g.termination is None else f"{g.termination:.1%}"
     rows.append(["termination", "", "", "", share, g.termination_verdict])
-    off = sorted(
-        (c for c in g.components.items() if c[1].verdict != "exact"), key=lambda c: -np.nan_to_num(c[1].p95, nan=np.inf)
-    )
-    if off:
+    inexact = [(name, defect) for name, defect in g.components.items() if defect.verdict != "exact"]
+    inexact.sort(key=lambda item: -np.nan_to_num(item[1].p95, nan=np.inf))
+    if inexact:
         rows.append(["worst coordinates", "", "", "", "", ""])
-        rows += [_row(f"  {name}", defect) for name, defect in off[:MAX_COMPONENT_ROWS]]
-    lines = [heading, "-" * min(len(heading), TABLE_WIDTH), *_spoilers(g), *align(rows)]
+        rows += [_defect_row(f"  {name}", defect) for name, defect in inexact[:MAX_COMPONENT_ROWS]]
+    lines = [heading, "-" * min(len(heading), TABLE_WIDTH), *_deviation_lines(g), *align(rows)]
     if g.left_out:
-        wrong = "; ".join(f"{n} {what}" for what, n in g.left_out.items())
+        reasons = "; ".join(f"{n} {reason}" for reason, n in g.left_out.items())
         count = sum(g.left_out.values())
-        lines.append(f"left out: {count} of {g.n_states + count} steps, which are none of the dynamics ({wrong})")
-    exact = len(g.components) - len(off)
-    if len(off) > MAX_COMPONENT_ROWS:
-        lines.append(
-            f"  and {len(off) - MAX_COMPONENT_ROWS} coordinates of p95 up to {off[MAX_COMPONENT_ROWS - 1][1].p95:.1e}"
-        )
-    lines.append(f"coordinates: {exact} of {len(g.components)} exact")
+        lines.append(f"left out: {count} of {g.n_states + count} steps, which are none of the dynamics ({reasons})")
+    if (more := len(inexact) - MAX_COMPONENT_ROWS) > 0:
+        lines.append(f"  and {more} coordinates of p95 up to {inexact[MAX_COMPONENT_ROWS - 1][1].p95:.1e}")
+    lines.append(f"coordinates: {len(g.components) - len(inexact)} of {len(g.components)} exact")
     reset = "" if g.reset.p_value is None else f" (largest KS distance {g.reset.distance:.2f}, {g.reset.coordinate})"
     lines.append(f"reset: {g.reset_verdict}{reset}")
-    lines.append(f"along a rollout: {_rollout(g)}")
+    lines.append(f"along a rollout: {_rollout_text(g)}")
     support = f"support: {g.support.share:.0%} of mirrored states lie where rollouts go"
     if g.support.outside > 0.05:
         support += f"; {g.support.worst} is far outside in {g.support.outside:.0%}"
     lines.append(support)
     if g.constant:
-        lines.append(f"never varied: {_listed(g.constant)}")
+        lines.append(f"never varied: {_shorten(g.constant)}")
     if g.unconstrained:
-        lines.append(f"left free: {_listed(g.unconstrained)}")
+        lines.append(f"left free: {_shorten(g.unconstrained)}")
     return lines
 
 
-def _spoilers(g: GeneratorReport) -> list[str]:
-    """Parameters of the model that spoil a symmetry, or could, by name."""
+def _deviation_lines(g: GeneratorReport) -> list[str]:
+    """Lines on the parameters of the model that deviate from the symmetry."""
     if not g.deviations:
-        known = g.deviations is not None and g.dynamics_verdict != "exact"
-        return ["spoiled by no parameter of the model: all of them agree with it"] if known else []
+        is_unexplained = g.deviations is not None and g.dynamics_verdict != "exact"
+        return ["spoiled by no parameter of the model: all of them agree with it"] if is_unexplained else []
     more = len(g.deviations) - MAX_DEVIATION_ROWS
     tail = [f"  and {more} more parameters, which differ less"] if more > 0 else []
     heading = "differs in the model, without effect here" if g.dynamics_verdict == "exact" else "spoiled by"
     return [heading, *(f"  {deviation}" for deviation in g.deviations[:MAX_DEVIATION_ROWS]), *tail]
 
 
-def _row(name: str, defect: Defect, judged: bool = True) -> list[str]:
+def _defect_row(name: str, defect: Defect, judged: bool = True) -> list[str]:
     verdict = defect.verdict if judged else ""
     return [name, *(f"{x:.1e}" for x in defect[:3]), f"{defect.share:.1%}", verdict]
 
 
-def _rollout(g: GeneratorReport) -> str:
+def _rollout_text(g: GeneratorReport) -> str:
     steps = [t for t in sorted({1, 10, len(g.rollout)}) if 1 <= t <= len(g.rollout)]
     if not steps:
         return "none lasted a step"
@@ -436,20 +426,21 @@ def _rollout(g: GeneratorReport) -> str:
     return f"{values} after {after} steps" + (f" (x {g.growth:.2f} a step)" if g.growth else "")
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _shorten(names: tuple[str, ...]) -> str:
+    """The first three names and the number of the others."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
 
 @dataclass(frozen=True)
 class CertifiedShare:
-    """The part of a prior that the free pathway is left, by a certificate.
+    """The share of the prior variance that a certificate assigns to the free pathway.
 
     Attributes:
-        defect: d, of one step, at the 95th percentile, of the worst generator; 0 where the symmetry is exact.
+        defect: d, the defect of one step of the worst generator at the 95th percentile; 0 if the symmetry is exact.
         share: d^2, within the bounds of :func:`rppdyn.priors.share_of_defect`.
-        verdict: "exact", "approximate" or "broken", of all that counts.
-        note: the same in words.
+        verdict: worst of the verdicts that count, "exact", "approximate" or "broken".
+        note: verdict and defect in words.
     """
 
     defect: float
@@ -459,7 +450,7 @@ class CertifiedShare:
 
 
 def share_of(certificate: Certificate, *, reward: bool = True) -> CertifiedShare:
-    """Take the free pathway's share from a certificate; arguments as of :func:`certified_share`."""
+    """Compute the free pathway's share from a certificate; `reward` as in :func:`certified_share`."""
     defects = [report.defect for report in certificate.generators]
     verdicts = [report.dynamics_verdict for report in certificate.generators]
     if reward:
@@ -468,8 +459,10 @@ def share_of(certificate: Certificate, *, reward: bool = True) -> CertifiedShare
     verdict = max(verdicts, key=VERDICTS.index)
     defect = 0.0 if verdict == "exact" else max(defects)
     share = share_of_defect(0.0 if verdict == "exact" else max(defect, SMALLEST_DEFECT))
-    of = "dynamics and reward" if reward else "dynamics"
-    note = f"{verdict} ({of} are off by {defect:.2g} of a step)" if share else f"exact ({of} agree to rounding)"
+    subject = "dynamics and reward" if reward else "dynamics"
+    note = (
+        f"{verdict} ({subject} are off by {defect:.2g} of a step)" if share else f"exact ({subject} agree to rounding)"
+    )
     if share and defect > LARGEST_DEFECT:
         note += f", counted as {LARGEST_DEFECT:g}"
     return CertifiedShare(defect, share, verdict, note)
@@ -479,20 +472,20 @@ def share_of(certificate: Certificate, *, reward: bool = True) -> CertifiedShare
 
 logger = logging.getLogger(__name__)
 
-# What a model looks like and what its parts are called has no part in how it moves, nor have the boxes around its
-# geoms, which follow from the geoms and only say early that two are far apart.
+# Prefixes and suffixes of attributes that don't change a model's motion: looks, names, and bounding boxes, which follow from
+# the geoms.
 _UNPHYSICAL = ("bvh_", "cam_", "geom_aabb", "light_", "mat_", "tex_", "skin_", "name", "text_", "vis", "_")
 _UNPHYSICAL_END = tuple("_rgba _matid _group _pathadr _texcoord _texcoordadr _texcoordnum castshadow _user".split())
 
 
 def model_digest(model: mujoco.MjModel) -> str:
-    """SHA-256 of every physical parameter of a compiled model and its options, hexadecimal; looks and names don't count.
+    """SHA-256 of all physical parameters and options of a compiled model, hexadecimal; looks and names don't count.
 
-    It is of rounded numbers (`rppdyn.envs.spec`): the same model compiled on another machine has the same digest.
+    Numbers are rounded (`rppdyn.envs.spec`), so the same model compiled on another machine has the same digest.
     """
     digest = hashlib.sha256()
     for name, value in [*_parameters(model), *_parameters(model.opt)]:
-        if name == "disableactuator" and value:  # groups that count for this option alone
+        if name == "disableactuator" and value:  # only this option uses the actuators' groups
             array = np.array([*model.actuator_group, value])
         else:
             array = np.ascontiguousarray(value)
@@ -504,16 +497,16 @@ def model_digest(model: mujoco.MjModel) -> str:
 
 
 def environment_digest(env: gym.Env) -> str | None:
-    """SHA-256 of what an environment is beside its model; None where that can't be told.
+    """SHA-256 of an environment's options, frame skip and source files; None if these are not known.
 
-    It is known of one that was made by its id, or of a class of Gymnasium's, with plain options, without wrappers that change
-    steps or observations (but for one that flattens dictionaries).
+    They are known if it was made by its id, or its class is Gymnasium's, with plain options, and no wrapper changes steps or
+    observations, except for one that flattens dictionaries.
     """
     base: Any = env.unwrapped
     if any(type(layer) is not gym.wrappers.FlattenObservation for layer in acting_wrappers(env)):
         return None
     if base.spec is not None:
-        arguments = {key: value for key, value in base.spec.kwargs.items() if key not in DRAWING}
+        arguments = {key: value for key, value in base.spec.kwargs.items() if key not in RENDER_OPTIONS}
     elif type(base).__module__.startswith("gymnasium.") and hasattr(base, "_ezpickle_kwargs"):
         arguments = {"": base._ezpickle_args, **base._ezpickle_kwargs}
     else:
@@ -529,30 +522,32 @@ def environment_digest(env: gym.Env) -> str | None:
         return None
 
 
-DRAWING = "render_mode width height camera_id camera_name default_camera_config max_geom visual_options".split()
-"""Options that say how an environment is drawn."""
+RENDER_OPTIONS = "render_mode width height camera_id camera_name default_camera_config max_geom visual_options".split()
+"""Options of an environment that only change how it is drawn."""
 
 
 def _with_dtype(value: Any) -> Any:
-    """Plain data of an option, an array's with its dtype: the same numbers in another precision are another option."""
+    """Plain data of an option; arrays with their dtype, as numbers of another precision are another option."""
     return [str(value.dtype), value.tolist()] if hasattr(value, "dtype") else plain(value)
 
 
 def spec_digest(spec: SymmetrySpec) -> str:
-    """SHA-256 of how the group acts, without what is said of its symmetries: that is what a certificate finds out."""
+    """SHA-256 of a group's action, without the verdicts that the spec states, which are what a certificate tests."""
     return replace(spec, symmetries=()).digest
 
 
 def find_certificate(source: mujoco.MjModel | gym.Env, spec: SymmetrySpec, solver: str = "stock") -> Certificate | None:
-    """The stored certificate of a spec for a bare model or an environment, with the whole range of controls, or None."""
+    """The stored certificate of a spec for a bare model or an environment, at full controls; None without one."""
     model, environment = digests(source)
     if environment is None:
         return None
-    return _read(_path(model, environment, spec_digest(spec), solver, mujoco.__version__, 1.0), Certificate)
+    return _read_cache(
+        _certificate_path(model, environment, spec_digest(spec), solver, mujoco.__version__, 1.0), Certificate
+    )
 
 
 def digests(source: mujoco.MjModel | gym.Env) -> tuple[str, str | None]:
-    """Digests of the model, "" where there is none, and of the environment around it, "" where there is none."""
+    """(digest of the model, digest of the environment around it); "" for one that is missing, None if not known."""
     if isinstance(source, mujoco.MjModel):
         return model_digest(source), ""
     model = getattr(source.unwrapped, "model", None)
@@ -560,11 +555,11 @@ def digests(source: mujoco.MjModel | gym.Env) -> tuple[str, str | None]:
 
 
 def save_certificate(certificate: Certificate) -> Path | None:
-    """Store a certificate, and those of the other symmetries with it, in the user's cache, in place of earlier ones.
+    """Store a certificate and those in `others` in the user's cache; earlier ones are replaced.
 
     Returns:
-        its file; or None, with a warning, where it can't be written, and for an environment whose wrappers act on steps: what
-        they do is no part of the model and the spec that certificates are found by.
+        its file; None, with a warning, if it can't be written, or if the environment's wrappers act on steps or its options are
+        not known: a stored certificate is identified by model, environment and spec alone.
     """
     for other in certificate.others:
         save_certificate(other)
@@ -578,18 +573,18 @@ def save_certificate(certificate: Certificate) -> Path | None:
         return None
     certificate = replace(certificate, others=(), refused=())
     c = certificate
-    path = _path(c.model_digest, c.environment, c.spec_digest, c.solver, c.mujoco, c.control_scale)
-    return path if _is_written(path, certificate.to_dict(), f"the certificate of {certificate.env_id}") else None
+    path = _certificate_path(c.model_digest, c.environment, c.spec_digest, c.solver, c.mujoco, c.control_scale)
+    return path if _write_cache(path, certificate.to_dict(), f"the certificate of {certificate.env_id}") else None
 
 
 def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[Certificate | None, str]:
-    """The stored certificate of a spec for an environment's model, and what keeps one from relying on it.
+    """The stored certificate of a spec for an environment's model, and a reason not to rely on it.
 
     Args:
         env: an environment, wrapped or not, or an `mujoco.MjModel`.
     Returns:
-        the certificate and "", where every generator is exact or approximate; the certificate and a line that names what
-        is broken; or None and a line that says that the spec was not certified, or for another model.
+        (certificate, "") if every generator is exact or approximate; (certificate, line that names broken generators); or
+        (None, line that says why there is none).
     """
     if not isinstance(env, mujoco.MjModel) and (wrappers := step_wrappers(env)):
         names = ", ".join(type(wrapper).__name__ for wrapper in wrappers)
@@ -597,11 +592,11 @@ def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[
             None,
             f"{spec.env_id} has wrappers that no stored certificate covers ({names}): rppdyn.envs.certify judges it",
         )
-    if (source := simulated(env)) is None:
+    if (source := certifiable_source(env)) is None:
         return None, f"{spec.env_id} has no MuJoCo model and no simulator_state, so its spec can't be certified"
     certificate = find_certificate(source, spec)
     if certificate is None:
-        if any(_folder().glob(f"{spec_digest(spec)[:32]}-*.json")):
+        if any(cache_folder("certificates").glob(f"{spec_digest(spec)[:32]}-*.json")):
             return None, (
                 f"the spec of {spec.env_id} was certified for another model, or other options, than this environment's: "
                 "rppdyn.envs.save_certificate(rppdyn.envs.certify(env, spec)) certifies it for this one"
@@ -611,14 +606,15 @@ def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[
     return certificate, f"{spec.env_id}: the simulator refutes {', '.join(broken)}" if broken else ""
 
 
-def simulated(env: gym.Env | mujoco.MjModel) -> mujoco.MjModel | gym.Env | None:
-    """Find what is to be certified: a model, an environment that has one or says its state, or None."""
+def certifiable_source(env: gym.Env | mujoco.MjModel) -> mujoco.MjModel | gym.Env | None:
+    """The model or environment itself if it can be certified: it has a MuJoCo model or a `simulator_state`; else None."""
     if isinstance(env, mujoco.MjModel) or isinstance(getattr(env.unwrapped, "model", None), mujoco.MjModel):
         return env
     return env if hasattr(env.unwrapped, "simulator_state") else None
 
 
 def _parameters(owner) -> Iterator[tuple[str, object]]:
+    """(name, value) of the physical parameters of a model or of its options."""
     for name in sorted(dir(owner)):
         if name.startswith(_UNPHYSICAL) or name.endswith(_UNPHYSICAL_END):
             continue
@@ -627,18 +623,14 @@ def _parameters(owner) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def _folder() -> Path:
-    return cache_folder("certificates")
-
-
-def _path(model: str, environment: str | None, spec: str, solver: str, version: str, scale: float) -> Path:
+def _certificate_path(model: str, environment: str | None, spec: str, solver: str, version: str, scale: float) -> Path:
     parts = [model, environment, spec, solver, version, scale, gym.__version__, __version__, FORMAT]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    return _folder() / f"{spec[:32]}-{key[:32]}-{solver}.json"
+    return cache_folder("certificates") / f"{spec[:32]}-{key[:32]}-{solver}.json"
 
 
-def _read(path: Path, kind: Any) -> Any:
-    """The certificate or spec in a file of the cache; None where there is none, with a warning where it is damaged."""
+def _read_cache(path: Path, kind: Any) -> Any:
+    """Read a certificate or spec from the cache; None without a file, and with a warning if the file is damaged."""
     if not path.exists():
         return None
     try:
@@ -655,11 +647,11 @@ def _read(path: Path, kind: Any) -> Any:
 def find_or_derive(
     source: mujoco.MjModel | gym.Env, choice: tuple[object, ...], build: Callable[[], SymmetrySpec]
 ) -> SymmetrySpec:
-    """The spec that was derived for the same model and environment, else a new one, which is stored.
+    """The stored spec for a model and environment; without one, derive it and store it.
 
     Args:
-        choice: what else says which spec it is, plain data.
-        build: derives it.
+        choice: options of the derivation, plain data.
+        build: function that derives the spec.
     """
     model: Any = source
     environment: str | None = ""
@@ -668,34 +660,34 @@ def find_or_derive(
         base: Any = source.unwrapped
         model, environment = base.model, environment_digest(source)
         wrappers = [type(layer).__name__ for layer in acting_wrappers(source)]
-        if environment is None or "_get_obs" in vars(base):  # a method of this one environment's own
+        if environment is None or "_get_obs" in vars(base):  # a method of this instance, which no digest covers
             return build()
     content = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
     mujoco.mj_saveModel(model, None, content)
     versions = [mujoco.__version__, gym.__version__, np.__version__, __version__]
-    parts = [choice, environment, wrappers, *versions, _sources()]
+    parts = [choice, environment, wrappers, *versions, _source_digest()]
     key = hashlib.sha256(json.dumps(parts).encode() + content.tobytes()).hexdigest()
     path = cache_folder("specs") / f"{key}.json"
-    if (stored := _read(path, SymmetrySpec)) is not None:
+    if (stored := _read_cache(path, SymmetrySpec)) is not None:
         return stored
     spec = build()
-    _is_written(path, spec.to_dict(), f"the spec of {spec.env_id}")
+    _write_cache(path, spec.to_dict(), f"the spec of {spec.env_id}")
     return spec
 
 
-def _is_written(path: Path, content: dict[str, Any], what: str) -> bool:
-    """Write a file of the cache, or warn that it can't be written."""
+def _write_cache(path: Path, content: dict[str, Any], title: str) -> bool:
+    """Write a file of the cache; return False, with a warning, if it can't be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(plain(content, finite=True), allow_nan=False))  # on one line: a tenth of the time
+        write_text(path, json.dumps(plain(content, finite=True), allow_nan=False))  # unindented: ten times as fast
     except OSError as error:
-        logger.warning("%s is not stored (%s)", what, error)
+        logger.warning("%s is not stored (%s)", title, error)
         return False
     return True
 
 
 @cache
-def _sources() -> str:
-    """SHA-256 of the files that derive specs."""
+def _source_digest() -> str:
+    """SHA-256 of the source files that derive specs."""
     files = sorted(Path(__file__).parents[1].rglob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

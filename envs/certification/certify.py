@@ -1,26 +1,24 @@
-r"""Proof of a symmetry in the simulator: steps from states and from their mirror images.
+r"""Certify a symmetry in the simulator, by steps from states and from their mirror images.
 
-For states s that random actions reach and random actions a, the defect of a group element g is
+For states s that random actions reach, and random actions a, the defect of a group element g is
 
 .. math:: |f(g s, g a) - g f(s, a)| \,/\, |f(s, a) - s|,
 
-with f one step of the real environment, and differences taken between features, in which a quaternion's sign and a full
-turn of an angle do not count. The observation leaves out positions and clips velocities, so the mirrored state is built
-from the spec's action on the simulator's positions, velocities and activations; controls and the solver's warm start are
-mirrored with them.
+with f one step of the environment. Differences are taken between features, which don't depend on a quaternion's sign or a full
+turn of an angle. Observations lack positions and clip velocities, so the mirrored state is built by the spec's action on the
+simulator's positions, velocities and activations; controls and the solver's warm start are mirrored too.
 
-A wrong map whose images rollouts never visit can't be refuted by data, so that is told, too. Each feature y of positions,
-velocities and activations is replaced by its *place* among the values that an independent set of rollouts visited: the share
+Data can't refute a wrong map whose images rollouts never visit, so the *support* of each map is reported too. Each feature y of
+positions, velocities and activations is replaced by its *place* among the values that independent rollouts visited: the share
 of them below it, from 0 to 1, and beyond them the distance to the nearest in standard deviations,
 
 .. math:: u(y) = F(y) + \max(0, y - y_{max}) / \sigma - \max(0, y_{min} - y) / \sigma .
 
-Ranks keep the few violent states of a rollout from stretching the scale. How far, in u, visited states lie from the nearest
-independent one says what is near: an image is *visited* when it lies as near as 95 % of them do. A symmetry of
-everything (dynamics, resets, policy) maps visited states to visited states, so that 95 % of the images are; a map that
-flips the sign of a knee which never straightens has images several standard deviations away, and none are. The
-measure is of single states and generous in many dimensions: support says whether data *could* refute a map, the
-defects whether they do.
+Ranks keep a few violent states of a rollout from stretching the scale. An image counts as *visited* if its distance, in u, from
+the nearest independent state is at most the 95th percentile of the visited states' own distances. If dynamics, resets and
+policy are all symmetric, 95 % of the images are visited. If a map flips the sign of a knee that never straightens, the images
+are several standard deviations away, and none is visited. The measure looks at single states and is lenient in many
+dimensions. Support says whether data *could* refute a map, the defects say whether they do.
 """
 
 from __future__ import annotations
@@ -46,11 +44,11 @@ from rppdyn.envs.certification.certificate import (
     GeneratorReport,
     ResetTest,
     Support,
+    certifiable_source,
     digests,
     find_certificate,
     save_certificate,
     share_of,
-    simulated,
     spec_digest,
 )
 from rppdyn.envs.certification.evidence import (
@@ -61,8 +59,8 @@ from rppdyn.envs.certification.evidence import (
     SimulatedSteps,
     Tick,
     counted_features,
-    faults,
     ignore,
+    step_faults,
 )
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.model_symmetry import ModelSymmetry
@@ -79,7 +77,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SOLVERS = ("stock", "tight")
-BAR_SECONDS = 3.0  # seconds; shorter work shows no bar
+PROGRESS_DELAY_SECONDS = 3.0  # shorter work shows no bar
 
 
 def certify(
@@ -93,29 +91,29 @@ def certify(
     control_scale: float = 1.0,
     progress: bool = False,
 ) -> Certificate:
-    """Step the real simulator from states and from their mirror images, and report what differs.
+    """Step the simulator from states and from their mirror images, and report the differences.
 
     Args:
-        env: an environment's id; an environment, which is stepped through its wrappers and left in the state it was in; an
-            `mujoco.MjModel`; or the path of an MJCF or URDF file. Models have neither observation nor reward, termination or
-            reset of their own. An environment without a MuJoCo model needs `simulator_state()`, whose entry "state" is the
-            observation, `restore_simulator_state(data)` and `symmetry_spec(symmetry)`. Of a list of terms
-            (`rppdyn.envs.compiled_terms`) the model is observed by these, with a random task.
-        spec: the symmetry to test. If left out, the known one of one of Gymnasium's tasks; for another environment or model
-            the default one, and in `Certificate.others` every other symmetry that is derived, exact or approximate.
-        n_states: states to compare from.
-        n_resets: resets by which the reset distribution is judged; 2000 resolve a shift by a sixth of its width.
-        seed: seed of the rollouts, the actions, the resets and the elements of continuous groups.
-        solver: "stock" leaves the model's; "tight" solves contact forces to rounding, which tells a solver's tolerance
-            from a broken symmetry.
-        control_scale: share of the actions' range, about its middle, that random actions are drawn from; less than 1 for a
-            robot that the whole range throws over.
-        progress: whether to draw a bar, once the work takes longer than a few seconds.
+        env: an environment's id; an environment, which is stepped through its wrappers and restored afterwards; an
+            `mujoco.MjModel`; or the path of an MJCF or URDF file. Bare models have no observation, reward, termination or reset
+            distribution. An environment without a MuJoCo model needs `simulator_state()`, whose entry "state" is the
+            observation, `restore_simulator_state(data)` and `symmetry_spec(symmetry)`. A model with terms
+            (`rppdyn.envs.compiled_terms`) is observed through them, with a random task.
+        spec: the symmetry to test. By default the known one of Gymnasium's tasks; for another environment or model the
+            default one, with all other derived symmetries, exact or approximate, in `Certificate.others`.
+        n_states: number of states to step from.
+        n_resets: number of resets for the test of their distribution; 2000 detect a shift by a sixth of its width.
+        seed: seed of rollouts, actions, resets and elements of continuous groups.
+        solver: "stock" is the model's; "tight" solves contact forces to rounding, which separates the solver's tolerance from a
+            broken symmetry.
+        control_scale: share of the actions' range, about its middle, from which random actions are drawn; less than 1 for a
+            robot that falls over under full controls.
+        progress: show a progress bar if the work takes longer than a few seconds.
     Returns:
-        defects of dynamics, observation, reward, termination and reset distribution for each generator.
+        the certificate: defects of dynamics, observation, reward, termination and reset distribution for each generator.
     Raises:
-        ValueError: no symmetry is found, the spec is for another observation, action or model, it has no action on qpos and
-            qvel, an unreadable file, a wrapper that remembers earlier steps or draws at random, or a simulation so unstable
+        ValueError: no symmetry is found; the spec is for another observation, action or model, or has no action on qpos and
+            qvel; a file can't be read; a wrapper remembers earlier steps or draws at random; or the simulation is so unstable
             that too few steps are left to judge.
     """
     if n_states < 20:
@@ -129,35 +127,36 @@ def certify(
     if spec is None and isinstance(env, CompiledTerms):
         spec = env.spec
     specs, refused = ([spec], []) if spec is not None else symmetry_specs(env)
-    with opened(env) as simulator:
+    with open_simulator(env) as simulator:
         simulator.control_scale = control_scale
-        for one in specs:
-            check(one, simulator)
+        for spec in specs:
+            check_spec(spec, simulator)
         if simulator.is_task:
             simulator.require_memoryless()
-        observed = isinstance(simulator, ObservedSimulator)
         model, environment = digests(simulator.env if simulator.is_task else simulator.model)
         with ExitStack() as stack:
-            if solver == "tight" and not observed:
+            if solver == "tight" and not isinstance(simulator, ObservedSimulator):
                 stack.enter_context(tight_solver(simulator.model))
-            total = Examination.steps(n_states, sum(len(one.generator_names) for one in specs))
+            total = Examination.count_steps(n_states, sum(len(spec.generator_names) for spec in specs))
             label = f"certify {specs[0].env_id}"
-            bar = stack.enter_context(Progress(total, description=label, enabled=progress, delay=BAR_SECONDS))
-            tick = _ticker(bar)
-            examination = Examination.of(simulator, n_states, n_resets, seed, tick)
+            bar = stack.enter_context(
+                Progress(total, description=label, enabled=progress, delay=PROGRESS_DELAY_SECONDS)
+            )
+            tick = _make_tick(bar)
+            examination = Examination.run(simulator, n_states, n_resets, seed, tick)
             certificates = []
-            for one in specs:
+            for spec in specs:
                 try:
-                    reports = _reports(examination, one, tick)
+                    reports = _make_reports(examination, spec, tick)
                 except ValueError as error:
                     refused.append(str(error))
                     continue
                 certificates.append(
                     Certificate(
-                        env_id=one.env_id,
+                        env_id=spec.env_id,
                         model_digest=model,
                         environment=environment,
-                        spec_digest=spec_digest(one),
+                        spec_digest=spec_digest(spec),
                         n_states=n_states,
                         seed=seed,
                         solver=solver,
@@ -172,22 +171,23 @@ def certify(
     return replace(certificates[0], others=tuple(certificates[1:]), refused=tuple(refused))
 
 
-def _reports(examination: Examination, spec: SymmetrySpec, tick: Tick) -> tuple[GeneratorReport, ...]:
-    """A report on each generator, with what the model says of it."""
+def _make_reports(examination: Examination, spec: SymmetrySpec, tick: Tick) -> tuple[GeneratorReport, ...]:
+    """A report on each generator, with the parameters of the model that deviate from it."""
     simulator = examination.evidence.simulator
     deviations: list[tuple[str, ...] | None] = [None] * len(spec.generator_names)
     if isinstance(simulator, TermsSimulator):
         deviations = [tuple(map(str, s.deviations)) for s in simulator.symmetries]
     elif not isinstance(simulator, ObservedSimulator):
         deviations = _deviations(simulator.model, spec)
-    elements = [Elements.of(spec, k, np.random.default_rng((examination.seed, k))) for k in range(len(deviations))]
-    return tuple(
-        replace(examination.report(spec, k, elements[k], tick), deviations=some) for k, some in enumerate(deviations)
-    )
+    reports = []
+    for k, names in enumerate(deviations):
+        elements = Elements.of_generator(spec, k, np.random.default_rng((examination.seed, k)))
+        reports.append(replace(examination.report(spec, k, elements, tick), deviations=names))
+    return tuple(reports)
 
 
 def _deviations(model: mujoco.MjModel, spec: SymmetrySpec) -> list[tuple[str, ...] | None]:
-    """Deviations of each generator, from the derived symmetry that acts alike; None where none does."""
+    """Deviations of each generator, from the derived symmetry with the same action; None without one."""
     try:
         derived = derive(model).symmetries
     except ValueError:
@@ -199,16 +199,16 @@ def _deviations(model: mujoco.MjModel, spec: SymmetrySpec) -> list[tuple[str, ..
 
     def acts_alike(s: ModelSymmetry, k: int) -> bool:
         return s.is_continuous == (k >= n_discrete) and all(
-            np.shape(ours) == theirs.shape and np.allclose(ours, theirs)
-            for ours, theirs in zip(pairs[k], (s.dofs, s.controls), strict=True)
+            np.shape(matrix) == derived.shape and np.allclose(matrix, derived)
+            for matrix, derived in zip(pairs[k], (s.dofs, s.controls), strict=True)
         )
 
     return [next((tuple(map(str, s.deviations)) for s in derived if acts_alike(s, k)), None) for k in range(len(pairs))]
 
 
 @contextmanager
-def opened(env: Source | CompiledTerms) -> Iterator[Simulator]:
-    """A simulator of an environment or model: made and closed for an id, put back as it was for an instance.
+def open_simulator(env: Source | CompiledTerms) -> Iterator[Simulator]:
+    """Open the simulator of an environment or model. An environment made from an id is closed, a user's own is restored.
 
     Raises:
         ValueError: an unknown environment, an unreadable file, or neither environment nor model.
@@ -221,10 +221,10 @@ def opened(env: Source | CompiledTerms) -> Iterator[Simulator]:
             if isinstance(system, mujoco.MjModel):
                 yield BareSimulator(system, name)
                 return
-            own_state = not isinstance(system.unwrapped, MujocoEnv) and hasattr(system.unwrapped, "simulator_state")
-            simulator = ObservedSimulator(system) if own_state else Simulator(system)
-            is_users = system is env or any(system is one for one in getattr(env, "envs", ()))
-            if not is_users:
+            has_own_state = not isinstance(system.unwrapped, MujocoEnv) and hasattr(system.unwrapped, "simulator_state")
+            simulator = ObservedSimulator(system) if has_own_state else Simulator(system)
+            is_users_own = system is env or any(system is inner for inner in getattr(env, "envs", ()))
+            if not is_users_own:
                 yield simulator
                 return
             state = capture_state(system.unwrapped, strict=False)
@@ -234,16 +234,16 @@ def opened(env: Source | CompiledTerms) -> Iterator[Simulator]:
                 restore_state(system.unwrapped, state)
 
 
-def check(spec: SymmetrySpec, simulator: Simulator) -> None:
-    """Check that a spec has the sizes of a simulator.
+def check_spec(spec: SymmetrySpec, simulator: Simulator) -> None:
+    """Check that a spec acts on a simulator's state and has its sizes.
 
     Raises:
-        ValueError: it lacks the action on the state, or has another number of entries.
+        ValueError: the spec has no action on the state, or other numbers of entries.
     """
     lacking = [key for key in simulator.state_keys if getattr(spec, key) is None]
     if lacking:
-        what = "act, the actuators' activations" if lacking == ["act"] else "qpos and qvel"
-        raise ValueError(f"{spec.env_id}: the spec has no action on {what}; certify needs it (see mirror_spec)")
+        spaces = "act, the actuators' activations" if lacking == ["act"] else "qpos and qvel"
+        raise ValueError(f"{spec.env_id}: the spec has no action on {spaces}; certify needs it (see mirror_spec)")
     through = f" through {', '.join(simulator.wrappers)}" if simulator.wrappers else ""
     for key, shape in simulator.sizes.items():
         if shape != (getattr(spec, key).dim,):
@@ -253,7 +253,8 @@ def check(spec: SymmetrySpec, simulator: Simulator) -> None:
             )
 
 
-def _ticker(bar: Progress) -> Tick:
+def _make_tick(bar: Progress) -> Tick:
+    """A callback that advances a progress bar by n steps."""
     done = 0
 
     def tick(n: int) -> None:
@@ -264,24 +265,25 @@ def _ticker(bar: Progress) -> Tick:
     return tick
 
 
-# -- what a certificate reports of a generator ------------------------------------------------------------------------------
+# -- the report on a generator -------------------------------------------------------------------------------------------------
 
 
-ROLLOUTS = 12  # mirrored rollouts
-ROLLOUT_STEPS = 50
+ROLLOUTS = 12  # rollouts compared with their mirror images
+ROLLOUT_STEPS = 50  # steps of each
 
 
 @dataclass(frozen=True)
 class Examination:
-    """Steps that are simulated once for all generators.
+    """Simulated steps that serve all generators; coordinates are positions, velocities and activations.
 
     Args:
-        seed: seed of what was drawn at random.
+        seed: seed of all random choices.
         evidence: visited states, and one step from each.
         starts: states (R, .) from which rollouts start.
-        sequences, paths: their actions (R, T, m), and positions, velocities and activations along them.
-        resets: positions, velocities and activations after resets; None for a bare model.
-        elsewhere: those of the states that an independent set of rollouts visited.
+        sequences: actions of the rollouts, (R, T, m).
+        paths: coordinates along the rollouts.
+        resets: coordinates after resets; None for a bare model.
+        independent: coordinates of states that independent rollouts visited.
     """
 
     seed: int
@@ -290,16 +292,16 @@ class Examination:
     sequences: np.ndarray
     paths: list[np.ndarray]
     resets: list[np.ndarray] | None
-    elsewhere: list[np.ndarray]
+    independent: list[np.ndarray]
 
     @classmethod
-    def of(cls, simulator: Simulator, n_states: int, n_resets: int, seed: int, tick: Tick = ignore) -> Examination:
-        """Simulate the originals."""
+    def run(cls, simulator: Simulator, n_states: int, n_resets: int, seed: int, tick: Tick = ignore) -> Examination:
+        """Simulate the original steps, rollouts and resets."""
         rng = np.random.default_rng(seed)
         evidence = SimulatedSteps.visit(simulator, n_states, rng, tick)
         evidence.require_enough(evidence.outcome.fault)
-        other, _ = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON, tick=tick)
-        starts = evidence.first(ROLLOUTS).states
+        independent, _ = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON, tick=tick)
+        starts = evidence.subset(ROLLOUTS).states
         sequences = rng.uniform(*simulator.action_bounds, (len(starts), ROLLOUT_STEPS, evidence.actions.shape[1]))
         return cls(
             seed,
@@ -308,20 +310,20 @@ class Examination:
             sequences,
             paths=simulator.trajectories(starts, sequences, tick),
             resets=simulator.reset_states(n_resets, rng) if simulator.is_task else None,
-            elsewhere=simulator.read(other, *simulator.state_keys),
+            independent=simulator.read(independent, *simulator.state_keys),
         )
 
     @staticmethod
-    def steps(n_states: int, n_generators: int) -> int:
-        """Number of simulator steps that an examination takes, for a progress bar."""
+    def count_steps(n_states: int, n_generators: int) -> int:
+        """Number of simulator steps of an examination and its reports, for a progress bar."""
         return 2 * STRIDE * n_states + (1 + n_generators) * (n_states + ROLLOUTS * ROLLOUT_STEPS)
 
     def report(self, spec: SymmetrySpec, k: int, elements: Elements, tick: Tick = ignore) -> GeneratorReport:
         """Report on the spec's k-th generator."""
         simulator = self.evidence.simulator
         s, m = self.evidence.outcome, self.evidence.images(elements, tick)
-        state, observation = self.evidence.compared(elements, m)
-        fault = faults(s, m)
+        state, observation = self.evidence.compare(elements, m)
+        fault = step_faults(s, m)
         s, m = s.at(fault == ""), m.at(fault == "")
         kinds, counts = np.unique(fault[fault != ""], return_counts=True)
         values = {"state": state.relative}
@@ -331,18 +333,18 @@ class Examination:
             values["observation"] = observation.relative
             moved |= dict(zip(observation.names, np.any(observation.moved, axis=0), strict=True))
             for name, defect in observation.components.items():
-                # A coordinate that is both in the state and observed is listed once, with its worse showing.
+                # A coordinate that is both in the state and observed is listed once, with the larger defect.
                 components[name] = max(defect, components.get(name, defect), key=lambda d: d.p95)
         if simulator.is_task:
             values["reward"] = np.abs(m.reward - s.reward) / (np.std(s.reward) or np.sqrt(np.mean(s.reward**2)) or 1.0)
         visited = [getattr(self.evidence.outcome, key) for key in self.evidence.state_keys]
         features = self._features(elements, visited), self._features(elements, visited, image=True)
-        seen, near, far = support(*features, self._features(elements, self.elsewhere), state.names)
+        visits, near, far = measure_support(*features, self._features(elements, self.independent), state.names)
         symmetry = spec.symmetries[k] if spec.symmetries else None
         quantiles = values | {"visited": near, "images": far}
         masks = {"contact": s.contact, "free": ~s.contact}
         quantiles |= {f"state {where}": state.relative[mask] for where, mask in masks.items() if mask.any()}
-        defects = {what: Defect.of(v) for what, v in values.items()}
+        defects = {name: Defect.from_values(v) for name, v in values.items()}
         entries = [e for key in (*self.evidence.state_keys, "obs") for e in getattr(spec, key).features if e.free]
         return GeneratorReport(
             name=spec.generator_names[k],
@@ -350,14 +352,14 @@ class Examination:
             state=defects["state"],
             observation=defects.get("observation"),
             reward=defects.get("reward"),
-            contact={what: Defect.of(v[s.contact]) for what, v in values.items() if s.contact.any()},
-            free={what: Defect.of(v[~s.contact]) for what, v in values.items() if not s.contact.all()},
+            contact={name: Defect.from_values(v[s.contact]) for name, v in values.items() if s.contact.any()},
+            free={name: Defect.from_values(v[~s.contact]) for name, v in values.items() if not s.contact.all()},
             n_states=len(s.contact),
             n_contact=int(s.contact.sum()),
             termination=float(np.mean(m.terminated != s.terminated)) if simulator.is_task else None,
             reset=self._compare_resets(elements, self.resets, state.names) if self.resets else ResetTest(),
-            rollout=self._rollout(elements, state, tick),
-            support=seen,
+            rollout=self._rollout_defects(elements, state, tick),
+            support=visits,
             components=components,
             constant=tuple(name for name, moves in moved.items() if not moves),
             unconstrained=tuple(dict.fromkeys(entry.name for entry in entries)),
@@ -368,7 +370,7 @@ class Examination:
     # -- parts of the report ------------------------------------------------------------------------------------------
 
     def _features(self, elements: Elements, values: Sequence[np.ndarray], image: bool = False) -> np.ndarray:
-        """Features of the state's coordinates, or of their images, that the spec does not leave free."""
+        """Features of coordinates, or of their images, without those that the spec leaves free."""
         parts = []
         for key, y in zip(self.evidence.state_keys, values, strict=False):
             space = getattr(elements.spec, key)
@@ -376,19 +378,19 @@ class Examination:
             parts.append((elements.image(key, z) if image else z)[..., counted_features(space)])
         return np.concatenate(parts, -1)
 
-    def _rollout(self, elements: Elements, state: Comparison, tick: Tick) -> tuple[float, ...]:
-        """Median over rollouts, by step, of the length of the difference over that of a typical step."""
+    def _rollout_defects(self, elements: Elements, state: Comparison, tick: Tick) -> tuple[float, ...]:
+        """For each step, the median over rollouts of |difference| in units of the median step's length."""
         actions = elements.transform("action", self.sequences)
         simulator = self.evidence.simulator
         paths = simulator.trajectories(simulator.mirrored(elements, self.starts), actions, tick)
         difference = self._features(elements, paths) - self._features(elements, self.paths, image=True)
         typical = np.median(np.linalg.norm(state.moved, axis=1)) or 1.0
         lengths = np.linalg.norm(difference, axis=-1) / typical
-        reached = [column[~np.isnan(column)] for column in lengths.T]  # a faulty step ends a rollout
-        return tuple(float(np.median(column)) for column in reached if column.size)
+        valid = [column[~np.isnan(column)] for column in lengths.T]  # a faulty step ends a rollout
+        return tuple(float(np.median(column)) for column in valid if column.size)
 
     def _compare_resets(self, elements: Elements, resets: list[np.ndarray], names: Sequence[str]) -> ResetTest:
-        """Largest distance between the marginals of one half of the resets and of the images of the other half."""
+        """Compare the marginals of one half of the resets with those of the images of the other half."""
         half = len(resets[0]) // 2
         first = self._features(elements, [values[:half] for values in resets])
         images = self._features(elements, [values[half : 2 * half] for values in resets], image=True)
@@ -398,9 +400,9 @@ class Examination:
 
 
 def kolmogorov_smirnov(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """The largest distance between the distributions of as many x as y, and how likely one as large is if they are the same.
+    """Two-sample Kolmogorov-Smirnov test for samples of equal size: (distance, p-value).
 
-    The probability is exact. (`scipy.stats` has it too, and takes longer to import than the rest of a certificate.)
+    The p-value is exact. (`scipy.stats` has the test, but takes longer to import than a certificate takes.)
 
     Source: Hodges 1958, Eq. 2.3, as nested products.
 
@@ -418,62 +420,62 @@ def kolmogorov_smirnov(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     return h / n, min(1.0, 2.0 * p) if h else 1.0
 
 
-# -- whether mirrored states lie where rollouts go ---------------------------------------------------------------------------
+# -- support: how often rollouts visit mirrored states ------------------------------------------------------------------------
 
 
-NEAR_QUANTILE = 0.95  # of the visited states' own distances, that counts as near; a higher one is set by an odd episode
-EQUALITY_TOLERANCE = 1e-9  # relative difference below which two values are the same
+NEAR_QUANTILE = 0.95  # quantile of the visited states' own distances that counts as near; odd episodes set higher ones
+EQUALITY_TOLERANCE = 1e-9  # relative difference of values that count as equal
 
 
-def support(
+def measure_support(
     visited: np.ndarray, images: np.ndarray, independent: np.ndarray, names: tuple[str, ...]
 ) -> tuple[Support, np.ndarray, np.ndarray]:
-    """Compare images with visited states.
+    """Measure how often rollouts visit the images of states.
 
     Args:
-        visited: features (n, f) of visited states.
-        images: features (n, f) of their images.
-        independent: features (m, f) of states that other rollouts visited.
+        visited: features of visited states, (n, f).
+        images: features of their images, (n, f).
+        independent: features of states that independent rollouts visited, (m, f).
         names: names of the features.
     Returns:
-        the summary, and the distances (n,) of visited states and of images to the independent ones.
+        (support, distances of visited states to the nearest independent ones, the same of images), both (n,).
     """
-    tree = cKDTree(places(independent, independent))
-    there = places(images, independent)
-    near, far = tree.query(places(visited, independent))[0], tree.query(there)[0]
-    outside = ((there < -1) | (there > 2)).mean(0)
+    tree = cKDTree(rank_places(independent, independent))
+    image_places = rank_places(images, independent)
+    near, far = tree.query(rank_places(visited, independent))[0], tree.query(image_places)[0]
+    outside = ((image_places < -1) | (image_places > 2)).mean(0)
     worst = int(outside.argmax())
     share = float(np.mean(far <= np.quantile(near, NEAR_QUANTILE) + EQUALITY_TOLERANCE))
     return Support(share, names[worst], float(outside[worst])), near, far
 
 
-def places(y: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Places (n, f) of values among others (m, f), column by column: in [0, 1] inside, beyond that in standard deviations.
+def rank_places(y: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Places u(y) of values (n, f) among reference values (m, f), column by column, as the module defines them.
 
-    >>> places(np.array([[1.5], [4.0]]), np.array([[1.0], [2.0], [3.0]])).round(2).tolist()
+    >>> rank_places(np.array([[1.5], [4.0]]), np.array([[1.0], [2.0], [3.0]])).round(2).tolist()
     [[0.33], [2.22]]
     """
-    low, high, spread = among.min(0), among.max(0), among.std(0)
-    slack = EQUALITY_TOLERANCE * (1 + np.abs(among).max(0))
+    low, high, spread = reference.min(0), reference.max(0), reference.std(0)
+    slack = EQUALITY_TOLERANCE * (1 + np.abs(reference).max(0))
     constant = spread <= slack
-    scale = np.where(constant, slack, spread)  # leaving the only value ever seen is leaving the visited states
+    scale = np.where(constant, slack, spread)  # any other value than a constant one is far from the visited states
     rank = np.empty_like(y)
-    for j, column in enumerate(among.T):
+    for j, column in enumerate(reference.T):
         rank[:, j] = 0.5 if constant[j] else np.searchsorted(np.sort(column), y[:, j]) / len(column)
     return rank + np.maximum(0, y - high - slack) / scale - np.maximum(0, low - slack - y) / scale
 
 
 def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool = True) -> CertifiedShare:
-    """Share of a network over a spec's symmetry that is left to its free pathway, from the stored certificate or a new one.
+    """Share of the prior variance for a network's free pathway, from the spec's stored certificate or a new one.
 
     Args:
-        env: an environment, wrapped or not, or stable-baselines3's VecEnv, of which the first is looked at.
-        reward: whether what is learned depends on the reward and on where episodes end, as a critic does.
+        env: an environment, wrapped or not, or stable-baselines3's VecEnv, whose first environment is certified.
+        reward: whether the learned function depends on rewards and terminations, as a critic does.
     Raises:
-        ValueError: an environment without a MuJoCo model or a `simulator_state`, or whose spec or wrappers can't be certified.
+        ValueError: an environment without a MuJoCo model and `simulator_state`, or whose spec or wrappers can't be certified.
     """
-    with opened_source(env) as (one, _):
-        source = simulated(one)
+    with opened_source(env) as (system, _):
+        source = certifiable_source(system)
         if source is None:
             raise ValueError(
                 f"{spec.env_id} has neither model nor simulator_state: give free_variance a number, or learned"
@@ -481,6 +483,6 @@ def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool =
         certificate = find_certificate(source, spec)
         if certificate is None:
             logger.warning("certifying the symmetry of %s in the simulator, which takes some seconds", spec.env_id)
-            certificate = certify(one, spec)
+            certificate = certify(system, spec)
             save_certificate(certificate)
     return share_of(certificate, reward=reward)

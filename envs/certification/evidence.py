@@ -1,10 +1,10 @@
-r"""Steps of a simulator from visited states, to be compared with those from their mirror images.
+r"""Steps of a simulator from visited states, compared with steps from the images of these states.
 
-The original states are stepped once and serve every generator; for each generator only the images are stepped.
+The original states are stepped once for all generators; for each generator only the images are stepped.
 
-A discrete generator acts on every state. Of a continuous one, with matrix A on each space, elements :math:`\exp(t A)` are
-drawn with t uniform over a period, and state i is carried by the element of number i modulo `RANDOM_ELEMENTS`.
-Wrappers of an environment are judged by the same steps, with and without each of them.
+A discrete generator acts on every state. For a continuous one with matrix A on each space, elements :math:`\exp(t A)` are drawn
+with t uniform over a period; element i modulo `RANDOM_ELEMENTS` acts on state i. An environment's wrappers are tested by the
+same steps, with and without each wrapper.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from rppdyn.envs.spec import SPACES, VERDICTS, Space, SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
 from rppdyn.envs.wrappers import step_wrappers
 
-MIN_STATES = 20  # states that have a 95th percentile
-STRIDE = 10  # steps between sampled states, which would otherwise be nearly the same
-REST_SHARE = 1e-4  # share of the median step below which a state rests; 1e-12 of the median still shows in a defect
-ROUNDING = 1e-13  # change of a number that stays the same, as one of a matrix that a joint does not turn
-HORIZON = 100  # steps after which a rollout starts again, so that one odd episode is a small part of the states
+MIN_STATES = 20  # fewest states that have a 95th percentile
+STRIDE = 10  # steps between sampled states; neighbours in time are nearly equal
+REST_SHARE = 1e-4  # shorter steps, in units of the median step, count as this long; 1e-12 of the median still shows
+ROUNDING_TOLERANCE = 1e-13  # smaller changes count as none
+HORIZON = 100  # steps after which a rollout restarts, so that an odd episode is a small part of the states
 
 Tick = Callable[[int], None]
+"""Function that reports n simulated steps to a progress bar."""
 
 
 def ignore(n: int) -> None:
-    """A tick that nobody watches."""
+    """A `Tick` without a progress bar."""
 
 
 def counted_features(space: Space) -> list[int]:
@@ -41,25 +42,25 @@ def counted_features(space: Space) -> list[int]:
     return [i for i, entry in enumerate(space.features) if not entry.free]
 
 
-def faults(s: Outcome, m: Outcome) -> np.ndarray:
-    """Why the step from each state or the one from its image is none of the dynamics, (n,); "" where both are."""
+def step_faults(s: Outcome, m: Outcome) -> np.ndarray:
+    """The fault of the step from each state, or else from its image, (n,); "" where both are valid."""
     return np.where(s.fault == "", m.fault, s.fault)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Differences between images and predictions, in features (n, f), and how far the originals moved in the step."""
+    """Differences of features between images and predictions, (n, f), and changes of the originals in the step, (n, f)."""
 
     names: tuple[str, ...]
     difference: np.ndarray
     moved: np.ndarray
 
     @classmethod
-    def of(cls, elements: Elements, key: str, s: Outcome, m: Outcome) -> Comparison:
-        """Compare what one step from images gave with the images of what one step gave.
+    def of_space(cls, elements: Elements, key: str, s: Outcome, m: Outcome) -> Comparison:
+        """Compare, on one space, the step from images with the image of the step. Faulty steps are left out.
 
-        The images themselves count too, the worse of before and after: a map whose image of a state is no state (a
-        matrix that is no rotation, say) fails there. Faulty steps are left out.
+        Each difference is the larger one of before and after the step: a map whose image of a state is no state, such as a
+        matrix that is no rotation, differs before it.
         """
         space: Space = getattr(elements.spec, key)
         before, after = (space.encode(y) for y in (getattr(s, key), getattr(s, f"next_{key}")))
@@ -68,21 +69,21 @@ class Comparison:
         counted = counted_features(space)
         names = tuple(space.features[i].name for i in counted)
         worse = np.where(np.abs(start) > np.abs(end), start, end)
-        judged = np.ix_(faults(s, m) == "", counted)
-        return cls(names, worse[judged], (after - before)[judged])
+        valid = np.ix_(step_faults(s, m) == "", counted)
+        return cls(names, worse[valid], (after - before)[valid])
 
     @classmethod
     def of_state(cls, elements: Elements, keys: Sequence[str], s: Outcome, m: Outcome) -> Comparison:
-        """The spaces of a simulator's state, side by side."""
-        each = [cls.of(elements, key, s, m) for key in keys]
-        names = tuple(name for one in each for name in one.names)
-        return cls(names, np.hstack([one.difference for one in each]), np.hstack([one.moved for one in each]))
+        """Compare on all spaces of a simulator's state."""
+        spaces = [cls.of_space(elements, key, s, m) for key in keys]
+        names = tuple(name for space in spaces for name in space.names)
+        return cls(names, np.hstack([c.difference for c in spaces]), np.hstack([c.moved for c in spaces]))
 
     @property
     def relative(self) -> np.ndarray:
-        """Length of each difference over that of the step, (n,); 0/0 is 0 (nothing moved, and so in the mirror).
+        """Length of each difference over the length of the step, (n,), with 0/0 = 0.
 
-        A step is taken to be at least `REST_SHARE` of the median one: the mirror of a state at rest may move by rounding.
+        Steps count as at least `REST_SHARE` of the median one, since the image of a state at rest may move by rounding.
         """
         a, b = np.linalg.norm(self.difference, axis=1), np.linalg.norm(self.moved, axis=1)
         floor = REST_SHARE * np.median(b[b > 0]) if b.any() else np.finfo(float).tiny
@@ -92,20 +93,22 @@ class Comparison:
     def components(self) -> dict[str, Defect]:
         """Defect of each feature over the states in which it changes, relative to the root mean square of its change.
 
-        A force that acts in one state of a hundred would be lost in a percentile over all of them. A feature that never
-        changes, but for rounding, has the defect of its value, zero if that is right too.
+        In a percentile over all states, a force that acts in one of a hundred would be lost. The defect of a feature that never
+        changes, except by rounding, is its absolute difference.
         """
         components = {}
         for name, difference, moved in zip(self.names, np.abs(self.difference).T, self.moved.T, strict=True):
             active = (difference != 0) | (moved != 0)
-            scale = np.sqrt(np.mean(moved[active] ** 2)) if np.abs(moved).max(initial=0) > ROUNDING else 1.0
-            components[name] = Defect.of(difference[active] / scale) if active.any() else Defect(0.0, 0.0, 0.0, 0.0)
+            scale = np.sqrt(np.mean(moved[active] ** 2)) if np.abs(moved).max(initial=0) > ROUNDING_TOLERANCE else 1.0
+            components[name] = (
+                Defect.from_values(difference[active] / scale) if active.any() else Defect(0.0, 0.0, 0.0, 0.0)
+            )
         return components
 
     @property
     def verdict(self) -> str:
-        """By the 95th percentile; exact only where every feature is."""
-        overall = Defect.of(self.relative).verdict
+        """Verdict by the 95th percentile; exact only if every feature is."""
+        overall = Defect.from_values(self.relative).verdict
         if overall == "exact" and any(defect.verdict != "exact" for defect in self.components.values()):
             return "approximate"
         return overall
@@ -116,8 +119,8 @@ class SimulatedSteps:
     """Visited states with random actions, and one step from each.
 
     Args:
-        simulator: stands where the work left it; states are complete, so that this does not matter.
-        states, actions: (n, .) and (n, m).
+        simulator: the simulator, in any state.
+        states, actions: complete states, (n, .), and actions, (n, m).
         outcome: one step from each state.
     """
 
@@ -134,8 +137,8 @@ class SimulatedSteps:
         states, actions = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON, tick=tick)
         return cls(simulator, states, actions, simulator.steps(states, actions, tick))
 
-    def first(self, n: int) -> SimulatedSteps:
-        """The part of it from n states, evenly spread."""
+    def subset(self, n: int) -> SimulatedSteps:
+        """The steps from n evenly spaced states."""
         chosen = np.linspace(0, len(self.states) - 1, min(n, len(self.states))).astype(int)
         return SimulatedSteps(self.simulator, self.states[chosen], self.actions[chosen], self.outcome.at(chosen))
 
@@ -149,14 +152,14 @@ class SimulatedSteps:
         actions = elements.transform("action", self.actions)
         return self.simulator.steps(self.simulator.mirrored(elements, self.states), actions, tick)
 
-    def compared(self, elements: Elements, m: Outcome) -> tuple[Comparison, Comparison | None]:
-        """Comparisons of the simulator's state and of the observation, which a bare model lacks."""
-        self.require_enough(faults(self.outcome, m))
+    def compare(self, elements: Elements, m: Outcome) -> tuple[Comparison, Comparison | None]:
+        """(comparison of states, comparison of observations or None for a bare model)."""
+        self.require_enough(step_faults(self.outcome, m))
         state = Comparison.of_state(elements, self.state_keys, self.outcome, m)
-        return state, Comparison.of(elements, "obs", self.outcome, m) if self.simulator.is_observed else None
+        return state, Comparison.of_space(elements, "obs", self.outcome, m) if self.simulator.is_observed else None
 
     def require_enough(self, fault: np.ndarray) -> None:
-        """Refuse to judge by too few steps, given what is wrong with each."""
+        """Refuse a verdict if too few steps are valid, given each step's fault or ""."""
         if (n := int(np.sum(fault == ""))) < min(MIN_STATES, len(fault)):
             kinds, counts = np.unique(fault[fault != ""], return_counts=True)
             raise ValueError(
@@ -166,15 +169,15 @@ class SimulatedSteps:
             )
 
     def verdict(self, elements: Elements, m: Outcome | None = None) -> str:
-        """The worse verdict of state and observation; `m`, the images' steps, are taken where they are not given."""
+        """The worse verdict of state and observation; `m` are the images' steps, simulated if None."""
         m = self.images(elements) if m is None else m
-        return max((c.verdict for c in self.compared(elements, m) if c), key=VERDICTS.index)
+        return max((c.verdict for c in self.compare(elements, m) if c), key=VERDICTS.index)
 
 
-# -- group elements acting on many states at once ----------------------------------------------------------------------------
+# -- action of group elements on many states -------------------------------------------------------------------------------
 
 
-RANDOM_ELEMENTS = 16  # random elements of a continuous generator; one for each state would cost an exponential for each
+RANDOM_ELEMENTS = 16  # random elements of a continuous generator; each costs a matrix exponential
 
 
 @dataclass(frozen=True)
@@ -182,11 +185,11 @@ class Elements:
     """Action of one generator's elements on each space of a spec.
 
     Args:
-        spec: whose spaces they act on.
-        number: number of the generator, discrete ones counted first.
-        generators: the generator's (f, f) matrix on each space that the spec has.
-        times: t of each element of a continuous generator; None for a discrete one, which is its own only element.
-        matrices: one (f, f) matrix per element, on each space.
+        spec: the spec on whose spaces they act.
+        number: number of the generator, discrete ones first.
+        generators: the generator's matrix on each space of the spec, (f, f).
+        times: t of each element of a continuous generator; None for a discrete one, which is the only element.
+        matrices: matrix of each element on each space, (f, f).
     """
 
     spec: SymmetrySpec
@@ -196,22 +199,22 @@ class Elements:
     matrices: dict[str, tuple[np.ndarray, ...]]
 
     @classmethod
-    def of(cls, spec: SymmetrySpec, k: int, rng: np.random.Generator) -> Elements:
-        """Elements of the spec's k-th generator, discrete ones counted first."""
+    def of_generator(cls, spec: SymmetrySpec, k: int, rng: np.random.Generator) -> Elements:
+        """Elements of the spec's k-th generator, discrete ones first."""
         spaces = {key: space for key in SPACES if (space := getattr(spec, key)) is not None}
         generators = {key: np.array((*s.discrete_generators, *s.lie_algebra)[k]) for key, s in spaces.items()}
         times = None
         if (j := k - len(spec.group.discrete_generators)) >= 0:
             times = tuple(rng.uniform(0, period(spec.group.lie_algebra[j].numpy()), RANDOM_ELEMENTS).tolist())
-        return cls(spec, k, generators, times, {key: _elements(m, times) for key, m in generators.items()})
+        return cls(spec, k, generators, times, {key: _element_matrices(m, times) for key, m in generators.items()})
 
-    def changed(self, key: str, generator: np.ndarray) -> Elements:
-        """The same but for the generator's matrix on one space."""
-        matrices = self.matrices | {key: _elements(generator, self.times)}
+    def with_generator(self, key: str, generator: np.ndarray) -> Elements:
+        """A copy with another matrix of the generator on one space."""
+        matrices = self.matrices | {key: _element_matrices(generator, self.times)}
         return replace(self, generators=self.generators | {key: generator}, matrices=matrices)
 
     def image(self, key: str, features: np.ndarray) -> np.ndarray:
-        """Images of features (n, ..., f) of a space, row i under the element of number i modulo their number."""
+        """Images of features (n, ..., f) of a space, row i under element i modulo their number."""
         matrices = self.matrices[key]
         images = np.empty_like(features)
         for i, matrix in enumerate(matrices):
@@ -224,12 +227,12 @@ class Elements:
         return space.decode(self.image(key, space.encode(y)))
 
 
-def _elements(generator: np.ndarray, times: tuple[float, ...] | None) -> tuple[np.ndarray, ...]:
+def _element_matrices(generator: np.ndarray, times: tuple[float, ...] | None) -> tuple[np.ndarray, ...]:
     return (generator,) if times is None else tuple(expm(t * generator) for t in times)
 
 
 def period(A: np.ndarray) -> float:
-    """Period of exp(t A), or the slowest rotation's where there are several; 1 for a group that is no rotation.
+    """Period of exp(t A), of its slowest rotation if there are several; 1 without rotations.
 
     >>> round(period(np.array([[0.0, -2.0], [2.0, 0.0]])), 6)
     3.141593
@@ -239,18 +242,21 @@ def period(A: np.ndarray) -> float:
     return float(2 * np.pi / speeds.min()) if speeds.size else 1.0
 
 
-WRAPPER_STATES = 40
-MAX_DEFECT_RATIO = 10.0  # by which a wrapper raises a defect without blame: samples of one defect differ by less
+# -- wrappers ----------------------------------------------------------------------------------------------------------------
+
+
+WRAPPER_STATES = 40  # states by which a wrapper is tested
+MAX_DEFECT_RATIO = 10.0  # factor by which a wrapper may raise a defect; two samples of one defect differ by less
 REWARD_WRAPPERS = gym.wrappers.NormalizeReward, gym.wrappers.TransformReward, gym.wrappers.ClipReward
-"""Wrappers that scale rewards by themselves, and so keep what is the same in the mirror."""
+"""Wrappers that map rewards alone, and so keep equal rewards equal."""
 
 
 def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
-    """Refuse wrappers that spoil a symmetry; those that only map observations are a part of the spec.
+    """Refuse wrappers that break a symmetry; wrappers that only map observations are a part of the spec.
 
     Raises:
-        ValueError: naming the wrapper that remembers earlier steps, draws at random, or makes mirror images of dynamics,
-            rewards or terminations differ more than they do inside it.
+        ValueError: a wrapper remembers earlier steps, draws at random, changes the shape of actions, or raises the defect of
+            dynamics, rewards or terminations.
     """
     acting = [layer for layer in step_wrappers(env) if type(layer) not in REWARD_WRAPPERS]
     if not acting or spec.qpos is None or spec.qvel is None:
@@ -259,7 +265,7 @@ def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
     before = capture_state(env.unwrapped, strict=False)
     try:
         with quiet_mujoco():
-            inside = _defects(Simulator(env.unwrapped), spec)
+            inner_defects = _defects(Simulator(env.unwrapped), spec)
             for layer in reversed(acting):
                 name = type(layer).__name__
                 if layer.action_space.shape != (spec.action.dim,):
@@ -271,29 +277,29 @@ def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
                     raise ValueError(f"{error}, or pass spec= to train with it all the same") from None
                 defects = _defects(simulator, spec)
                 for key, value in defects.items():
-                    if value > max(EXACT_BELOW, MAX_DEFECT_RATIO * inside[key]):
+                    if value > max(EXACT_BELOW, MAX_DEFECT_RATIO * inner_defects[key]):
                         raise ValueError(
                             f"{spec.env_id}: its wrapper {name} spoils the symmetry {key[0]}, whose {key[1]} then differ from "
                             f"their mirror images (by {value:.2g}); {remedy}"
                         )
-                inside = defects
+                inner_defects = defects
     finally:
         restore_state(env.unwrapped, before)
 
 
 def _defects(simulator: Simulator, spec: SymmetrySpec) -> dict[tuple[str, str], float]:
-    """The 95th percentile of each generator's relative defects, of states, rewards and terminations."""
+    """{(generator, "dynamics" | "rewards" | "terminations"): 95th percentile of the relative defect}."""
     evidence = SimulatedSteps.visit(simulator, WRAPPER_STATES, np.random.default_rng(0))
     s = evidence.outcome
     defects: dict[tuple[str, str], float] = {}
     for k, name in enumerate(spec.generator_names):
-        elements = Elements.of(spec, k, np.random.default_rng(0))
+        elements = Elements.of_generator(spec, k, np.random.default_rng(0))
         m = evidence.images(elements)
-        judged = faults(s, m) == ""
+        valid = step_faults(s, m) == ""
         values = {
             "dynamics": Comparison.of_state(elements, evidence.state_keys, s, m).relative,
-            "rewards": np.abs(m.reward - s.reward)[judged] / (np.std(s.reward[judged]) or 1.0),
-            "terminations": (m.terminated != s.terminated)[judged].astype(float),
+            "rewards": np.abs(m.reward - s.reward)[valid] / (np.std(s.reward[valid]) or 1.0),
+            "terminations": (m.terminated != s.terminated)[valid].astype(float),
         }
         defects |= {(name, kind): float(np.quantile(v, 0.95)) if len(v) else 0.0 for kind, v in values.items()}
     return defects

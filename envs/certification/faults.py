@@ -1,16 +1,17 @@
 r"""Find the part of a robot that is at fault, from logged transitions and the model of the robot as it should be.
 
-The model steps from each logged state under the logged action. With r the difference of the logged velocities afterwards from
-the model's, in units of the spread of changes of each, and c_k its derivative by the k-th parameter of the model (the strength
-of a motor, the mass of a body, damping, friction, armature or stiffness of a joint), a single fault of size theta_k leaves
+The model steps from each logged state under the logged action. Let r be the difference of the logged velocities after the step
+from the model's, each in units of the standard deviation of its changes, and c_k the derivative of r by the k-th parameter of
+the model: the strength of a motor, the mass of a body, or damping, friction, armature or stiffness of a joint. A single fault
+of size theta_k explains the share
 
 .. math:: s_k = \mathrm{mean}_t\, \max(0, 1 - |r_t - c_{kt} \theta_k|^2 / |r_t|^2),
 
-the share of the residual that it explains: all of it for the part at fault, where nothing else is. theta_k minimises the sum of
-|r_t - c_kt theta| / |r_t|, nearly: it is the median of what fits each transition, with weights |c_kt| / |r_t|, since steps that
-begin or end a contact are off by orders of magnitude more. For the parts that explain most it is fitted again with the model
-itself in place of its derivative. Differences as large as those of the model from its own log, whose states lack the solver's
-warm start, count as none.
+of the residual, which is 1 for the part at fault if nothing else is. theta_k nearly minimises the sum of
+|r_t - c_kt theta| / |r_t|: it is the weighted median of the values that fit each transition, with weights |c_kt| / |r_t|,
+because steps that begin or end a contact are off by orders of magnitude more. For the parts that explain most, theta_k is
+refined with the model itself in place of its derivative. Residuals no larger than those of the model from its own log, whose
+states lack the solver's warm start, count as zero.
 """
 
 from __future__ import annotations
@@ -27,33 +28,32 @@ import numpy as np
 from mujoco import rollout
 from numpy.typing import NDArray
 
-from rppdyn.envs.certification.certify import opened
+from rppdyn.envs.certification.certify import open_simulator
 from rppdyn.envs.episodes import Episode, check_log
 from rppdyn.envs.model_symmetry import BALL, FREE, TRANSMISSION, name_of
 from rppdyn.envs.observation.recognition import StateEntries, state_entries
 from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Simulator
 from rppdyn.envs.spec import align
 
-STEP = 0.05  # relative size of the change by which derivatives are taken
-SCREENED = 40  # transitions by which all parameters are ranked first
-EXPLAINED = 0.999999  # share of a part beside which no other is looked at more closely
-REFINED = 6  # parts whose size is fitted again with the model itself
-ITERATIONS = 4
-MIN_FAULT_CHANGE = 0.02  # relative change of a parameter that counts as a fault
-FALSE_ALARMS = 1e-3  # of the test that a change is not zero, over all parts
-LOGGED = 200  # of the model's own transitions, by which it is judged how well a log gives its states
-STATE = mujoco.mjtState.mjSTATE_FULLPHYSICS
+DERIVATIVE_STEP = 0.05  # relative change of a parameter in finite differences
+SCREENING_TRANSITIONS = 40  # transitions by which all parameters are ranked first
+SUFFICIENT_SHARE = 0.999999  # share at which a fit is final and no other parameter is refined
+MAX_REFINED_PARAMETERS = 6  # parameters that are fitted again with the model itself
+MAX_ITERATIONS = 4  # Gauss-Newton steps of such a fit
+MIN_FAULT_CHANGE = 0.02  # smallest relative change of a parameter that counts as a fault
+FALSE_ALARM_RATE = 1e-3  # probability, over all parameters, that a test takes a change of zero for a fault
+OWN_TRANSITIONS = 200  # simulated transitions, by which the residual of the model's own log is measured
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A parameter of a part, and by how much it would be off if it alone were at fault.
+    """A parameter of a part, and the change that fits the log best if this parameter alone is at fault.
 
     Attributes:
-        part: an actuator, a body or a joint, by its name.
+        part: name of an actuator, a body or a joint.
         parameter: "gear", "mass", "damping", "friction", "armature" or "stiffness".
-        change: relative to the model's value; of friction, and of what is 0 in the model, in units of `unit`.
-        unit: size of a change of 1, in the parameter's own units.
+        change: relative to the model's value; for friction that is 0 in the model, in units of `unit`.
+        unit: size of a change of 1, in the parameter's own units; 1 for a gear.
         error: standard error of the change.
         share: share of the residual that it explains, from 0 to 1.
     """
@@ -72,10 +72,10 @@ class FaultReport:
 
     Attributes:
         name: name of the robot.
-        transitions: how many were compared.
-        residual: median difference of a logged step from the model's, relative to a step.
-        floor: the same of the model's own log.
-        suspects: best explanation first; none where the log is as near to the model as its own.
+        transitions: number of transitions compared.
+        residual: median difference of a logged step from the model's, in units of a step.
+        floor: the same for the model's own log.
+        suspects: parameters, the best explanation first; empty if the log is as near to the model as the model's own log.
     """
 
     name: str
@@ -86,21 +86,21 @@ class FaultReport:
 
     @property
     def fault(self) -> Suspect | None:
-        """The part at fault, or None where no change of a single part is above 2 % beyond doubt."""
+        """The parameter at fault; None unless its change exceeds `MIN_FAULT_CHANGE` and its error significantly."""
         if not self.suspects:
             return None
-        first, limit = self.suspects[0], NormalDist().inv_cdf(1 - FALSE_ALARMS / (2 * len(self.suspects)))
+        first, limit = self.suspects[0], NormalDist().inv_cdf(1 - FALSE_ALARM_RATE / (2 * len(self.suspects)))
         return first if abs(first.change) >= max(MIN_FAULT_CHANGE, limit * first.error) else None
 
-    def table(self, shown: int = 6) -> str:
-        """The verdict, and what explains most."""
+    def table(self, max_rows: int = 6) -> str:
+        """The verdict, and a table of the parameters that explain most."""
         head = f"{self.name}: {self.transitions} transitions, off by {self.residual:.2g} of a step"
-        if (one := self.fault) is None:
+        if (fault := self.fault) is None:
             return f"{head}\nno part is at fault (the model's own log is off by {self.floor:.2g})"
-        lines = [head, f"at fault: {one.part}, {one.parameter} {100 * one.change:+.1f} %", ""]
+        lines = [head, f"at fault: {fault.part}, {fault.parameter} {100 * fault.change:+.1f} %", ""]
         rows = [
             [f"{100 * s.share:.1f} %", s.part, s.parameter, f"{100 * s.change:+.1f} %", f"{100 * s.error:.1g} %"]
-            for s in self.suspects[:shown]
+            for s in self.suspects[:max_rows]
         ]
         return "\n".join([*lines, *align([["explains", "part", "parameter", "change", "error"], *rows])])
 
@@ -108,29 +108,30 @@ class FaultReport:
 def find_fault(
     model: str | gym.Env | mujoco.MjModel, episodes: Sequence[Episode], *, n_states: int = 120, seed: int = 0
 ) -> FaultReport:
-    """Name the part of a robot that is weaker, heavier or stiffer than its model says, from logged transitions.
+    """Find the part of a robot that is weaker, heavier or stiffer than in its model, from logged transitions.
 
     Args:
-        model: the robot as it should be: an environment or its id, whose observation the log has; or a model, whose log has
-            positions, velocities and activations, and actions that are held as `certify` holds them.
+        model: the robot as it should be. If it is an environment or its id, the log has its observations. If it is a model, the
+            log has positions, velocities and activations, and its actions last as many steps as those of `certify`.
         episodes: the log; ten thousand transitions are plenty.
-        n_states: transitions that are compared, drawn from the log.
+        n_states: number of transitions, drawn from the log, that are compared.
         seed: seed of the draw.
     Raises:
-        ValueError: observations or actions of another size, too few usable transitions, jumps or other rates than velocities in
-            the log, or an environment whose log does not say its simulator's state, or whose step is not the simulator's alone.
+        ValueError: observations or actions have another size; too few transitions are usable; the log has jumps, or velocities
+            that are no rates of its positions; or the observation lacks the simulator's state, or the steps are not the
+            simulator's alone.
     """
-    with opened(model) as simulator:
+    with open_simulator(model) as simulator:
         if isinstance(simulator, ObservedSimulator):
             raise ValueError(f"{simulator.name} has no MuJoCo model, whose parts could be told apart")
         rng = np.random.default_rng(seed)
-        log = _Log.of(simulator)
-        floor_log = log.own(LOGGED, rng)
+        log = _Log.for_simulator(simulator)
+        own_states, own_actions, own_after = log.simulate(OWN_TRANSITIONS, rng)
         states, actions, after = log.read(episodes, n_states, rng)
         nominal = partial(_velocities_after, simulator.model, log.substeps)
         before = states[:, 1 + simulator.model.nq : 1 + simulator.model.nq + simulator.model.nv]
         units = (after - before).std(0) + 1e-12 * np.abs(after).max() + 1e-300
-        floor_residual = (floor_log[2] - nominal(floor_log[0], floor_log[1])) / units
+        floor_residual = (own_after - nominal(own_states, own_actions)) / units
         predicted = nominal(states, actions)
         residual = (after - predicted) / units
         usable = np.isfinite(residual).all(1)
@@ -138,12 +139,13 @@ def find_fault(
         floor_size = np.linalg.norm(floor_residual[np.isfinite(floor_residual).all(1)], axis=1)
         floor = float(np.quantile(floor_size, 0.9)) + 1e-12
         fit = _Fit(simulator.model, log.substeps, states[usable], actions[usable], after[usable], units, floor)
-        misses = float(np.median(np.linalg.norm(residual[usable], axis=1)))
-        suspects = fit.suspects(list(_parameters(simulator.model)), predicted[usable]) if misses > floor else []
+        median_residual = float(np.median(np.linalg.norm(residual[usable], axis=1)))
+        parameters = list(_parameters(simulator.model)) if median_residual > floor else []
+        suspects = fit.rank_suspects(parameters, predicted[usable]) if parameters else []
         return FaultReport(
             simulator.name,
             int(usable.sum()),
-            misses / float(np.median(size)),
+            median_residual / float(np.median(size)),
             float(np.median(np.linalg.norm(floor_residual, axis=1)) / np.median(size)),
             tuple(suspects),
         )
@@ -151,7 +153,7 @@ def find_fault(
 
 @dataclass(frozen=True)
 class _Parameter:
-    """A parameter of a part; `change` of it is relative, or in units where the model has none."""
+    """A parameter of a part: the entries `index` of the model's array `field`; see `Suspect` for `unit`."""
 
     part: str
     name: str
@@ -159,8 +161,8 @@ class _Parameter:
     index: tuple[int, ...]
     unit: float
 
-    def changed(self, model: mujoco.MjModel, change: float) -> mujoco.MjModel:
-        """A copy of the model with the parameter off by so much."""
+    def apply(self, model: mujoco.MjModel, change: float) -> mujoco.MjModel:
+        """A copy of the model with this change of the parameter."""
         changed = copy.deepcopy(model)
         array = getattr(changed, self.field)
         if self.field == "body_mass":
@@ -175,13 +177,13 @@ class _Parameter:
 
 
 def _parameters(model: mujoco.MjModel) -> Iterator[_Parameter]:
-    """Every parameter that may be at fault: of motors, bodies that move, and joints."""
+    """All parameters that may be at fault: of motors, of bodies that move, and of joints."""
     for i in range(model.nu):
         yield _Parameter(name_of(model, "actuator", i), "gear", "actuator_gear", (i,), 1.0)
     for i in range(1, model.nbody):
         if model.body_mass[i] > 0 and model.body_weldid[i]:
             yield _Parameter(name_of(model, "body", i), "mass", "body_mass", (i,), float(model.body_mass[i]))
-    torques = _torques(model)
+    torques = _motor_torques(model)
     for j in range(model.njnt):
         if model.jnt_type[j] == FREE:
             continue
@@ -199,8 +201,8 @@ def _parameters(model: mujoco.MjModel) -> Iterator[_Parameter]:
             )
 
 
-def _torques(model: mujoco.MjModel) -> NDArray[np.float64]:
-    """The largest torque of the motors on each degree of freedom, where they drive joints; a scale of friction."""
+def _motor_torques(model: mujoco.MjModel) -> NDArray[np.float64]:
+    """Sum of the largest torques of the motors that drive each degree of freedom, (nv,): a scale for friction."""
     torques = np.zeros(model.nv)
     for i in range(model.nu):
         if model.actuator_trntype[i] in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
@@ -211,7 +213,7 @@ def _torques(model: mujoco.MjModel) -> NDArray[np.float64]:
 
 
 def _velocities_after(model: mujoco.MjModel, substeps: int, states: NDArray, actions: NDArray) -> NDArray[np.float64]:
-    """Velocities after one step of a model from each of several states; nan where it is unstable."""
+    """Velocities after one step of a model from each state, (n, nv); NaN where the step is unstable."""
     control = np.ascontiguousarray(np.repeat(actions[:, None], substeps, axis=1))
     path, _ = rollout.rollout(model, mujoco.MjData(model), np.ascontiguousarray(states), control)
     after = path[:, -1, 1 + model.nq : 1 + model.nq + model.nv]
@@ -220,7 +222,7 @@ def _velocities_after(model: mujoco.MjModel, substeps: int, states: NDArray, act
 
 @dataclass(frozen=True)
 class _Fit:
-    """Transitions, and how much of what the model misses a change of a parameter explains."""
+    """Fits of changes of parameters to the residuals of transitions."""
 
     model: mujoco.MjModel
     substeps: int
@@ -231,61 +233,61 @@ class _Fit:
     floor: float
 
     def residual(self, parameter: _Parameter, change: float) -> NDArray[np.float64]:
-        model = parameter.changed(self.model, change)
+        model = parameter.apply(self.model, change)
         return (self.after - _velocities_after(model, self.substeps, self.states, self.actions)) / self.units
 
-    def suspects(self, parameters: Sequence[_Parameter], predicted: NDArray) -> list[Suspect]:
-        """Fit each parameter to some transitions; those that explain most are fitted with the model itself, by all of them."""
-        chosen = np.unique(np.linspace(0, len(self.states) - 1, SCREENED).astype(int))
-        some = replace(self, states=self.states[chosen], actions=self.actions[chosen], after=self.after[chosen])
-        whole = (self.after - predicted) / self.units
-        part = whole[chosen]
-        screened = {p: some._solved(part, part, some._slope(p, part)) for p in parameters}
-        for p in sorted(screened, key=lambda p: -screened[p][2])[:REFINED]:
-            slope = self._slope(p, whole)
-            screened[p] = self._refined(p, whole, slope, self._solved(whole, whole, slope))
-            if screened[p][2] > EXPLAINED:
+    def rank_suspects(self, parameters: Sequence[_Parameter], predicted: NDArray) -> list[Suspect]:
+        """Fit all parameters to some transitions, and refine those that explain most by all transitions and the model."""
+        chosen = np.unique(np.linspace(0, len(self.states) - 1, SCREENING_TRANSITIONS).astype(int))
+        screening = replace(self, states=self.states[chosen], actions=self.actions[chosen], after=self.after[chosen])
+        r = (self.after - predicted) / self.units
+        fits = {p: screening._solve(r[chosen], r[chosen], screening._slope(p, r[chosen])) for p in parameters}
+        for p in sorted(fits, key=lambda p: -fits[p][2])[:MAX_REFINED_PARAMETERS]:
+            slope = self._slope(p, r)
+            fits[p] = self._refine(p, r, slope, self._solve(r, r, slope))
+            if fits[p][2] > SUFFICIENT_SHARE:
                 break
-        ranked = sorted(screened, key=lambda p: -screened[p][2])
-        return [Suspect(p.part, p.name, screened[p][0], p.unit, screened[p][1], screened[p][2]) for p in ranked]
+        return [
+            Suspect(p.part, p.name, fits[p][0], p.unit, *fits[p][1:]) for p in sorted(fits, key=lambda p: -fits[p][2])
+        ]
 
-    def _slope(self, parameter: _Parameter, whole: NDArray) -> NDArray[np.float64]:
-        return np.nan_to_num((whole - self.residual(parameter, STEP)) / STEP)
+    def _slope(self, parameter: _Parameter, r: NDArray) -> NDArray[np.float64]:
+        """c_k of each transition, by a finite difference, (n, nv)."""
+        return np.nan_to_num((r - self.residual(parameter, DERIVATIVE_STEP)) / DERIVATIVE_STEP)
 
-    def _solved(self, whole: NDArray, left: NDArray, slope: NDArray, change: float = 0.0) -> tuple[float, float, float]:
-        """Change, its standard error, and the share that it explains, from what is left at a change."""
+    def _solve(self, r: NDArray, remaining: NDArray, slope: NDArray, change: float = 0.0) -> tuple[float, float, float]:
+        """(change, its standard error, share) of a linear fit to the residual that remains at a first change."""
         square = (slope**2).sum(1)
-        weight = np.sqrt(square / ((whole**2).sum(1) + self.floor**2))
-        moved = square > 1e-16 * square.max(initial=0.0)
-        if moved.sum() < 10:
+        weight = np.sqrt(square / ((r**2).sum(1) + self.floor**2))
+        affected = square > 1e-16 * square.max(initial=0.0)
+        if affected.sum() < 10:
             return change, np.inf, 0.0
-        each = (slope * left).sum(1)[moved] / square[moved]
-        step = _weighted_median(each, weight[moved])
-        spread = 1.4826 * _weighted_median(np.abs(each - step), weight[moved]) + self.floor / np.sqrt(
-            np.median(square[moved])
-        )
-        count = weight[moved].sum() ** 2 / (weight[moved] ** 2).sum()
-        return change + step, float(1.2533 * spread / np.sqrt(count)), self._share(whole, left - slope * step)
+        weight, square = weight[affected], square[affected]
+        steps = (slope * remaining).sum(1)[affected] / square
+        step = _weighted_median(steps, weight)
+        spread = 1.4826 * _weighted_median(np.abs(steps - step), weight) + self.floor / np.sqrt(np.median(square))
+        count = weight.sum() ** 2 / (weight**2).sum()
+        return change + step, float(1.2533 * spread / np.sqrt(count)), self._share(r, remaining - slope * step)
 
-    def _share(self, whole: NDArray, rest: NDArray) -> float:
-        return float(np.clip(1 - (rest**2).sum(1) / ((whole**2).sum(1) + self.floor**2), 0, None).mean())
+    def _share(self, r: NDArray, remaining: NDArray) -> float:
+        return float(np.clip(1 - (remaining**2).sum(1) / ((r**2).sum(1) + self.floor**2), 0, None).mean())
 
-    def _refined(
-        self, parameter: _Parameter, whole: NDArray, slope: NDArray, found: tuple[float, float, float]
+    def _refine(
+        self, parameter: _Parameter, r: NDArray, slope: NDArray, fit: tuple[float, float, float]
     ) -> tuple[float, float, float]:
-        """The best of a few steps of Gauss and Newton, each judged by the model with the change."""
-        best, change = found, found[0]
-        judged = -1.0
-        for _ in range(ITERATIONS):
+        """The best of a few Gauss-Newton steps, whose shares are those of the changed model."""
+        best, change = fit, fit[0]
+        best_share = -1.0
+        for _ in range(MAX_ITERATIONS):
             change = float(np.clip(change, -0.95, 20.0))
-            left = self.residual(parameter, change)
-            if not np.isfinite(left).all():
-                left = np.where(np.isfinite(left), left, whole)
-            share = self._share(whole, left)
-            change_next, error, _ = self._solved(whole, left, slope, change)
-            if share > judged:
-                judged, best = share, (change, error, share)
-            if abs(change_next - change) < 1e-6 or judged > EXPLAINED:
+            remaining = self.residual(parameter, change)
+            if not np.isfinite(remaining).all():
+                remaining = np.where(np.isfinite(remaining), remaining, r)
+            share = self._share(r, remaining)
+            change_next, error, _ = self._solve(r, remaining, slope, change)
+            if share > best_share:
+                best_share, best = share, (change, error, share)
+            if abs(change_next - change) < 1e-6 or best_share > SUFFICIENT_SHARE:
                 break
             change = change_next
         return best
@@ -293,14 +295,14 @@ class _Fit:
 
 @dataclass(frozen=True)
 class _Log:
-    """Map between states and observations, of which ``substeps`` steps of the simulator are one step."""
+    """Map from logged observations to a simulator's states; a logged step is ``substeps`` steps of the simulator."""
 
     simulator: Simulator
     entries: StateEntries
     substeps: int
 
     @classmethod
-    def of(cls, simulator: Simulator) -> _Log:
+    def for_simulator(cls, simulator: Simulator) -> _Log:
         model, entries = simulator.model, state_entries(simulator)
         if isinstance(simulator, BareSimulator):
             return cls(simulator, entries, simulator.substeps)
@@ -311,7 +313,7 @@ class _Log:
         return cls(simulator, entries, simulator.env.unwrapped.frame_skip)
 
     def states(self, observations: NDArray) -> NDArray[np.float64]:
-        """Full physics states, (n, 1 + nq + nv + na); what is not observed stands as the model has it at rest."""
+        """Full physics states, (n, 1 + nq + nv + na); positions that are not observed are the model's `qpos0`."""
         model = self.simulator.model
         positions, velocities, activations, *_ = self.entries
         q = np.tile(model.qpos0, (len(observations), 1))
@@ -322,23 +324,23 @@ class _Log:
     def read(
         self, episodes: Sequence[Episode], count: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """States, actions and the velocities after them, of transitions drawn from the log."""
+        """(states, actions, velocities after them) of transitions drawn from the log."""
         nu = self.simulator.model.nu
-        for what, here, there in (
-            ("observation", {e.observations.shape[1] for e in episodes}, self.entries.size),
-            ("action", {e.actions.shape[1] for e in episodes}, nu),
+        for array, sizes, needed in (
+            ("observations", {e.observations.shape[1] for e in episodes}, self.entries.size),
+            ("actions", {e.actions.shape[1] for e in episodes}, nu),
         ):
-            if here != {there}:
+            if sizes != {needed}:
                 raise ValueError(
-                    f"{self.simulator.name}: the log's {what}s have {', '.join(map(str, sorted(here))) or 'no'} entries, and "
-                    f"those of the robot {there}; give the robot that it is of"
+                    f"{self.simulator.name}: the log's {array} have {', '.join(map(str, sorted(sizes))) or 'no'} entries, and "
+                    f"those of the robot {needed}; give the robot that it is of"
                 )
         before = np.concatenate([e.observations[:-1] for e in episodes])
         after = np.concatenate([e.observations[1:] for e in episodes])[:, self.entries.velocities]
         actions = np.concatenate([e.actions for e in episodes])
         limit = self.entries.limit
-        whole = (np.abs(before[:, self.entries.velocities]) < limit).all(1) & (np.abs(after) < limit).all(1)
-        usable = np.flatnonzero(whole & np.isfinite(before).all(1) & np.isfinite(after).all(1))
+        unclipped = (np.abs(before[:, self.entries.velocities]) < limit).all(1) & (np.abs(after) < limit).all(1)
+        usable = np.flatnonzero(unclipped & np.isfinite(before).all(1) & np.isfinite(after).all(1))
         if len(usable) < 50:
             raise ValueError(
                 f"{self.simulator.name}: {len(usable)} of {len(before)} transitions can be used (velocities that are clipped "
@@ -348,16 +350,16 @@ class _Log:
         chosen = np.sort(rng.choice(usable, min(count, len(usable)), replace=False))
         return self.states(before[chosen]), actions[chosen], after[chosen]
 
-    def own(self, count: int, rng: np.random.Generator) -> tuple[NDArray, NDArray, NDArray]:
+    def simulate(self, count: int, rng: np.random.Generator) -> tuple[NDArray, NDArray, NDArray]:
         """Transitions of the simulator itself, as a log would have them.
 
         Raises:
-            ValueError: they don't follow from what the log has.
+            ValueError: the model's steps from the logged states are not the simulator's.
         """
         simulator, model = self.simulator, self.simulator.model
         is_bare, (low, high) = isinstance(simulator, BareSimulator), simulator.action_bounds
 
-        def observed() -> NDArray[np.float64]:
+        def observe() -> NDArray[np.float64]:
             return np.concatenate(simulator.coordinates()) if is_bare else simulator.observe()
 
         before: list[NDArray] = []
@@ -366,23 +368,23 @@ class _Log:
         while len(before) < count:
             simulator.reset(rng)
             for _ in range(50):
-                here = observed()
+                observation = observe()
                 action = rng.uniform(low, high)
                 _, _, terminated = simulator.advance(action)
-                there, limit = observed()[self.entries.velocities], self.entries.limit
-                if (np.abs(here[self.entries.velocities]) < limit).all() and (np.abs(there) < limit).all():
-                    before.append(here)
+                velocities, limit = observe()[self.entries.velocities], self.entries.limit
+                if (np.abs(observation[self.entries.velocities]) < limit).all() and (np.abs(velocities) < limit).all():
+                    before.append(observation)
                     actions.append(action)
-                    after.append(there)
+                    after.append(velocities)
                 if terminated:
                     break
         transitions = self.states(np.array(before)), np.array(actions), np.array(after)
         predicted = _velocities_after(model, self.substeps, transitions[0], transitions[1])
         change = np.abs(transitions[2] - np.array(before)[:, self.entries.velocities]).mean(0) + 1e-9
-        off = np.nanmedian(np.abs(transitions[2] - predicted) / change)
-        if not off < 1e-2:
+        gap = np.nanmedian(np.abs(transitions[2] - predicted) / change)
+        if not gap < 1e-2:
             raise ValueError(
-                f"{simulator.name}: its own log differs from the model's steps by {off:.2g}, so that it can't be compared: the "
+                f"{simulator.name}: its own log differs from the model's steps by {gap:.2g}, so that it can't be compared: the "
                 "observation must have the simulator's positions and velocities, and the action its controls"
             )
         return transitions

@@ -1,4 +1,4 @@
-"""The picture of a certificate: how large the defects are, where, how they grow along rollouts, and what was visited."""
+"""The figure of a certificate: defects of a step, worst coordinates, growth along rollouts, and support."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -22,8 +21,8 @@ from rppdyn.runs.figures import COLOURS, save
 
 FORMATS = ("png", "svg", "pdf")
 
-FLOOR = 1e-18  # what a logarithmic axis shows zero as
-MAX_COMPONENT_ROWS = 10  # coordinates, the worst of all generators
+FLOOR = 1e-18  # value at which a logarithmic axis shows zero
+MAX_COMPONENT_ROWS = 10  # worst coordinates over all generators
 TITLES = (
     "defect of one step",
     "worst coordinates: median to 95th percentile",
@@ -38,7 +37,7 @@ def picture_format(path: Path) -> str:
     """The format that a picture's suffix names.
 
     Raises:
-        ValueError: it names none.
+        ValueError: the suffix is no format.
     """
     if (suffix := path.suffix.lstrip(".").lower()) not in FORMATS:
         raise ValueError(f"figure {str(path)!r} has no suffix of a picture; use .png, .svg or .pdf")
@@ -66,13 +65,19 @@ def draw(certificate: Certificate, path: Path) -> Path:
     visits.axvline(np.interp(0.95, QUANTILE_LEVELS, first), color="0.6", linewidth=0.8)
     _components(components, certificate.reports)
     for axes, title in zip((steps, components, rollouts, visits), TITLES, strict=True):
-        _dress(axes, title)
+        axes.set_title(title, fontsize="medium", pad=16)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
     _zones(steps)
     rollouts.set_yscale("log")
     rollouts.axhline(1.0, color="0.6", linewidth=0.8)
     visits.set_xscale("log")
     for axis in (rollouts.yaxis, visits.xaxis):
-        _plain_numbers(axis)
+        low, high = axis.get_view_interval()
+        if high < 100 * low:  # label a short logarithmic axis with plain numbers, several in a decade
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter(NullFormatter())
     for style, part in zip(parts.values(), parts, strict=True):
         steps.plot([], [], style, color="0.35", label=part)
     steps.set(xlabel="relative to the length of the step (the reward's: to its spread)", ylabel="states below, %")
@@ -90,7 +95,7 @@ def draw(certificate: Certificate, path: Path) -> Path:
 
 
 def _components(axes: Axes, reports: tuple[GeneratorReport, ...]) -> None:
-    """The coordinates with the largest p95 under any generator: from the median to the p95, which is the dot."""
+    """Draw the coordinates with the largest p95 under any generator, each as a line from median to p95, a dot."""
     worst: dict[str, float] = {}
     for name, defect in (item for report in reports for item in report.components.items()):
         worst[name] = max(worst.get(name, 0.0), defect.p95)
@@ -110,7 +115,7 @@ def _components(axes: Axes, reports: tuple[GeneratorReport, ...]) -> None:
 
 
 def _zones(axes: Axes) -> None:
-    """A logarithmic axis with the three verdicts as coloured bands."""
+    """Make the x axis logarithmic, with a coloured band for each verdict."""
     axes.set_xscale("log")
     end = max(30.0, axes.get_xlim()[1])
     for low, high, name, colour in ZONES:
@@ -119,18 +124,3 @@ def _zones(axes: Axes) -> None:
         axes.text(middle, 1.0, name, transform=axes.get_xaxis_transform(), ha="center", va="bottom", color=colour,
                   fontsize="small")  # fmt: skip
     axes.set_xlim(FLOOR, end)
-
-
-def _plain_numbers(axis: Axis) -> None:
-    """Labels of a logarithmic axis that spans no more than two decades: plain numbers, several in a decade."""
-    low, high = axis.get_view_interval()
-    if high < 100 * low:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
-
-
-def _dress(axes: Axes, title: str) -> None:
-    axes.set_title(title, fontsize="medium", pad=16)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 
-from rppdyn.envs.certification.evidence import Comparison, Elements, SimulatedSteps, faults
+from rppdyn.envs.certification.evidence import Comparison, Elements, SimulatedSteps, step_faults
 from rppdyn.envs.derivation import derive, symmetrise
 from rppdyn.envs.model_symmetry import FREE, ModelSymmetry, Quantity, finite_element
 from rppdyn.envs.observation.quantities import quantities_of
@@ -281,12 +281,12 @@ def step_terms(compiled: CompiledTerms, *, states: int = 40, seed: int = 0) -> I
             model = symmetrise(model, symmetry)
             symmetries[k] = derive(model)[symmetry.name] if model.stat.extent else symmetry
         simulator, rng = TermsSimulator(compiled, model, tuple(symmetries)), np.random.default_rng([seed, k])
-        elements = Elements.of(compiled.spec, k, rng)
+        elements = Elements.of_generator(compiled.spec, k, rng)
         with tight_solver(model), quiet_mujoco():
             evidence = SimulatedSteps.visit(simulator, states, rng)
             images = evidence.images(elements)
         state = Comparison.of_state(elements, simulator.state_keys, evidence.outcome, images)
-        valid = faults(evidence.outcome, images) == ""
+        valid = step_faults(evidence.outcome, images) == ""
         mirrored = np.abs(state.difference).max(1) < MIRROR_TOLERANCE * (
             1 + np.abs(evidence.outcome.next_qvel[valid]).max()
         )

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.envs import Certificate, Entry, Space, SymmetrySpec, certify, make_env, mirror_spec, symmetry_spec
 from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW, Defect, model_digest
-from rppdyn.envs.certification.certify import capture_state, opened
+from rppdyn.envs.certification.certify import capture_state, open_simulator
 from rppdyn.envs.certification.evidence import Elements, SimulatedSteps
 from rppdyn.envs.derivation import derive, symmetrise
 from rppdyn.envs.simulator import BareSimulator, Outcome, Simulator, tight_solver
@@ -38,7 +38,7 @@ every_env = pytest.mark.parametrize("env_id", FOUND)
 
 
 def elements(spec, k: int = 0) -> Elements:
-    return Elements.of(spec, k, np.random.default_rng(0))
+    return Elements.of_generator(spec, k, np.random.default_rng(0))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_every_joint_mutant_is_found(env_id):
     spec = symmetry_spec(env_id)
     mutants = {name: mutant for name, mutant in joint_mutants(spec) if mutant != spec}
     assert len(mutants) > 1
-    with opened(env_id) as simulator:
+    with open_simulator(env_id) as simulator:
         evidence = SimulatedSteps.visit(simulator, 20, np.random.default_rng(0))
         survivors = [name for name, mutant in mutants.items() if evidence.verdict(elements(mutant)) == "exact"]
         assert evidence.verdict(elements(spec)) == "exact"
@@ -190,10 +190,13 @@ def test_table_and_dictionary(certificates):
 
 def test_thresholds():
     values = np.array([0.0] * 96 + [1.0] * 4)
-    assert Defect.of(values).verdict == "exact" and Defect.of(values).share == 0.04
-    assert Defect.of(np.full(100, 2 * EXACT_BELOW)).verdict == "approximate"
-    assert Defect.of(np.full(100, APPROXIMATE_BELOW)).verdict == "broken"
-    assert Defect.of(np.full(100, np.nan)).share == 1.0 and Defect.of(np.full(100, np.nan)).verdict == "broken"
+    assert Defect.from_values(values).verdict == "exact" and Defect.from_values(values).share == 0.04
+    assert Defect.from_values(np.full(100, 2 * EXACT_BELOW)).verdict == "approximate"
+    assert Defect.from_values(np.full(100, APPROXIMATE_BELOW)).verdict == "broken"
+    assert (
+        Defect.from_values(np.full(100, np.nan)).share == 1.0
+        and Defect.from_values(np.full(100, np.nan)).verdict == "broken"
+    )
 
 
 @pytest.mark.parametrize(
@@ -296,7 +299,7 @@ def test_a_symmetry_that_fails_in_contact_alone_is_not_exact():
 def test_a_double_turn_and_a_quaternions_sign_do_not_count():
     """Differences are taken between features: the image of a quaternion may come out with the other sign."""
     spec = ant_spec("quarter turn")
-    with opened(gym.make("Ant-v5", **OPTIONS)) as simulator:
+    with open_simulator(gym.make("Ant-v5", **OPTIONS)) as simulator:
         evidence = SimulatedSteps.visit(simulator, 20, np.random.default_rng(0))
         m = evidence.images(elements(spec))
         flipped = m.next_qpos.copy()
@@ -541,6 +544,6 @@ def test_the_state_of_an_environment_that_was_given_alone_is_put_back(monkeypatc
     env.reset(seed=0)
     before = env.unwrapped.data.qpos.copy()
     for given in ("Swimmer-v5", env, DummyVecEnv([lambda: env])):
-        with opened(given) as simulator:
+        with open_simulator(given) as simulator:
             simulator.reset(np.random.default_rng(1))
     assert captured == [env.unwrapped] * 2 and np.array_equal(env.unwrapped.data.qpos, before)

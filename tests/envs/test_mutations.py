@@ -11,12 +11,12 @@ from mutants import EXACT
 from benchmarks.mutation import Mutation, mutations, refute_mutations
 from rppdyn.envs import symmetry_spec
 from rppdyn.envs.certification.certificate import EXACT_BELOW, Defect
-from rppdyn.envs.certification.certify import opened
+from rppdyn.envs.certification.certify import open_simulator
 from rppdyn.envs.certification.evidence import Comparison, Elements, SimulatedSteps
 
 
 def count(env, spec, **options):
-    with opened(env) as simulator:
+    with open_simulator(env) as simulator:
         return refute_mutations(simulator, spec, **options)
 
 
@@ -40,12 +40,12 @@ def test_mutations_of_a_continuous_generator():
     chosen = [Mutation(0, "qvel", (0,)), Mutation(0, "qpos", (3, 4)), Mutation(0, "obs", (18, 19))]
     assert set(chosen) <= set(mutations(spec))
     assert Mutation(0, "action", (0,)) not in set(mutations(spec))  # its row is zero: a sign has no effect
-    with opened(gym.make("Ant-v5", **OPTIONS)) as simulator:
+    with open_simulator(gym.make("Ant-v5", **OPTIONS)) as simulator:
         evidence = SimulatedSteps.visit(simulator, 20, np.random.default_rng(0))
-        right = Elements.of(spec, 0, np.random.default_rng(0))
-        assert np.median(evidence.compared(right, evidence.images(right))[0].relative) < 1e-12
+        right = Elements.of_generator(spec, 0, np.random.default_rng(0))
+        assert np.median(evidence.compare(right, evidence.images(right))[0].relative) < 1e-12
         for m in chosen:
-            wrong = right.changed(m.space, m.of(right.generators[m.space]))
+            wrong = right.with_generator(m.space, m.of(right.generators[m.space]))
             assert evidence.verdict(wrong) == "broken", m.name(spec)
 
 
@@ -84,13 +84,13 @@ def test_a_force_that_seldom_acts_is_not_lost_in_a_percentile():
     """Ant's torso touches the ground in a few states of a hundred: the wrong sign of that force shows there only."""
     spec = symmetry_spec("Ant-v5", symmetry="left-right")
     names = [entry.name for entry in spec.obs.features]
-    with opened("Ant-v5") as simulator:
+    with open_simulator("Ant-v5") as simulator:
         evidence = SimulatedSteps.visit(simulator, 200, np.random.default_rng(0))
-        right = Elements.of(spec, 0, np.random.default_rng(0))
+        right = Elements.of_generator(spec, 0, np.random.default_rng(0))
         m = evidence.images(right)
         force = names.index("torso external force z")
-        wrong = right.changed("obs", Mutation(0, "obs", (force,)).of(right.generators["obs"]))
-    found = Comparison.of(wrong, "obs", evidence.outcome, m)
-    assert 0 < np.mean(found.relative > EXACT_BELOW) < 0.05 and Defect.of(found.relative).verdict == "exact"
+        wrong = right.with_generator("obs", Mutation(0, "obs", (force,)).of(right.generators["obs"]))
+    found = Comparison.of_space(wrong, "obs", evidence.outcome, m)
+    assert 0 < np.mean(found.relative > EXACT_BELOW) < 0.05 and Defect.from_values(found.relative).verdict == "exact"
     assert found.verdict == "approximate" and found.components["torso external force z"].median > 1
-    assert Comparison.of(right, "obs", evidence.outcome, m).verdict == "exact"
+    assert Comparison.of_space(right, "obs", evidence.outcome, m).verdict == "exact"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rppdyn.envs.certification.certify import places, support
+from rppdyn.envs.certification.certify import measure_support, rank_places
 
 
 def sample(n: int, seed: int) -> np.ndarray:
@@ -29,19 +29,19 @@ NAMES = ("body", "knee", "wild", "fixed")
 )
 def test_signs(signs, low, high, worst):
     visited, independent = sample(400, 0), sample(400, 1)
-    found, near, far = support(visited, visited * signs, independent, NAMES)
+    found, near, far = measure_support(visited, visited * signs, independent, NAMES)
     assert low <= found.share <= high and near.shape == far.shape == (400,)
     assert (found.outside == 1.0 and found.worst == worst) if worst else found.outside < 0.05
 
 
 def test_rounding_is_no_departure():
     visited, independent = sample(400, 0), sample(400, 1)
-    found, _, _ = support(visited, visited * (1 + 1e-15), independent, NAMES)
+    found, _, _ = measure_support(visited, visited * (1 + 1e-15), independent, NAMES)
     assert found.share == pytest.approx(0.95, abs=0.01)
 
 
 def test_places_inside_and_outside():
     among = np.array([[0.0], [1.0], [2.0], [3.0]])
-    assert places(np.array([[1.5]]), among)[0, 0] == 0.5
-    assert places(np.array([[3.0 + 2 * among.std()]]), among)[0, 0] == pytest.approx(3.0)
-    assert places(np.array([[-among.std()]]), among)[0, 0] == pytest.approx(-1.0)
+    assert rank_places(np.array([[1.5]]), among)[0, 0] == 0.5
+    assert rank_places(np.array([[3.0 + 2 * among.std()]]), among)[0, 0] == pytest.approx(3.0)
+    assert rank_places(np.array([[-among.std()]]), among)[0, 0] == pytest.approx(-1.0)

@@ -12,7 +12,7 @@ import pytest
 from mjlab_robots import mjlab_model
 
 from rppdyn.envs import SymmetrySpec, certify, compiled_terms, symmetry_spec
-from rppdyn.envs.certification.certify import opened
+from rppdyn.envs.certification.certify import open_simulator
 from rppdyn.envs.certification.evidence import Comparison
 from rppdyn.envs.terms import TERMS, read_terms, step_terms
 from rppdyn.envs.terms.robot import Robot
@@ -82,8 +82,8 @@ TOLERANCE = 1e-6
 
 def defects(steps, matrix=None) -> dict[str, float]:
     """Largest defect of each entry in a model that was made symmetric, of a map in place of the derived one."""
-    elements = steps.elements if matrix is None else steps.elements.changed("obs", matrix)
-    found = Comparison.of(elements, "obs", steps.outcome, steps.images)
+    elements = steps.elements if matrix is None else steps.elements.with_generator("obs", matrix)
+    found = Comparison.of_space(elements, "obs", steps.outcome, steps.images)
     return {name: defect.max for name, defect in found.components.items()}
 
 
@@ -126,12 +126,12 @@ def test_actions_move_the_image_as_the_spec_says():
     compiled = crawler(["last_action", "joint_velocities"], action=action)
     (steps,) = step_terms(compiled, states=3)
     assert is_certified(steps)
-    wrong = steps.elements.changed("action", np.eye(6))
-    with opened(compiled) as simulator:
+    wrong = steps.elements.with_generator("action", np.eye(6))
+    with open_simulator(compiled) as simulator:
         states, actions = simulator.rollout_states(3, np.random.default_rng(0), stride=2, horizon=9)
         s = simulator.steps(states, actions)
         m = simulator.steps(simulator.mirrored(steps.elements, states), wrong.transform("action", actions))
-    assert Comparison.of(steps.elements, "qvel", s, m).verdict == "broken"
+    assert Comparison.of_space(steps.elements, "qvel", s, m).verdict == "broken"
     assert compiled.spec.action_names[0].startswith("right_sweep")
 
 
