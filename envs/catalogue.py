@@ -1,7 +1,7 @@
-"""Symmetry specs of environments and models: which symmetries a task has by name; what they do follows from its model.
+"""Symmetry specs of environments and models. Tasks name their symmetries here; the action follows from the model.
 
-No index or sign is written here. `rppdyn.envs.derivation` finds a model's symmetries, `rppdyn.envs.observation.action` carries
-them to the raw observation, and `rppdyn.envs.certify` says what the simulator thinks of them.
+No index or sign is written here. `rppdyn.envs.derivation` derives a model's symmetries, `rppdyn.envs.observation.action` their
+action on the raw observation, and `rppdyn.envs.certify` tests them in the simulator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rppdyn.envs.certification.certificate import (
 )
 from rppdyn.envs.derivation import Derivation, derive, state_spaces, symmetry_group
 from rppdyn.envs.making import env_name, is_model_file, load_model, stock_env
-from rppdyn.envs.mirror import published_spec
+from rppdyn.envs.mirror import entry_names, group_spec, mirror_spec, published_spec
 from rppdyn.envs.model_symmetry import ModelSymmetry
 from rppdyn.envs.observation.action import notes, space_of
 from rppdyn.envs.observation.recognition import observation_of, recognise
@@ -52,10 +52,10 @@ Choice = tuple[str, ...]
 """Names of the symmetries that generate a group."""
 
 Source: TypeAlias = Union[str, Path, gym.Env, "VecEnv", mujoco.MjModel]
-"""What a spec is of: an environment's id, a model's file, an environment, stable-baselines3's `VecEnv`, or a model."""
+"""What a spec describes: an environment's id, a model's file, an environment, stable-baselines3's `VecEnv`, or a model."""
 
 SourcedSpec = tuple[SymmetrySpec, mujoco.MjModel | gym.Env | None]
-"""A spec and the model or environment whose verdicts may be known; None where it has no simulator, or wrappers act on steps."""
+"""(spec, model or environment whose verdicts may be known); None without a simulator, or if wrappers act on steps."""
 
 _TASKS: Mapping[str, Mapping[str, Choice]] = {
     "InvertedPendulum": {"left-right": ("left-right",)},
@@ -79,13 +79,13 @@ _TASKS: Mapping[str, Mapping[str, Choice]] = {
     "Reacher": {"O(2)": ("left-right", "yaw"), "yaw": ("yaw",), "left-right": ("left-right",)},
     "Pusher": {"left-right": ("left-right",), "yaw": ("yaw",), "both": ("left-right", "yaw")},
 }
-"""Named choices of each of Gymnasium's tasks, the default first: the largest group that keeps the reward.
+"""Named choices of each of Gymnasium's tasks. The default comes first: the largest group that keeps the reward.
 
-The default is that of the task's own model: of another model in the task (``xml_file=``) the model decides.
+It is the default for the task's own model. For another model in the task (``xml_file=``) it is derived from that model.
 """
 
 KNOWN_ENVIRONMENTS: tuple[str, ...] = tuple(f"{task}-v5" for task in _TASKS)
-"""Gymnasium's MuJoCo tasks, whose choices have names; other environments and models choose by the symmetries' own names."""
+"""Gymnasium's MuJoCo tasks, whose choices are named; for others, choices are names of derived symmetries."""
 
 
 def symmetry_spec(
@@ -101,22 +101,20 @@ def symmetry_spec(
     """The symmetry of an environment, as it acts on the raw observation and action.
 
     Args:
-        source: an environment's id; an environment, wrapped or not, or a stable-baselines3 `VecEnv`, whose options are
-            taken into account; an `mujoco.MjModel` or the path of an MJCF or URDF file, whose observation is then its
-            positions and velocities. An environment with a method `symmetry_spec` is asked for its own.
-        symmetry: which one, where there are several: a named choice of the task ("D4"), or names of derived symmetries
-            ("left-right", "quarter turn"; several as a sequence or joined by "+"). None is the task's default, the
-            largest group known to keep its reward; for another model or task than Gymnasium's, the discrete symmetries
-            that nothing in the model spoils.
-        variant: "derived", or "published" for the representation of the residual-pathway papers, right or wrong, of which
-            there is one for a task.
-        observation: terms that the observation of a model consists of, or groups of them by name
-            (`rppdyn.envs.terms`), instead of positions and velocities.
-        action: terms that the policy moves; None is the model's controls, or targets of all joints where it has none.
-        base: the body that base velocities and scans belong to; empty is the one with a free joint.
-        default_pose: pose that joints' positions are relative to: by joint, in the model's order, or a keyframe's name.
+        source: an environment's id; an environment, wrapped or not, or a stable-baselines3 `VecEnv`, with its options; or an
+            `mujoco.MjModel` or the path of an MJCF or URDF file, which are observed by positions and velocities. An
+            environment with a method `symmetry_spec` gives its own spec.
+        symmetry: a named choice of the task ("D4"), or names of derived symmetries ("left-right", "quarter turn"; several as a
+            sequence or joined by "+"). The default of a Gymnasium task is the largest group known to keep its reward, of
+            others the discrete symmetries from which no parameter of the model deviates.
+        variant: "derived", or "published" for the representation of the residual-pathway papers, right or wrong.
+        observation: terms of the observation of a model, or groups of terms by name (`rppdyn.envs.terms`), instead of
+            positions and velocities.
+        action: terms of the action; None for the model's controls, or for targets of all joints if it has no controls.
+        base: the body of base velocities and scans; by default the one with a free joint.
+        default_pose: pose to which positions of joints are relative: by joint, in the model's order, or a keyframe's name.
     Raises:
-        ValueError: no such environment, file, symmetry or variant; or the observation can't be explained.
+        ValueError: no such environment, file, symmetry or variant, or an observation that can't be explained.
     """
     if observation is not None:
         if variant != "derived":
@@ -126,19 +124,19 @@ def symmetry_spec(
         raise ValueError("action=, base= and default_pose= belong to observation=, a list of terms; give that too")
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} is unknown; use {' or '.join(map(repr, VARIANTS))}")
-    names = _joined(symmetry)
-    with opened_source(source) as (system, name):
+    names = _join_names(symmetry)
+    with open_source(source) as (system, name):
         return _with_verdicts(*_spec_of_system(system, name, names, variant))
 
 
 @contextmanager
-def opened_source(source: Source) -> Iterator[tuple[Any, str]]:
-    """The model or environment that a source is, or that its id or file names, and its name; the first one of a `VecEnv`.
+def open_source(source: Source) -> Iterator[tuple[Any, str]]:
+    """Open a source as (model or environment, name); of a `VecEnv` the first environment.
 
-    An environment that is made here is closed at the end.
+    An environment that is made here is closed at the end of the context.
 
     Raises:
-        ValueError: no such environment or file, or nothing of the kind.
+        ValueError: no such environment or file, or another type.
     """
     if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
         yield load_model(source), Path(source).stem
@@ -169,21 +167,21 @@ def compiled_terms(
     base: str = "",
     default_pose: Pose = None,
 ) -> CompiledTerms:
-    """A list of terms compiled for a model: its spec, and functions that compute the observation from the simulator's state.
+    """Compile a list of terms for a model: its spec, and functions that compute the observation from the simulator's state.
 
     Arguments and errors are those of `symmetry_spec`.
     """
-    with opened_source(source) as (system, name):
+    with open_source(source) as (system, name):
         model = system if isinstance(system, mujoco.MjModel) else getattr(system.unwrapped, "model", None)
     if not isinstance(model, mujoco.MjModel):
         raise ValueError(f"terms are of a MuJoCo model: give one, its file or a MuJoCo environment, not {source!r}")
     derivation = derive(model)
-    choice = _choose({}, derivation, _joined(symmetry), name)
+    choice = _choose({}, derivation, _join_names(symmetry), name)
     return compile_terms(model, derivation, choice, observation, action, base, default_pose, name)
 
 
-def _joined(names: Any) -> str | None:
-    """Several symmetries in one word."""
+def _join_names(names: Any) -> str | None:
+    """Join the names of several symmetries by "+"."""
     if names is None or isinstance(names, str):
         return names
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
@@ -192,14 +190,14 @@ def _joined(names: Any) -> str | None:
 
 
 def terms_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] | None = None) -> SymmetrySpec:
-    """The symmetry of a MuJoCo environment whose observation is the list of terms in a YAML file.
+    """The spec of a MuJoCo environment whose observation is the list of terms in a YAML file.
 
-    Groups of the observation stand one after the other. `certify` tells whether the environment observes what the file says.
+    Groups of the observation follow each other. `certify` tests whether the environment observes what the file lists.
 
     Args:
         env: the environment, wrapped or not.
-        path: path of the file, as `rppdyn.envs.terms.read_terms` reads it.
-        symmetry: which one, in place of the file's own.
+        path: path of the file, see `rppdyn.envs.terms.read_terms`.
+        symmetry: as in `symmetry_spec`; overrides the file's.
     Raises:
         ValueError: the file can't be used, or its observation or action has another size than the environment's.
     """
@@ -211,48 +209,42 @@ def terms_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] 
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if (misfit := _misfit(env, spec)) is not None:
-        what, space, dim = misfit
+        key, space, dim = misfit
         raise ValueError(
-            f"{path} lists {dim} entries of {what}, and {env_name(env)} has {space.shape or space}: list the terms that its "
-            f"{what} consists of, in its order"
+            f"{path} lists {dim} entries of {key}, and {env_name(env)} has {space.shape or space}: list the terms that its "
+            f"{key} consists of, in its order"
         )
     return _with_verdicts(spec, certifiable_source(env))
 
 
 def _misfit(env: gym.Env, spec: SymmetrySpec) -> tuple[str, gym.Space, int] | None:
-    """Name and space of the observation or action that a spec does not fit, and the spec's dimension; None if it fits."""
+    """("observation" or "action", the environment's space, the spec's dimension) where the two differ; None if they fit."""
     spaces = ("observation", env.observation_space, spec.obs.dim), ("action", env.action_space, spec.action.dim)
-    return next((one for one in spaces if one[1].shape != (one[2],)), None)
+    return next(((key, space, dim) for key, space, dim in spaces if space.shape != (dim,)), None)
 
 
 MIRROR_KEYS = ("obs_permutation", "obs_signs", "action_permutation", "action_signs")
 
 
 def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] | None = None) -> SymmetrySpec:
-    """The symmetry of an environment, MuJoCo's or not, from a file of the user's.
+    """Read the spec of any environment from a user's file.
 
     Args:
-        path: JSON that `SymmetrySpec.to_dict` describes, such as a run's `spec.json`; YAML with the lists of
-            :func:`rppdyn.envs.mirror_spec`, or with ``group`` and the parts of :func:`rppdyn.envs.group_spec`; or YAML with
-            terms, of an environment with a MuJoCo model (:func:`terms_spec`).
-        symmetry: which one of terms.
+        path: JSON of `SymmetrySpec.to_dict`, such as a run's `spec.json`; YAML with the lists of
+            :func:`rppdyn.envs.mirror_spec`, or with ``group`` and the spaces of :func:`rppdyn.envs.group_spec`; or YAML with
+            terms, for an environment with a MuJoCo model (:func:`terms_spec`).
+        symmetry: as in `symmetry_spec`, for terms only.
     Raises:
-        ValueError: the file can't be used, or is of observations or actions of another size than the environment's.
+        ValueError: the file can't be used, or its observations or actions have another size than the environment's.
     """
-    from rppdyn.envs.mirror import (
-        entry_names,
-        group_spec,
-        mirror_spec,
-    )  # which needs names of environments that are made here
-
     file = Path(path)
     is_json = file.suffix == ".json"
     content: dict[str, Any] | None = None
     if not file.is_file() or not file.stat().st_size:
-        return terms_spec(env, path, symmetry=symmetry)  # which says what is wrong of a file that isn't there
+        return terms_spec(env, path, symmetry=symmetry)  # raises the error for a missing file
     if not is_json:
         with reading(path, "give JSON of SymmetrySpec.to_dict, or YAML"):
-            content = _mirror_of(file.read_text(encoding="utf-8"))
+            content = _parse_mirror(file.read_text(encoding="utf-8"))
         if content is None and hasattr(env.unwrapped, "model"):
             return terms_spec(env, path, symmetry=symmetry)
     if symmetry is not None:
@@ -268,16 +260,16 @@ def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] |
         make: Callable[..., SymmetrySpec] = group_spec if "group" in content else mirror_spec
         try:
             spec = make(env_name(env), **({**entry_names(env), **content}))
-        except Exception as error:  # it may be anything
+        except Exception as error:  # a user's file may cause any
             raise ValueError(f"{path}: {reason(error)}") from error
     if (misfit := _misfit(env, spec)) is not None:
-        what, space, dim = misfit
-        raise ValueError(f"{path} is of {dim} entries of {what}, and {env_name(env)} has {space.shape or space}")
+        key, space, dim = misfit
+        raise ValueError(f"{path} is of {dim} entries of {key}, and {env_name(env)} has {space.shape or space}")
     return spec
 
 
 def read_spec(path: str | Path) -> SymmetrySpec:
-    """The spec in a JSON file: a run's `spec.json`, or the `symmetry.json` beside a policy.
+    """Read the spec in a JSON file: a run's `spec.json`, or the `symmetry.json` beside a policy.
 
     Raises:
         ValueError: there is no such file, it holds something else, or it was changed after it was written.
@@ -286,8 +278,8 @@ def read_spec(path: str | Path) -> SymmetrySpec:
         return SymmetrySpec.from_dict(json.loads(Path(path).read_text(encoding="utf-8"))).check()
 
 
-def _mirror_of(text: str) -> dict[str, Any] | None:
-    """The lists of a mirror image, or the parts under a group, in a YAML file; None where it is of something else."""
+def _parse_mirror(text: str) -> dict[str, Any] | None:
+    """Arguments of `mirror_spec` or `group_spec` in a YAML text; None if it holds something else."""
     from omegaconf import OmegaConf  # as terms are read
     from yaml import YAMLError
 
@@ -299,22 +291,22 @@ def _mirror_of(text: str) -> dict[str, Any] | None:
 
 
 def symmetry_specs(source: Source) -> tuple[list[SymmetrySpec], list[str]]:
-    """The default spec, where there is one, then a spec of each other symmetry that is derived, exact or approximate.
+    """The default spec, if there is one, then a spec for each other derived symmetry, exact or approximate.
 
-    Of Gymnasium's tasks, and of environments that give their spec themselves, the default one alone.
+    For Gymnasium's tasks, and for environments that give their own spec, it is the default one alone.
 
     Returns:
-        the specs, and a line on each symmetry that has none.
+        (specs, a line on each symmetry without a spec).
     Raises:
         ValueError: no such environment or file, no symmetry, or none that acts on the observation.
     """
-    with opened_source(source) as (system, name):
+    with open_source(source) as (system, name):
         if not isinstance(system, mujoco.MjModel) and (hasattr(system.unwrapped, "symmetry_spec") or _is_stock(system)):
             return [_with_verdicts(*_spec_of_system(system, name, None, "derived"))], []
         derivation = derive(_model_of(system))
-        default = _unspoilt(derivation)
+        default = _exact_symmetries(derivation)
         choices = ["+".join(default)] if default else []
-        choices += [one for one in derivation.names if one not in default]
+        choices += [name for name in derivation.names if name not in default]
         if not choices:
             raise ValueError(no_symmetry(name))
         specs, refused = [], []
@@ -323,9 +315,8 @@ def symmetry_specs(source: Source) -> tuple[list[SymmetrySpec], list[str]]:
                 specs.append(_with_verdicts(*_spec_of_system(system, name, choice, "derived")))
             except ValueError as error:
                 refused.append(str(error) if choice in str(error) else f"{choice}: {error}")
-                choices += (
-                    default if choice not in derivation.names else ()
-                )  # of a group that has no spec, each by itself
+                # If the default group has no spec, try its symmetries one by one.
+                choices += default if choice not in derivation.names else ()
     if not specs:
         raise ValueError(refused[0])
     return specs, refused
@@ -339,28 +330,28 @@ def no_symmetry(name: str) -> str:
 
 
 def symmetry_choices(source: Source) -> dict[str, Choice]:
-    """Choices of a task's symmetries by name, the default first; for other models, each derived symmetry by itself.
+    """Choices of a task's symmetries by name, the default first; for other models, each derived symmetry alone.
 
     Raises:
         ValueError: no such environment or file, or one without a MuJoCo model.
     """
     if isinstance(source, str) and (named := _TASKS.get(_task_name(source))):
         return dict(named)
-    with opened_source(source) as (system, name):
+    with open_source(source) as (system, name):
         if isinstance(system, mujoco.MjModel):
             named = None
         else:
             named = (
                 _TASKS[_task_name(name)] if _is_stock(system) else getattr(system.unwrapped, "symmetry_choices", None)
             )
-        return dict(named) if named else {one: (one,) for one in derive(_model_of(system)).names}
+        return dict(named) if named else {key: (key,) for key in derive(_model_of(system)).names}
 
 
 def _spec_of_system(system: Any, name: str, symmetry: str | None, variant: str) -> SourcedSpec:
     """The spec of a model or an environment."""
     is_model = isinstance(system, mujoco.MjModel)
     if not is_model and hasattr(system.unwrapped, "symmetry_spec"):
-        return _offered(system, symmetry, variant), certifiable_source(system)
+        return _environment_spec(system, symmetry, variant), certifiable_source(system)
     model, is_stock = _model_of(system), not is_model and _is_stock(system)
     if variant == "published" and not is_stock:
         raise ValueError(f"variant='published' is of the models of Gymnasium's tasks only; leave it out for {name}")
@@ -370,7 +361,7 @@ def _spec_of_system(system: Any, name: str, symmetry: str | None, variant: str) 
     def build() -> SymmetrySpec:
         derivation, named = derive(model), {} if is_model else _TASKS.get(_task_name(name), {})
         choice = _choose(named, derivation, symmetry, name, default=next(iter(named.values())) if is_stock else ())
-        chosen = [derivation[one] for one in choice]
+        chosen = [derivation[key] for key in choice]
         if is_model:
             data = mujoco.MjData(model)
             observation = recognise(model, data, lambda: np.concatenate([data.qpos, data.qvel]), name=name)
@@ -382,20 +373,19 @@ def _spec_of_system(system: Any, name: str, symmetry: str | None, variant: str) 
     if is_model:
         return find_or_derive(model, (name, symmetry), build), model
     spec = find_or_derive(system, (name, symmetry, variant, is_stock, system.observation_space.shape), build)
-    return spec, None if step_wrappers(
-        system
-    ) else system.unwrapped  # others map observations alone, as the spec has it
+    # Wrappers that only map observations are a part of the spec.
+    return spec, None if step_wrappers(system) else system.unwrapped
 
 
-def _offered(env, symmetry: str | None, variant: str) -> SymmetrySpec:
-    """The spec that an environment itself gives, once it fits what the agent sees of it."""
+def _environment_spec(env, symmetry: str | None, variant: str) -> SymmetrySpec:
+    """The spec that an environment gives itself, which must fit the spaces that the agent sees."""
     if variant == "published":
         raise ValueError(f"variant='published' is of Gymnasium's tasks only; leave it out for {env_name(env)}")
     spec = env.unwrapped.symmetry_spec(symmetry)
     if (misfit := _misfit(env, spec)) is not None:
-        what, space, dim = misfit
+        key, space, dim = misfit
         raise ValueError(
-            f"{env_name(env)}: its wrappers leave {what}s of shape {space.shape}, and its symmetry acts on ({dim},); "
+            f"{env_name(env)}: its wrappers leave {key}s of shape {space.shape}, and its symmetry acts on ({dim},); "
             "take them off, or pass a spec of your own as spec="
         )
     return spec
@@ -414,8 +404,8 @@ def _model_of(system: Any) -> mujoco.MjModel:
 
 
 @contextmanager
-def single_environment(env: VecEnv) -> Iterator[gym.Env]:
-    """The first environment of a VecEnv; one in another process is made again from its registration, and closed.
+def single_environment(env: Any) -> Iterator[gym.Env]:
+    """The first environment of a VecEnv; for one in another process, a copy made from its registration.
 
     Raises:
         ValueError: it has no registration, or a wrapper that can't be made again.
@@ -445,8 +435,8 @@ def single_environment(env: VecEnv) -> Iterator[gym.Env]:
 def _choose(
     named: Mapping[str, Choice], derivation: Derivation, symmetry: str | None, name: str, default: Choice = ()
 ) -> Choice:
-    """Symmetries of a model by the name of a choice or their own; without one the default, or what nothing spoils."""
-    named = {one: names for one, names in named.items() if set(names) <= set(derivation.names)}
+    """Names of symmetries, from the name of a choice or from their own names; without any, the default or the exact ones."""
+    named = {key: names for key, names in named.items() if set(names) <= set(derivation.names)}
     if symmetry is not None:
         if symmetry in named:
             return named[symmetry]
@@ -457,21 +447,21 @@ def _choose(
         return tuple(sorted(parts, key=derivation.names.index))
     if default in named.values():
         return default
-    if unspoilt := _unspoilt(derivation):
-        return unspoilt
+    if exact := _exact_symmetries(derivation):
+        return exact
     if not derivation.symmetries:
         raise ValueError(no_symmetry(name))
     first = derivation.symmetries[0]
-    spoilt = f" ({first.name}: {first.deviations[0]})" if first.deviations else ""
+    deviation_text = f" ({first.name}: {first.deviations[0]})" if first.deviations else ""
     raise ValueError(
-        f"no exact discrete symmetry of {name} to take by default{spoilt}: choose one by symmetry= (on the "
+        f"no exact discrete symmetry of {name} to take by default{deviation_text}: choose one by symmetry= (on the "
         f"command line env.symmetry=, for certify --symmetry), of {', '.join(derivation.names)}; `rppdyn certify` says how "
         "far each is off"
     )
 
 
-def _unspoilt(derivation: Derivation) -> Choice:
-    """The discrete symmetries from which no parameter of the model deviates."""
+def _exact_symmetries(derivation: Derivation) -> Choice:
+    """Names of the discrete symmetries from which no parameter of the model deviates."""
     return tuple(s.name for s in derivation.symmetries if not s.is_continuous and not s.deviations)
 
 
@@ -490,12 +480,12 @@ def _build(name: str, model, chosen: list[ModelSymmetry], obs: Space, remarks: t
 
 
 def verdict_key(model: str, spec: SymmetrySpec) -> str:
-    """The keys of the package's own verdicts: a model's digest and a spec's."""
+    """Key of a spec's verdicts in the package's `verdicts.json`, from the model's digest and the spec's."""
     return f"{model[:24]}-{spec_digest(spec)[:24]}"
 
 
 def _with_verdicts(spec: SymmetrySpec, source: mujoco.MjModel | gym.Env | None) -> SymmetrySpec:
-    """The spec with what was found by certifying it: by the user, or for stock models and tasks by the package's authors."""
+    """The spec with the verdicts of its stored certificate, or of `verdicts.json` for stock models and tasks."""
     if source is None:
         return spec
     certificate = find_certificate(source, spec)
@@ -513,16 +503,16 @@ def _with_verdicts(spec: SymmetrySpec, source: mujoco.MjModel | gym.Env | None) 
 
 
 def _has_stock_dynamics(env: gym.Env) -> bool:
-    """Check whether an environment is a task of Gymnasium's, version 5, with no options but of its file and its observation."""
+    """Check for a task of Gymnasium's, version 5, whose options only concern model file, observation and rendering."""
     base: Any = env.unwrapped
     options = {} if base.spec is None else base.spec.kwargs
-    own = {"xml_file", *RENDER_OPTIONS}
+    neutral = {"xml_file", *RENDER_OPTIONS}
     return (
         type(base).__module__.startswith("gymnasium.")
         and base.spec is not None
         and base.spec.id in KNOWN_ENVIRONMENTS
         and not acting_wrappers(env)
-        and all(key in own or key.startswith(("include_", "exclude_")) for key in options)
+        and all(key in neutral or key.startswith(("include_", "exclude_")) for key in options)
     )
 
 
@@ -532,15 +522,15 @@ def _shipped_verdicts() -> dict[str, list]:
 
 
 def _task_name(env_id: str) -> str:
-    """Gymnasium's name of a task without its version, "" for an environment of others."""
+    """Name of a Gymnasium task without its version, "" for another environment."""
     task, _, version = env_id.rpartition("-v")
     return task if version in ("4", "5") else ""
 
 
 def _is_stock(env) -> bool:
-    """Check whether an environment is one of Gymnasium's tasks and its file compiles to the model that the task comes with.
+    """Check for a task of Gymnasium's whose file compiles to the task's own model.
 
-    What was changed since, such as an actuator's strength, is not looked at: the task's symmetries are then approximate.
+    Later changes of the model, such as an actuator's strength, don't count: the task's symmetries are then approximate.
     """
     known, path = _stock_models(_task_name(env_name(env))), getattr(env.unwrapped, "fullpath", None)
     return bool(known) and path is not None and _file_digest(path) in known
@@ -554,9 +544,9 @@ def _file_digest(path: Any) -> str:
 
 @cache
 def _stock_models(task: str) -> frozenset[str]:
-    """Digests of the models that Gymnasium has for a task, of all its versions."""
+    """Digests of Gymnasium's models for a task, in all versions."""
     if task not in _TASKS:
         return frozenset()
     files = resources.files("gymnasium.envs.mujoco").joinpath("assets").iterdir()
-    own = (f for f in files if f.name.removesuffix(".xml").removesuffix("_v5").replace("_", "") == task.lower())
-    return frozenset(map(_file_digest, own))
+    assets = (f for f in files if f.name.removesuffix(".xml").removesuffix("_v5").replace("_", "") == task.lower())
+    return frozenset(map(_file_digest, assets))

@@ -1,25 +1,23 @@
-r"""A symmetry of your own environment, by permutations and signs or by what its entries are, and partial symmetries.
+r"""Symmetry specs by hand, from permutations and signs or from kinds of entries; partial symmetries; published symmetries.
 
-In a partial symmetry, none for the arms, say, the state is (l, a), with a the part left free. The only linear action that
-leaves a alone and is a representation is the trivial one, g (l, a) = (g l, a), so that is the action of a partial symmetry.
-It says of a policy :math:`\pi = (\pi_l, \pi_a)` in its equivariant pathway
+A partial symmetry leaves a part of the state free, for example the arms a of a state (l, a) with legs l. It acts by
+g (l, a) = (g l, a), the only representation that does not change a. For the equivariant pathway of a policy
+:math:`\pi = (\pi_l, \pi_a)` it means
 
 .. math:: \pi_l(g l, a) = g\, \pi_l(l, a), \qquad \pi_a(g l, a) = \pi_a(l, a) :
 
-the legs obey the mirror whatever the arms do, and the mirror says nothing of the arms but that it does not reach them. How
-the arms depend on the side that the legs are on comes from the free pathway alone, which every relaxed layer has; a
-strictly equivariant network (`model=emlp`) has none, and its arms can't tell left from right. An entry that a symmetry
-exchanges or mixes with a free one is free too: a right arm without a partner has nothing to be exchanged with.
+so the legs are mirrored whatever the arms do, and the arms don't depend on the side that the legs are on. Only the free pathway
+of a relaxed layer lets the arms depend on it; a strictly equivariant network (`model=emlp`) has no such pathway. An entry that
+a symmetry exchanges or mixes with a free one is free too.
 
-Entries left free are marked (`Entry.free`), and `certify` does not count them. It does count what they do to the others: the
-image of a state has the legs mirrored and the arms as they were, so the legs' defect is how far the arms disturb them.
+Free entries are marked (`Entry.free`), and `certify` does not count their own defects. It does count their effect on the
+others: the image of a state has mirrored legs and unchanged arms, so the legs' defect shows how far the arms disturb them.
 
-Published symmetries are the representations of the residual-pathway work, right or wrong, for ablations.
-They are those of the code published with Finzi, Benton & Wilson 2021 (`RL/representations.py`), which differ here and
-there from the text's Table A.10, written as what the symmetry does to each joint. What the papers left out of the
-observation (Ant's contact forces, Humanoid's inertias) stays where it is. `docs/symmetries.md` has what the simulator says
-of each: Walker2d's and Hopper's are those of the model, HalfCheetah's keeps front and back legs apart, Swimmer's keeps the
-lateral velocity, Ant's cycles the legs without the signs of the ankles, Humanoid's exchanges x and y.
+Published symmetries are the representations in the code of Finzi, Benton & Wilson 2021 (`RL/representations.py`), right or
+wrong, for ablations. They differ in places from the paper's Table A.10, and are written here as images of the joints. Entries
+that the paper left out of the observation (Ant's contact forces, Humanoid's inertias) are invariant. `docs/symmetries.md` has
+the simulator's verdict on each: Walker2d's and Hopper's are those of the model, HalfCheetah's does not exchange front and back
+legs, Swimmer's keeps the lateral velocity, Ant's cycles the legs without the signs of the ankles, Humanoid's exchanges x and y.
 """
 
 from __future__ import annotations
@@ -64,18 +62,18 @@ def mirror_spec(
     reward_symmetric: bool | None = None,
     note: str = "",
 ) -> SymmetrySpec:
-    """A mirror symmetry (Z_2) of your own, from permutations and signs.
+    """Make the spec of a mirror symmetry (Z_2) from permutations and signs.
 
     The mirrored vector is `y[permutation] * signs`. `certify` also needs the action on the simulator's state: the
-    `qpos_*` and `qvel_*` arguments (velocities default to the positions' lists, which is right where every joint is a
-    slide or a hinge).
+    `qpos_*` and `qvel_*` arguments (velocities default to the positions' lists, which is right if all joints are slides or
+    hinges).
 
     Args:
-        obs_origin, qpos_origin: fixed point of the mirror, zero if left out.
-        verdict, reward_symmetric, note: your knowledge of the symmetry, if any; `certify` measures it.
+        obs_origin, qpos_origin: fixed point of the mirror, zero by default.
+        verdict, reward_symmetric, note: what you know about the symmetry; `certify` measures it.
     Raises:
-        ValueError: lists of different lengths, not a permutation, a sign other than 1 and -1, or a map that is not its
-            own inverse.
+        ValueError: lists of different lengths, no permutation, a sign other than 1 and -1, or a map that is not its own
+            inverse.
 
     >>> spec = mirror_spec("Cart-v0", obs_permutation=[0, 2, 1], obs_signs=[-1, 1, 1],
     ...                    action_permutation=[0], action_signs=[-1])
@@ -83,11 +81,11 @@ def mirror_spec(
     array([-1.,  3.,  2.])
     """
 
-    def space(what, permutation, signs, names=None, origin=()):
-        matrix = _involution(f"{env_id} {what}", permutation, signs)
-        names = [f"{what}[{i}]" for i in range(len(matrix))] if names is None else names
+    def space(key, permutation, signs, names=None, origin=()):
+        matrix = _involution(f"{env_id} {key}", permutation, signs)
+        names = [f"{key}[{i}]" for i in range(len(matrix))] if names is None else names
         if len(names) != len(matrix):
-            raise ValueError(f"{env_id}: {len(names)} names for {len(matrix)} entries of {what}")
+            raise ValueError(f"{env_id}: {len(names)} names for {len(matrix)} entries of {key}")
         return Space(tuple(Entry(n) for n in names), (matrix,), origin=tuple(origin))
 
     if qvel_permutation is None:
@@ -108,7 +106,7 @@ def mirror_spec(
     )
 
 
-KINDS = ("vector", "scalar", "pseudoscalar", "cycle", "permuted")
+ENTRY_KINDS = ("vector", "scalar", "pseudoscalar", "cycle", "permuted")
 
 
 def group_spec(
@@ -123,24 +121,24 @@ def group_spec(
     obs_names: Sequence[str] | None = None,
     action_names: Sequence[str] | None = None,
 ) -> SymmetrySpec:
-    """A symmetry of your own under any group, by saying which entries are vectors.
+    """Make the spec of a symmetry under any group from the kinds of the entries.
 
-    A space is a dictionary of kinds, and of the entries that are of the kind, by index or name:
+    A space is a dictionary from kinds to the entries of each kind, by index or name:
 
     - ``vector``: lists of as many entries as the group's matrices have rows; under Z(n), two that turn by 360/n degrees;
-    - ``scalar``: entries that stay, or "rest", all that no other kind has;
-    - ``pseudoscalar``: entries that a reflection changes the sign of, such as a yaw rate;
-    - ``cycle``: lists of n entries that Z(n) carries each to the next;
-    - ``permuted``: for anything else a list of dictionaries of ``entries`` and, by generator's name, the ``permutation`` and
-      ``signs`` of its image ``entries[permutation] * signs``, as in `mirror_spec`; what is left out stays.
+    - ``scalar``: invariant entries, or "rest" for all entries of no other kind;
+    - ``pseudoscalar``: entries whose sign a reflection changes, such as a yaw rate;
+    - ``cycle``: lists of n entries, each of which Z(n) carries to the next;
+    - ``permuted``: for anything else, a list of dictionaries with ``entries`` and, by name of a generator, ``permutation`` and
+      ``signs`` of the image ``entries[permutation] * signs``, as in `mirror_spec`; generators left out act trivially.
 
     Args:
         group: the group, or its name, such as "D(4)".
-        qpos, qvel: for `certify` of a MuJoCo environment; velocities are as positions if left out.
-        generators: names of the group's generators, the discrete ones first. If left out, "quarter turn" (or "turn by 2 pi/n")
-            and "mirror" of Z(n) and D(n), and else numbers.
+        qpos, qvel: the simulator's state, which `certify` needs for a MuJoCo environment; velocities default to positions.
+        generators: names of the group's generators, discrete ones first. By default "quarter turn" (or "turn by 2 pi/n") and
+            "mirror" for Z(n) and D(n), numbers for other groups.
     Raises:
-        ValueError: an entry that is in no kind or in two, a kind that the group has not, or images that break its relations.
+        ValueError: an entry is in no kind or in two, the group has no such kind, or images break the group's relations.
 
     >>> spec = group_spec("Point-v0", "D(4)", obs={"vector": [[0, 1], [2, 3]]}, action={"vector": [[0, 1]]})
     >>> spec.generator_names
@@ -148,24 +146,24 @@ def group_spec(
     >>> spec.transform_observation(spec.group.discrete_generators[0], np.array([1.0, 2.0, 3.0, 4.0]))
     array([-2.,  1., -4.,  3.])
     """
-    G = group if isinstance(group, Group) else _group(env_id, group)
+    G = group if isinstance(group, Group) else _parse_group(env_id, group)
     names = tuple(generators) or _generator_names(G)
     if len(names) != (count := len(G.discrete_generators) + len(G.lie_algebra)):
         raise ValueError(f"{env_id}: {len(names)} names of generators for {count} generators of {G}; give as many")
     states = {} if qpos is None else {"qpos": (qpos, None), "qvel": (qpos if qvel is None else qvel, None)}
-    of = {"obs": (obs, obs_names), "action": (action, action_names), **states}
-    spaces: dict[str, Any] = {key: _space_of(f"{env_id} {key}", G, names, *parts) for key, parts in of.items()}
+    parts = {"obs": (obs, obs_names), "action": (action, action_names), **states}
+    spaces: dict[str, Any] = {key: _make_space(f"{env_id} {key}", G, names, *part) for key, part in parts.items()}
     spec = SymmetrySpec(env_id, G, symmetries=tuple(map(Symmetry, names)), **spaces)
     for key in states:
         spec.state_rep(key).check()
     return spec.check()
 
 
-def _group(env_id: str, text: Any) -> Group:
-    """A group by its name and size, such as D(4)."""
-    written = re.fullmatch(r"\s*(\w+)(?:\(\s*(\d*)\s*\))?\s*", str(text))
-    name, size = written.groups() if written is not None else ("", "")
-    known = [one for one in groups.__all__ if isinstance(getattr(groups, one), FunctionType) and one[0].isupper()]
+def _parse_group(env_id: str, text: Any) -> Group:
+    """The group of a text such as D(4)."""
+    match = re.fullmatch(r"\s*(\w+)(?:\(\s*(\d*)\s*\))?\s*", str(text))
+    name, size = match.groups() if match is not None else ("", "")
+    known = [key for key in groups.__all__ if isinstance(getattr(groups, key), FunctionType) and key[0].isupper()]
     try:
         if name in known:
             return getattr(groups, name)(*([int(size)] if size else []))
@@ -182,41 +180,43 @@ def _generator_names(G: Group) -> tuple[str, ...]:
     return tuple(f"generator {k}" for k in range(len(G.discrete_generators) + len(G.lie_algebra)))
 
 
-def _space_of(what: str, G: Group, generators: tuple[str, ...], parts: Any, names: Sequence[str] | None) -> Space:
-    """The action on a space of which each entry is in one part."""
-    if not isinstance(parts, Mapping) or not parts or (unknown := set(parts) - set(KINDS)):
+def _make_space(title: str, G: Group, generators: tuple[str, ...], parts: Any, names: Sequence[str] | None) -> Space:
+    """The action on a space, from {kind: entries}; each entry must be in one kind."""
+    if not isinstance(parts, Mapping) or not parts or (unknown := set(parts) - set(ENTRY_KINDS)):
         listed = f" {', '.join(map(str, unknown))}" if isinstance(parts, Mapping) and parts else ""
-        raise ValueError(f"{what}: unknown{listed or ' parts'}; say which entries are {', '.join(KINDS)}")
+        raise ValueError(f"{title}: unknown{listed or ' parts'}; say which entries are {', '.join(ENTRY_KINDS)}")
     blocks = [(index, matrices) for kind, value in parts.items() if kind != "scalar" or value != "rest"
-              for index, matrices in _blocks(what, G, generators, kind, value, names)]  # fmt: skip
+              for index, matrices in _kind_blocks(title, G, generators, kind, value, names)]  # fmt: skip
     taken = [i for index, _ in blocks for i in index]
     n = len(names) if names is not None else max(taken, default=-1) + 1
     if parts.get("scalar") == "rest":
         if names is None:
-            raise ValueError(f"{what}: scalar=rest of how many entries? give their names, or their indices")
+            raise ValueError(f"{title}: scalar=rest of how many entries? give their names, or their indices")
         rest = sorted(set(range(n)) - set(taken))
-        blocks.append(
-            (rest, [np.eye(len(rest))] * len(G.discrete_generators) + [np.zeros((len(rest),) * 2)] * len(G.lie_algebra))
-        )
+        identity, zero = np.eye(len(rest)), np.zeros((len(rest),) * 2)
+        blocks.append((rest, [identity] * len(G.discrete_generators) + [zero] * len(G.lie_algebra)))
         taken += rest
-    called = list(names) if names is not None else [f"{what.rpartition(' ')[2]}[{i}]" for i in range(n)]
+    labels = list(names) if names is not None else [f"{title.rpartition(' ')[2]}[{i}]" for i in range(n)]
     for i in range(n):
         if taken.count(i) != 1:
             raise ValueError(
-                f"{what}: the entry {called[i]} is in {taken.count(i) or 'no'} part{'s'[: taken.count(i)]}; put it in one"
+                f"{title}: the entry {labels[i]} is in {taken.count(i) or 'no'} part{'s'[: taken.count(i)]}; put it in one"
             )
     matrices = np.zeros((len(generators), n, n))
     for index, block in blocks:
         matrices[:, np.array(index)[:, None], np.array(index)] = block
     discrete = len(G.discrete_generators)
-    return Space(called, matrices[:discrete], matrices[discrete:])
+    return Space(labels, matrices[:discrete], matrices[discrete:])
 
 
 Block = tuple[list[int], Sequence[np.ndarray]]
+"""(indices of a part's entries, matrix for each generator)."""
 
 
-def _blocks(what: str, G: Group, generators: tuple[str, ...], kind: str, value: Any, names: Any) -> Iterator[Block]:
-    """Indices of each part of a kind, and their matrix for each generator."""
+def _kind_blocks(
+    title: str, G: Group, generators: tuple[str, ...], kind: str, value: Any, names: Any
+) -> Iterator[Block]:
+    """The blocks of the parts of one kind."""
 
     def index(entry: Any) -> int:
         if names is not None and entry in names:
@@ -225,10 +225,10 @@ def _blocks(what: str, G: Group, generators: tuple[str, ...], kind: str, value: 
         if is_index and (names is None or entry < len(names)):
             return entry
         known = f" of {', '.join(names)}" if names is not None else ": give an index"
-        raise ValueError(f"{what}: {kind} has {entry!r}, which is no entry{known}")
+        raise ValueError(f"{title}: {kind} has {entry!r}, which is no entry{known}")
 
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{what}: {kind}={value!r} must be a list")
+        raise ValueError(f"{title}: {kind}={value!r} must be a list")
     if kind == "permuted":
         for part in value:
             listed = part.get("entries", ()) if isinstance(part, Mapping) else ()
@@ -236,20 +236,23 @@ def _blocks(what: str, G: Group, generators: tuple[str, ...], kind: str, value: 
             if not entries or (unknown := set(part) - {"entries", *generators}):
                 listed = f", not {', '.join(map(str, unknown))}" if entries else ""
                 raise ValueError(
-                    f"{what}: permuted has entries, and images by generator: {', '.join(generators)}{listed}"
+                    f"{title}: permuted has entries, and images by generator: {', '.join(generators)}{listed}"
                 )
             if len(G.lie_algebra):
-                raise ValueError(f"{what}: permuted is of finite groups, and {G} is none; use vector")
+                raise ValueError(f"{title}: permuted is of finite groups, and {G} is none; use vector")
             if wrong := [name for name in generators if not isinstance(part.get(name, {}), Mapping)]:
-                raise ValueError(f"{what}: permuted: {wrong[0]} is a dictionary of permutation and signs, or left out")
-            stay = {"permutation": range(len(entries)), "signs": [1] * len(entries)}
-            images = [stay | dict(part.get(name, {})) for name in generators]
-            yield entries, [_signed_permutation(what, one["permutation"], one["signs"], len(entries)) for one in images]
+                raise ValueError(f"{title}: permuted: {wrong[0]} is a dictionary of permutation and signs, or left out")
+            identity = {"permutation": range(len(entries)), "signs": [1] * len(entries)}
+            images = [identity | dict(part.get(name, {})) for name in generators]
+            yield (
+                entries,
+                [_signed_permutation(title, image["permutation"], image["signs"], len(entries)) for image in images],
+            )
         return
     cyclic = str(G).startswith("Z(")
     if kind == ("pseudoscalar" if cyclic else "cycle"):
         remedy = "permuted" if kind == "cycle" else "scalar, for it has no reflections"
-        raise ValueError(f"{what}: {G} has no {kind}; use {remedy}")
+        raise ValueError(f"{title}: {G} has no {kind}; use {remedy}")
     vector: Any = V(G)
     if kind == "vector" and cyclic:
         angle = 2 * np.pi / G.d
@@ -262,24 +265,24 @@ def _blocks(what: str, G: Group, generators: tuple[str, ...], kind: str, value: 
     for entries in value:
         entries = entries if isinstance(entries, list | tuple) else [entries]
         if len(entries) != rep.dim:
-            raise ValueError(f"{what}: {kind} has {list(entries)}, and one of {G} is {rep.dim} entries")
+            raise ValueError(f"{title}: {kind} has {list(entries)}, and one of {G} is {rep.dim} entries")
         yield [index(entry) for entry in entries], matrices
 
 
 def plain_spec(
     env: gym.Env, observation_space: gym.Space | None = None, action_space: gym.Space | None = None
 ) -> SymmetrySpec:
-    """The spec of an environment without any symmetry, for networks that have none (`model="mlp"`).
+    """The trivial spec of an environment, for networks without symmetry (`model="mlp"`).
 
     Args:
-        observation_space, action_space: what an agent sees of it, where that differs.
+        observation_space, action_space: the agent's spaces, if they differ from the environment's.
     Raises:
         ValueError: observations or actions are no vectors.
     """
     observation_space, action_space = observation_space or env.observation_space, action_space or env.action_space
-    for what, space in (("observation", observation_space), ("action", action_space)):
+    for key, space in (("observation", observation_space), ("action", action_space)):
         if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
-            raise ValueError(f"the {what} space of {env_name(env)} is {space}: give one whose {what}s are vectors")
+            raise ValueError(f"the {key} space of {env_name(env)} is {space}: give one whose {key}s are vectors")
     names = entry_names(env)
     if observation_space.shape != env.observation_space.shape:
         names["obs_names"] = [f"observation[{i}]" for i in range(gym.spaces.flatdim(observation_space))]
@@ -293,31 +296,31 @@ def plain_spec(
 
 
 def entry_names(env: Any) -> dict[str, list[str]]:
-    """Names of observation and action entries, those of an observation from a dictionary after its keys."""
+    """Names of observation and action entries; those of a flattened dictionary contain its keys."""
     inner = dictionary_of(env)
     names = [f"observation[{i}]" for i in range(env.observation_space.shape[0])] if inner is None else flat_names(inner)
     return {"obs_names": names, "action_names": [f"action[{i}]" for i in range(env.action_space.shape[0])]}
 
 
-def _signed_permutation(what: str, permutation, signs, n: int) -> np.ndarray:
+def _signed_permutation(title: str, permutation, signs, n: int) -> np.ndarray:
     if signs is None or not len(permutation) == len(signs) == n:
         raise ValueError(
-            f"{what}: permutation has {len(permutation)} entries, signs {0 if signs is None else len(signs)}; give {n}"
+            f"{title}: permutation has {len(permutation)} entries, signs {0 if signs is None else len(signs)}; give {n}"
         )
     if sorted(permutation) != list(range(n)):
-        raise ValueError(f"{what}: {list(permutation)} is not a permutation of 0..{n - 1}")
+        raise ValueError(f"{title}: {list(permutation)} is not a permutation of 0..{n - 1}")
     if not set(signs) <= {1, -1}:
-        raise ValueError(f"{what}: signs {list(signs)} must be 1 or -1")
+        raise ValueError(f"{title}: signs {list(signs)} must be 1 or -1")
     matrix = np.zeros((n, n))
     matrix[np.arange(n), list(permutation)] = signs
     return matrix
 
 
-def _involution(what: str, permutation, signs) -> Matrix:
+def _involution(title: str, permutation, signs) -> Matrix:
     n = len(permutation)
-    matrix = _signed_permutation(what, permutation, signs, n)
+    matrix = _signed_permutation(title, permutation, signs, n)
     if (wrong := np.flatnonzero((matrix @ matrix != np.eye(n)).any(1))).size:
-        raise ValueError(f"{what}: mirroring twice does not return entry {wrong[0]}; swap in pairs with equal signs")
+        raise ValueError(f"{title}: mirroring twice does not return entry {wrong[0]}; swap in pairs with equal signs")
     return tuple(map(tuple, matrix.tolist()))
 
 
@@ -325,20 +328,19 @@ def _involution(what: str, permutation, signs) -> Matrix:
 
 
 def without(spec: SymmetrySpec, *names: str, model: mujoco.MjModel | None = None) -> SymmetrySpec:
-    """The spec with some entries left free: the group acts trivially on them, and certificates do not count them.
+    """Leave some entries of a spec free: the group acts trivially on them, and certificates don't count them.
 
     Args:
-        names: names of joints, of entries, or of bodies. A body stands for itself and the bodies it carries; the joints of
-            bodies are known from the model only.
-        model: the model that the spec was derived from, where bodies are named.
+        names: names of joints, entries or bodies. A body includes all bodies and joints below it.
+        model: the model from which the spec was derived; needed for names of bodies.
     Returns:
         a spec whose symmetries are not certified yet.
     Raises:
-        ValueError: a name that is in no space, or nothing is left for the group to act on.
+        ValueError: a name is in no space, or no entry is left for the group to act on.
 
     >>> legs = without(spec, "right_upper_arm", "left_upper_arm", model=env.unwrapped.model)    # doctest: +SKIP
     """
-    joints, bodies = _below(model, names) if model is not None else (set(names), set(names))
+    joints, bodies = _names_below(model, names) if model is not None else (set(names), set(names))
     joints |= set(names)
     spaces: dict[str, Any] = {}
     matched = set()
@@ -352,7 +354,7 @@ def without(spec: SymmetrySpec, *names: str, model: mujoco.MjModel | None = None
             if matches:
                 free.add(i)
                 matched |= matches
-        spaces[key] = _freed(space, free)
+        spaces[key] = _free_entries(space, free)
     matched |= bodies if model is not None else set()
     if unknown := [name for name in names if name not in matched]:
         known = ", ".join(dict.fromkeys(e.joint for e in (spec.qpos or spec.obs).entries if e.joint))
@@ -368,8 +370,8 @@ def without(spec: SymmetrySpec, *names: str, model: mujoco.MjModel | None = None
     return SymmetrySpec(spec.env_id, spec.group, symmetries=symmetries, **spaces)
 
 
-def _freed(space: Space, entries: set[int]) -> Space:
-    """The space with the trivial action on these entries and on all that the group mixes them with."""
+def _free_entries(space: Space, entries: set[int]) -> Space:
+    """The space with the trivial action on some entries and on all that the group mixes with them."""
     owner = np.empty(space.feature_dim, dtype=int)
     for kind, raw, feature in space.encoding.blocks:
         owner[feature] = range(raw.start, raw.stop) if kind == "linear" else raw.start
@@ -392,8 +394,8 @@ def _freed(space: Space, entries: set[int]) -> Space:
     return Space(remaining, discrete, lie, space.origin, space.angles, space.quaternions)
 
 
-def _below(model: mujoco.MjModel, names: tuple[str, ...]) -> tuple[set[str], set[str]]:
-    """Joints and bodies of the named bodies and of all that they carry."""
+def _names_below(model: mujoco.MjModel, names: tuple[str, ...]) -> tuple[set[str], set[str]]:
+    """(names of joints, names of bodies) of the named bodies and of all bodies below them."""
     chosen = np.zeros(model.nbody, dtype=bool)
     for b in range(1, model.nbody):  # parents come before their children
         chosen[b] = chosen[model.body_parentid[b]] or model.body(b).name in names
@@ -409,13 +411,13 @@ _SWAP = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
 
 @dataclass(frozen=True)
 class _Published:
-    """A generator.
+    """A published generator.
 
     Args:
         name, group: name and group of the symmetry.
-        image: the joint that each joint is carried to; others stay.
+        image: the image of each joint that is not its own.
         odd: joints that change sign.
-        root: the generator's action on vectors of a free joint; its angular velocity is taken for a pseudovector.
+        root: action on the vectors of a free joint; its angular velocity counts as a pseudovector.
     """
 
     name: str
@@ -425,12 +427,12 @@ class _Published:
     root: np.ndarray = field(default_factory=lambda: np.eye(3))
 
 
-def _pairs(*names: str) -> dict[str, str]:
-    """Joints of the right side and of the left one, exchanged."""
+def _exchange_sides(*names: str) -> dict[str, str]:
+    """{right joint: left joint, left joint: right joint} for each name."""
     return {f"{a}_{name}": f"{b}_{name}" for name in names for a, b in (("right", "left"), ("left", "right"))}
 
 
-def _planar(*names: str) -> frozenset[str]:
+def _planar_odd(*names: str) -> frozenset[str]:
     return frozenset({"rootx", "rooty", *names})
 
 
@@ -438,8 +440,10 @@ _WALKER = {a: b for joint in ("thigh", "leg", "foot")
            for a, b in ((f"{joint}_joint", f"{joint}_left_joint"), (f"{joint}_left_joint", f"{joint}_joint"))}  # fmt: skip
 
 PUBLISHED: Mapping[str, _Published] = {
-    "Hopper": _Published("front-back", Z(2), odd=_planar("thigh_joint", "leg_joint", "foot_joint")),
-    "HalfCheetah": _Published("front-back", Z(2), odd=_planar("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot")),
+    "Hopper": _Published("front-back", Z(2), odd=_planar_odd("thigh_joint", "leg_joint", "foot_joint")),
+    "HalfCheetah": _Published(
+        "front-back", Z(2), odd=_planar_odd("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot")
+    ),
     "Walker2d": _Published("leg swap", Z(2), _WALKER),
     "Swimmer": _Published("left-right", Z(2), odd=frozenset({"free_body_rot", "motor1_rot", "motor2_rot"})),
     "Ant": _Published(
@@ -448,19 +452,19 @@ PUBLISHED: Mapping[str, _Published] = {
     "Humanoid": _Published(
         "left-right",
         Z(2),
-        _pairs("hip_x", "hip_z", "hip_y", "knee", "shoulder1", "shoulder2", "elbow"),
-        frozenset({"abdomen_x", *_pairs("hip_x", "shoulder1")}),
+        _exchange_sides("hip_x", "hip_z", "hip_y", "knee", "shoulder1", "shoulder2", "elbow"),
+        frozenset({"abdomen_x", *_exchange_sides("hip_x", "shoulder1")}),
         root=_SWAP,
     ),
 }
-"""Published representation of each task that has one."""
+"""Published generator of each task that has one."""
 
 
 def published_spec(spec: SymmetrySpec, task: str) -> SymmetrySpec:
     """The published representation of a task on the spaces of its derived spec.
 
     Args:
-        spec: the derived spec, whose entries say which joint each coordinate belongs to.
+        spec: the derived spec, whose entries name the joint of each coordinate.
         task: the environment's name without its version.
     Raises:
         ValueError: none was published for the task.
@@ -470,15 +474,15 @@ def published_spec(spec: SymmetrySpec, task: str) -> SymmetrySpec:
     published = PUBLISHED[task]
     state = {key: _published_matrix(published, getattr(spec, key).features) for key in ("qpos", "qvel", "action")}
     features = [feature for key in ("qpos", "qvel") for feature in getattr(spec, key).features]
-    whole = block_diag(state["qpos"], state["qvel"])
+    state_matrix = block_diag(state["qpos"], state["qvel"])
     spaces: dict[str, Any] = {key: _with_generator(getattr(spec, key), matrix) for key, matrix in state.items()}
-    spaces["obs"] = _with_generator(spec.obs, _restricted(whole, features, spec.obs.features))
+    spaces["obs"] = _with_generator(spec.obs, _restrict(state_matrix, features, spec.obs.features))
     symmetry = Symmetry(published.name, note="As published with the residual-pathway work.")
     return SymmetrySpec(spec.env_id, published.group, act=spec.act, symmetries=(symmetry,), **spaces)
 
 
 def _published_matrix(published: _Published, features: tuple[Entry, ...]) -> np.ndarray:
-    """The generator on features, each of which belongs to a joint."""
+    """The generator's matrix on features, each of which belongs to a joint."""
     joints = [f.joint for f in features]
     numbers = [joints[:i].count(joint) for i, joint in enumerate(joints)]
     where = {place: i for i, place in enumerate(zip(joints, numbers, strict=True))}
@@ -495,14 +499,14 @@ def _published_matrix(published: _Published, features: tuple[Entry, ...]) -> np.
     return matrix
 
 
-def _restricted(whole: np.ndarray, features: list[Entry], observed: tuple[Entry, ...]) -> np.ndarray:
-    """The generator on those of the features that are observed; what is observed besides stays where it is."""
+def _restrict(state_matrix: np.ndarray, features: list[Entry], observed: tuple[Entry, ...]) -> np.ndarray:
+    """The generator on the observed features; those that are no features of the state are invariant."""
     place = {f.name: i for i, f in enumerate(features)}
     names = [f.name for f in observed]
     known = [i for i, name in enumerate(names) if name in place and names.index(name) == i]
     at = [place[observed[i].name] for i in known]
     matrix = np.eye(len(observed))
-    matrix[np.ix_(known, known)] = whole[np.ix_(at, at)]
+    matrix[np.ix_(known, known)] = state_matrix[np.ix_(at, at)]
     return matrix
 
 

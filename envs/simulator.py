@@ -1,4 +1,4 @@
-"""Stepping a Gymnasium MuJoCo environment, or a bare MuJoCo model, from any state of its simulator."""
+"""Simulators that step a Gymnasium MuJoCo environment, or a bare MuJoCo model, from any state."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from rppdyn.envs.certification.evidence import Elements
 
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
-CONTROL_INTERVAL = 0.02  # seconds; a bare model's random control is held so long, to make it move rather than tremble
+CONTROL_INTERVAL = 0.02  # seconds that a bare model's random control lasts; shorter ones make it tremble
 UNSTABLE_WARNINGS = {
     mujoco.mjtWarning.mjWARN_BADQPOS: "unstable, MuJoCo reset it: bad position",
     mujoco.mjtWarning.mjWARN_BADQVEL: "unstable, MuJoCo reset it: bad velocity",
     mujoco.mjtWarning.mjWARN_BADQACC: "unstable, MuJoCo reset it: bad acceleration",
     mujoco.mjtWarning.mjWARN_BADCTRL: "MuJoCo set the controls to zero: bad control",
 }
-"""Warnings of a step in which MuJoCo replaces the state or the controls; bad is nan, infinite or above 1e10."""
+"""Warnings of steps in which MuJoCo replaces the state or the controls; "bad" is NaN, infinite or above 1e10."""
 
 NOT_FINITE = {"obs": "an observation is not finite", "reward": "the reward is not finite"}
 
 STATE_METHODS = "simulator_state(), plain data with the observation as 'state', and restore_simulator_state(data)"
 
-MEMORY_PROBES = 40  # states by which an environment is asked whether it remembers anything
-START_SPREAD = 0.1  # width of a bare model's random starts, in radians or metres and their rates
+MEMORY_TEST_STATES = 40  # states by which an environment is tested for memory
+START_SPREAD = 0.1  # standard deviation of a bare model's random starts, in radians or metres and their rates
 
 
 def get_integration_state(model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
@@ -51,10 +51,10 @@ def set_integration_state(model: mujoco.MjModel, data: mujoco.MjData, state: np.
 
 
 def get_derived(data: mujoco.MjData) -> dict[str, np.ndarray]:
-    """Quantities that the simulator last computed of its state: poses and velocities of bodies, forces, sensor readings.
+    """Quantities that the simulator last derived: poses and velocities of bodies, forces, sensor readings.
 
-    After a step most of these belong to the beginning of the step, and observations and rewards read them so (Ant's and
-    Humanoid's do). Arrays whose size varies with the contacts are left out; the next step makes them anew.
+    After a step most of them are those of the step's beginning, and some observations and rewards use them (Ant's and
+    Humanoid's). Arrays whose size depends on the contacts are left out; the next step makes new ones.
     """
     derived = {}
     for name in dir(data):
@@ -67,9 +67,9 @@ def get_derived(data: mujoco.MjData) -> dict[str, np.ndarray]:
 
 @contextmanager
 def tight_solver(model: mujoco.MjModel) -> Iterator[None]:
-    """Solve the contact forces to rounding while the block runs: Newton's method, without the stock tolerances.
+    """Solve contact forces to rounding in the context, by Newton's method without the stock tolerances.
 
-    The friction cone, the integrator and every physical parameter stay; all options are put back afterwards.
+    Friction cone, integrator and physical parameters stay; all options are restored afterwards.
     """
     tight = {"solver": mujoco.mjtSolver.mjSOL_NEWTON, "tolerance": 1e-15, "iterations": 200,
              "ls_tolerance": 1e-6, "ls_iterations": 200}  # fmt: skip
@@ -85,7 +85,7 @@ def tight_solver(model: mujoco.MjModel) -> Iterator[None]:
 
 @contextmanager
 def quiet_mujoco() -> Iterator[None]:
-    """Keep MuJoCo's warnings out of the terminal and out of `MUJOCO_LOG.TXT` while the block runs; steps count them."""
+    """Suppress MuJoCo's warnings in the terminal and in `MUJOCO_LOG.TXT` in the context; `mjData` still counts them."""
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda message: None)
     try:
@@ -95,11 +95,11 @@ def quiet_mujoco() -> Iterator[None]:
 
 
 class Outcome(NamedTuple):
-    """One step: simulator state and observation before and after it, reward, termination, and whether bodies touched.
+    """One step: state and observation before and after it, reward, termination, and whether there was contact.
 
-    Stacked over states, each array has the states first. A bare model has an empty observation and no reward (nan). `fault`
-    says in words why the step is none of the dynamics (MuJoCo reset it, or a number is not finite), whose results are then
-    zeros; "" where it is one.
+    For several states, each array has them on the first axis. A bare model has an empty observation and the reward NaN.
+    `fault` says why a step is invalid (MuJoCo reset it, or a number is not finite), and is "" for a valid one. The results of
+    an invalid step are zeros.
     """
 
     qpos: np.ndarray
@@ -116,24 +116,24 @@ class Outcome(NamedTuple):
     fault: np.ndarray
 
     def at(self, states: np.ndarray) -> Outcome:
-        """The outcomes from some of the states, by number or mask."""
+        """The outcomes from some of the states, by index or mask."""
         return Outcome(*(column[states] for column in self))
 
 
 class Simulator:
-    """A Gymnasium MuJoCo environment that can be put into any state, and is stepped through its wrappers.
+    """A Gymnasium MuJoCo environment that can be set to any state and stepped through its wrappers.
 
-    A state is MuJoCo's full integration state (`mjSTATE_INTEGRATION`): positions and velocities are not enough, since
+    A state is MuJoCo's full integration state (`mjSTATE_INTEGRATION`): positions and velocities are not enough, because
     the constraint solver starts from the last accelerations (`qacc_warmstart`). Wrappers that only count, check or record
-    are passed over, the others are copied, see `rppdyn.envs.wrappers`.
+    are skipped, the others are copied, see `rppdyn.envs.wrappers`.
 
     Raises:
         ValueError: the environment is no Gymnasium MuJoCo environment.
     """
 
-    control_scale = 1.0  # share of the actions' range, about its middle, that random ones are drawn from
-    is_task = True  # whether there are a reward, a termination and a reset of its own
-    is_observed = True  # whether there is an observation
+    control_scale = 1.0  # share of the actions' range, about its middle, from which random actions are drawn
+    is_task = True  # has a reward, terminations and a reset distribution
+    is_observed = True  # has an observation
 
     def __init__(self, env):
         base = env.unwrapped
@@ -149,24 +149,23 @@ class Simulator:
         base = env.unwrapped
         self.env: Any = without_passive(env)
         self.name = base.spec.id if base.spec else type(base).__name__  # for messages
-        self.wrappers: tuple[str, ...] = tuple(
-            type(layer).__name__ for layer in step_wrappers(self.env)
-        )  # that steps go through, the outermost first
+        # class names of the wrappers that act on steps, the outermost first
+        self.wrappers: tuple[str, ...] = tuple(type(layer).__name__ for layer in step_wrappers(self.env))
 
     @property
     def state_keys(self) -> tuple[str, ...]:
-        """The spec's spaces that make up the state; activations only where the model has any."""
+        """The spec's spaces that make up the state; activations only if the model has any."""
         return ("qpos", "qvel", "act") if self.model.na else ("qpos", "qvel")
 
     @property
     def mirrored_fields(self) -> dict[str, str]:
-        """The fields of a state that have a mirror image, and the spec's space of each: controls and the warm start, too."""
+        """The fields of a state, and the space of the spec that acts on each; controls and the warm start are included."""
         fields = {key: key for key in self.state_keys}
         return fields | {"qacc_warmstart": "qvel", "ctrl": "action"}
 
     @property
     def sizes(self) -> dict[str, tuple[int, ...] | None]:
-        """The shape of each space that a spec for this simulator acts on."""
+        """Shapes of the spaces that a spec of this simulator acts on."""
         counts = {"action": self.model.nu, "qpos": self.model.nq, "qvel": self.model.nv, "act": self.model.na}
         return {key: (n,) for key, n in counts.items() if n or key != "act"} | self._task_sizes
 
@@ -178,7 +177,7 @@ class Simulator:
 
     @property
     def action_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lowest and highest of the random actions."""
+        """Bounds of the random actions."""
         low, high = self._bounds
         if self.control_scale == 1:
             return low, high
@@ -187,7 +186,7 @@ class Simulator:
 
     @property
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lowest and highest action, float64; where a wrapper takes any, those inside it."""
+        """Bounds of the actions, float64; if a wrapper has none, those of the environment inside it."""
         layer, space = self.env, self.env.action_space
         while isinstance(space, spaces.Box) and not space.is_bounded() and isinstance(layer, gym.Wrapper):
             layer = layer.env
@@ -205,50 +204,51 @@ class Simulator:
         return np.array(self._observation(), dtype=np.float64)
 
     def advance(self, action: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        """Step from the present state: observation, reward and termination."""
+        """Step from the present state; return (observation, reward, terminated)."""
         obs, reward, terminated, _, _ = self.env.step(action)
         return np.array(obs, dtype=np.float64), float(reward), bool(terminated)
 
     def require_memoryless(self) -> None:
-        """Check that observation, reward and next state follow from the simulator's state and the action.
+        """Check that observation, reward and next state are functions of the simulator's state and the action.
 
         Raises:
-            ValueError: naming the wrapper that remembers earlier steps, draws at random, or changes the observation otherwise.
+            ValueError: a wrapper remembers earlier steps, draws at random, or changes the observation otherwise.
         """
-        self._require(lambda simulator: simulator._memory() or simulator._unobserved())
+        self._require(lambda simulator: simulator._find_memory() or simulator._find_observation_fault())
 
     def require_observed(self) -> None:
-        """Check that what `reset` and `step` return is the observation that `observe` gives of the state."""
-        self._require(Simulator._unobserved)
+        """Check that `reset` and `step` return the observation that `observe` returns."""
+        self._require(Simulator._find_observation_fault)
 
-    def _require(self, fault_of: Callable[[Simulator], str]) -> None:
-        if not (fault := fault_of(self)):
+    def _require(self, find_fault: Callable[[Simulator], str]) -> None:
+        """Refuse an environment with a fault, and name its innermost wrapper that has one."""
+        if not (fault := find_fault(self)):
             return
         layer: gym.Env = self.env
         for layer in (self.env.unwrapped, *reversed(acting_wrappers(self.env))):
-            if inner := fault_of(type(self)(layer)):
+            if inner := find_fault(type(self)(layer)):
                 fault = inner
                 break
         culprit = f"its wrapper {type(layer).__name__}" if isinstance(layer, gym.Wrapper) else "the environment itself"
         raise ValueError(f"{self.name}: {culprit} {fault}, or use the environment inside it")
 
-    def _memory(self) -> str:
-        """The part of the dynamics that does not follow from state and action; "" if all of it does."""
-        states, actions = self.rollout_states(MEMORY_PROBES, np.random.default_rng(0), stride=3, horizon=25)
-        there = self.steps(states, actions)
-        back = self.steps(states[::-1], actions[::-1]).at(np.arange(len(states))[::-1])
+    def _find_memory(self) -> str:
+        """A fault: steps from the same states in reverse order differ; "" if they don't."""
+        states, actions = self.rollout_states(MEMORY_TEST_STATES, np.random.default_rng(0), stride=3, horizon=25)
+        forward = self.steps(states, actions)
+        backward = self.steps(states[::-1], actions[::-1]).at(np.arange(len(states))[::-1])
         kinds = {"obs": "observation", "next_obs": "observation", "reward": "reward", "terminated": "termination"}
         for key in ("obs", "next_qpos", "next_qvel", "next_act", "next_obs", "reward", "terminated"):
-            if not np.array_equal(getattr(there, key), getattr(back, key)):
-                what = kinds.get(key, "next state")
+            if not np.array_equal(getattr(forward, key), getattr(backward, key)):
+                kind = kinds.get(key, "next state")
                 return (
-                    f"remembers earlier steps or draws at random: the {what} is not the same from the same state and action, "
+                    f"remembers earlier steps or draws at random: the {kind} is not the same from the same state and action, "
                     "and a mirrored state can't be given its memory; take it off"
                 )
         return ""
 
-    def _unobserved(self) -> str:
-        """Difference of a returned observation from that of the state, in words; "" if there is none."""
+    def _find_observation_fault(self) -> str:
+        """A fault: a returned observation differs from that of the state; "" if none does."""
         returned, observed = [self.env.reset(seed=0)[0]], [self.observe()]
         state = self.get()
         self.set(state)
@@ -275,23 +275,23 @@ class Simulator:
     def set(self, state: np.ndarray) -> None:
         """Put the simulator into an integration state, contact forces included."""
         set_integration_state(self.model, self.data, state)
-        mujoco.mj_rnePostConstraint(self.model, self.data)  # cfrc_ext, which mj_forward leaves as the last step had it
-        mujoco.mj_subtreeVel(self.model, self.data)  # the same for subtree_linvel and subtree_angmom
+        mujoco.mj_rnePostConstraint(self.model, self.data)  # computes cfrc_ext, which mj_forward does not
+        mujoco.mj_subtreeVel(self.model, self.data)  # computes subtree_linvel and subtree_angmom
 
     def coordinates(self) -> tuple[np.ndarray, ...]:
         """Positions, velocities and activations of the present state."""
         return self.data.qpos, self.data.qvel, self.data.act
 
     def read(self, states: np.ndarray, *keys: str) -> list[np.ndarray]:
-        """Fields of `mjData` that are part of the state ("qpos", "qacc_warmstart", ...), stacked over the states."""
+        """Read fields of states ("qpos", "qacc_warmstart", ...), each stacked over the states."""
         rows = []
         for state in states:
             mujoco.mj_setState(self.model, self.data, state, INTEGRATION)
             rows.append([getattr(self.data, key).copy() for key in keys])
         return [np.array(column) for column in zip(*rows, strict=True)]
 
-    def written(self, states: np.ndarray, **fields: np.ndarray) -> np.ndarray:
-        """Copies of the states in which fields of `mjData`, stacked over the states, are replaced."""
+    def write(self, states: np.ndarray, **fields: np.ndarray) -> np.ndarray:
+        """Copies of states with some fields replaced, which are stacked over the states."""
         changed = np.empty_like(states)
         for i, state in enumerate(states):
             mujoco.mj_setState(self.model, self.data, state, INTEGRATION)
@@ -300,11 +300,11 @@ class Simulator:
             changed[i] = self.get()
         return changed
 
-    def mirrored(self, elements: Elements, states: np.ndarray) -> np.ndarray:
-        """Images of states: positions, velocities, activations, controls and the solver's warm start."""
+    def mirror(self, elements: Elements, states: np.ndarray) -> np.ndarray:
+        """Images of states, controls and the solver's warm start included."""
         spaces = self.mirrored_fields
         fields = dict(zip(spaces, self.read(states, *spaces), strict=True))
-        return self.written(states, **{key: elements.transform(space, fields[key]) for key, space in spaces.items()})
+        return self.write(states, **{key: elements.transform(space, fields[key]) for key, space in spaces.items()})
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ class Simulator:
         return Outcome(*before, *results, *map(np.array, (terminated, contact or data.ncon > 0, fault)))
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, str]:
-        """The result of `advance`, and the fault of the step; "" if it has none."""
+        """The result of `advance`, and the fault of the step or ""."""
         for warning in UNSTABLE_WARNINGS:
             self.data.warning[warning].number = 0
         obs, reward, terminated = self.advance(action)
@@ -337,7 +337,7 @@ class Simulator:
         return obs, reward, terminated, fault
 
     def steps(self, states: np.ndarray, actions: np.ndarray, tick: Callable[[int], None] = lambda n: None) -> Outcome:
-        """One step from each state, stacked; `tick` is told how many steps were taken."""
+        """One step from each state, stacked; `tick(n)` reports n steps to a progress bar."""
         outcomes = []
         for state, action in zip(states, actions, strict=True):
             outcomes.append(self.step(state, action))
@@ -347,9 +347,9 @@ class Simulator:
     def trajectories(
         self, starts: np.ndarray, actions: np.ndarray, tick: Callable[[int], None] = lambda n: None
     ) -> list[np.ndarray]:
-        """The coordinates (R, T, .) along actions (R, T, m) from starts, through termination.
+        """The coordinates (R, T, .) along actions (R, T, m) from R starts; terminations are ignored.
 
-        From a faulty step on (see `Outcome`) they are nan.
+        From a faulty step on (see `Outcome`) they are NaN.
         """
         paths = []
         for start, sequence in zip(starts, actions, strict=True):
@@ -372,7 +372,7 @@ class Simulator:
         horizon: int,
         tick: Callable[[int], None] = lambda n: None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """States (n, .) and uniformly random actions (n, m), every `stride` steps of episodes of at most `horizon`."""
+        """States (n, .) and uniformly random actions (n, m), every `stride` steps of episodes of at most `horizon` steps."""
         low, high = self.action_bounds
         states: list[np.ndarray] = []
         actions: list[np.ndarray] = []
@@ -403,8 +403,8 @@ class Simulator:
 class ObservedSimulator(Simulator):
     """An environment without a MuJoCo model whose observation is its whole state.
 
-    Its `simulator_state()` has an entry "state", the observation; `restore_simulator_state` takes up another one. Other
-    entries stay as they are. The spec's action on observations is the one on states.
+    Its `simulator_state()` has an entry "state", the observation, which `restore_simulator_state` sets; other entries stay as
+    they are. The spec's action on observations is also the one on states.
     """
 
     def __init__(self, env):
@@ -445,7 +445,7 @@ class ObservedSimulator(Simulator):
     def read(self, states: np.ndarray, *keys: str) -> list[np.ndarray]:
         return [states.copy() for _ in keys]
 
-    def written(self, states: np.ndarray, **fields: np.ndarray) -> np.ndarray:
+    def write(self, states: np.ndarray, **fields: np.ndarray) -> np.ndarray:
         return fields["state"]
 
     def step(self, state: np.ndarray, action: np.ndarray) -> Outcome:
@@ -453,8 +453,8 @@ class ObservedSimulator(Simulator):
         obs, reward, terminated, fault = self._advance(action)
         if fault:
             obs, reward = np.zeros_like(obs), 0.0
-        none = np.empty(0)
-        parts = (none, none, none, np.array(state), none, none, none, obs, reward, terminated, False, fault)
+        empty = np.empty(0)
+        parts = (empty, empty, empty, np.array(state), empty, empty, empty, obs, reward, terminated, False, fault)
         return Outcome(*map(np.array, parts))
 
     def _advance(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, str]:
@@ -464,10 +464,10 @@ class ObservedSimulator(Simulator):
 
 
 class BareSimulator(Simulator):
-    """A MuJoCo model without a task: no observation, reward, termination or reset of its own.
+    """A MuJoCo model without a task: it has no observation, reward, termination or reset distribution.
 
-    One step holds the controls for `CONTROL_INTERVAL`. Episodes start near the first keyframe, or near `qpos0` where
-    there is none: joints at random within `START_SPREAD` and their range, random velocities of the same size.
+    The controls are constant in a step, which lasts `CONTROL_INTERVAL`. Episodes start near the first keyframe, or near `qpos0`
+    without one: positions are disturbed by `START_SPREAD` and clipped to the joints' ranges, velocities likewise.
     """
 
     is_task = is_observed = False

@@ -1,13 +1,12 @@
 r"""The action of a symmetry on an environment's observation, action and simulator state, as plain data.
 
 A group acts linearly on *features* of each space: :math:`g \cdot y = \phi^{-1}(\rho(g)\,\phi(y))` with
-:math:`\phi(y) = \mathrm{encode}(y - c)`. Most coordinates are their own features; a quaternion becomes a rotation matrix and
-an angle that a rotation shifts becomes its cosine and sine (`rppdyn.envs.spec`). The fixed point :math:`c`
-(`Space.origin`) is zero for most robots; InvertedPendulum-v5's pole is built slightly off the vertical, and its mirror
-image is exact about the pole's own axis only.
+:math:`\phi(y) = \mathrm{encode}(y - c)`. Most coordinates are their own features. A unit quaternion becomes a rotation matrix,
+because q and -q are the same orientation, and four quarter turns give -q: quaternions are a representation of the double cover
+only. An angle that a rotation shifts becomes cosine and sine. Features are in the order of the coordinates.
 
-A unit quaternion becomes its rotation matrix, for q and -q are the same orientation, and four quarter turns of a quaternion
-give -q: quaternions carry a representation of the double cover only. Features stand in the order of the coordinates.
+The fixed point :math:`c` (`Space.origin`) is zero for most robots. InvertedPendulum-v5's pole is built slightly off the
+vertical, and its mirror image is exact only about the pole's own axis.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Encoding:
 
     @cached_property
     def blocks(self) -> tuple[tuple[str, slice, slice], ...]:
-        """Runs of like coordinates as (kind, raw slice, feature slice); kind is "linear", "angle" or "quaternion"."""
+        """(kind, slice of coordinates, slice of features) of each block; kind is "linear", "angle" or "quaternion"."""
         sizes = {"linear": (1, 1), "angle": (1, 2), "quaternion": (4, 9)}
         kinds = dict.fromkeys(self.angles, "angle") | dict.fromkeys(self.quaternions, "quaternion")
         blocks: list[tuple[str, slice, slice]] = []
@@ -94,7 +93,7 @@ class Encoding:
         return self.dim + len(self.angles) + 5 * len(self.quaternions)
 
     def features_of(self, i: int) -> range:
-        """Indices of the features that coordinate i became part of."""
+        """Indices of the features that depend on coordinate i."""
         for kind, raw, feature in self.blocks:
             if raw.start <= i < raw.stop:
                 if kind == "linear":
@@ -132,7 +131,7 @@ class Encoding:
 
 
 def rotation_matrix(q: Array) -> Array:
-    """Rotation matrices, row-major (..., 9), of quaternions (..., 4) of any length but zero; a zero one is taken for 1."""
+    """Rotation matrices, row-major (..., 9), of quaternions (..., 4) of any length; zero counts as the identity."""
     lib = torch if isinstance(q, torch.Tensor) else np
     length = lib.sqrt((q * q).sum(-1))[..., None]
     q = q / lib.where(length > 0, length, lib.ones_like(length))
@@ -148,8 +147,7 @@ def rotation_matrix(q: Array) -> Array:
 def quaternion(matrix: Array) -> Array:
     """Unit quaternions (..., 4) with w >= 0 of rotation matrices, row-major (..., 9).
 
-    Of four expressions for 4 q q^T, each exact in exact arithmetic, the row of the largest diagonal entry is taken, which
-    divides by no small number.
+    The result is the row of 4 q q^T with the largest diagonal entry, normalised, which divides by no small number.
     """
     lib = torch if isinstance(matrix, torch.Tensor) else np
     xx, xy, xz, yx, yy, yz, zx, zy, zz = (matrix[..., i] for i in range(9))
@@ -174,39 +172,45 @@ def _concatenate(parts: list[Array]) -> Array:
     return torch.cat(parts, -1) if isinstance(parts[0], torch.Tensor) else np.concatenate(parts, -1)
 
 
-# -- numbers without the last bits, in which one machine's arithmetic differs from another's, for content that is hashed -------
+# -- rounding before hashing, so that digests don't depend on a machine's arithmetic --------------------------------------
 
 
-SIGNIFICANT_BITS = 31  # of every number, 5e-10 of it: far above rounding errors, below what a certificate calls exact
-CANCELLED_BITS = 39  # below the largest number of an array, 2e-12 of it: where parts cancel, rounding errors are left
+SIGNIFICANT_BITS = (
+    31  # bits of a number that are kept, to 5e-10: above rounding errors, below what a certificate calls exact
+)
+MAX_BITS_BELOW_LARGEST = (
+    39  # bits kept below an array's largest number, to 2e-12: smaller parts are rounding errors of sums
+)
 
 
-def rounded(values) -> np.ndarray:
-    """The values in float64 to nine digits each and to 2e-12 of the largest of them; rounding errors leave no trace.
+def round_for_digest(values) -> np.ndarray:
+    """Round values, as float64, to nine digits each and to 2e-12 of the largest, so that rounding errors leave no trace.
 
-    In which order a product of matrices is summed depends on the processor and moves results by some 1e-16, so that a
-    digest of the plain numbers is another one elsewhere. Units are powers of two: a number typed as a decimal may lie
-    halfway between two decimals, where rounding errors decide, and hardly ever halfway between two of these.
+    The order of summation in a matrix product depends on the processor and changes results by some 1e-16, and so would the
+    digest of plain numbers. The units are powers of two: decimals often lie halfway between two decimals, where rounding errors
+    decide, but hardly ever halfway between two of these.
     """
     values = np.asarray(values, dtype=np.float64)
     _, exponent = np.frexp(values)
-    digits = _to_unit(values, exponent - SIGNIFICANT_BITS)
-    _, largest = np.frexp(np.abs(digits).max(initial=0.0))  # of the rounded: 1 - 1e-16 and 1 differ in their exponent
-    return _to_unit(digits, np.maximum(exponent - SIGNIFICANT_BITS, largest - CANCELLED_BITS))
+    digits = _round_to_unit(values, exponent - SIGNIFICANT_BITS)
+    _, largest = np.frexp(
+        np.abs(digits).max(initial=0.0)
+    )  # after rounding, for 1 - 1e-16 and 1 have different exponents
+    return _round_to_unit(digits, np.maximum(exponent - SIGNIFICANT_BITS, largest - MAX_BITS_BELOW_LARGEST))
 
 
-def _to_unit(values: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    """Whole multiples of 2^exponent, with one zero."""
+def _round_to_unit(values: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    """Round to multiples of 2^exponent; -0 becomes 0."""
     return np.ldexp(np.round(np.ldexp(values, -exponent)), exponent) + 0.0
 
 
-# -- encodings of observations -----------------------------------------------------------------------------------------
+# -- spaces and specs --------------------------------------------------------------------------------------------------
 
 FORMAT = 2
 VERDICTS = ("exact", "approximate", "broken")
 NOT_CERTIFIED = "not certified"
 SPACES = ("obs", "action", "qpos", "qvel", "act")
-NUMBERS = {"discrete_generators", "lie_algebra", "origin"}  # of a group's or a space's description
+ROUNDED_KEYS = {"discrete_generators", "lie_algebra", "origin"}  # numbers of a group or space that a digest rounds
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -214,9 +218,8 @@ Matrix = tuple[tuple[float, ...], ...]
 class Symmetry(NamedTuple):
     """One generator: its name, its verdicts and a note.
 
-    `verdict` is what stepping the simulator found for the dynamics ("exact", "approximate" or "broken", see
-    `rppdyn.envs.certify`), or "not certified"; `reward_symmetric` says whether the reward changes no more than the
-    dynamics do, None where that is not known.
+    `verdict` is that of `rppdyn.envs.certify` on the dynamics, "exact", "approximate" or "broken", or else "not certified".
+    `reward_symmetric` says whether the reward changes no more than the dynamics do; None if unknown.
     """
 
     name: str
@@ -226,7 +229,7 @@ class Symmetry(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One coordinate: its name, the joint it belongs to, its unit, and whether the spec leaves it free (see `without`)."""
+    """One coordinate: name, joint that it belongs to, unit, and whether the spec leaves it free (see `without`)."""
 
     name: str
     joint: str = ""
@@ -236,10 +239,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Space:
-    """Action of the group's generators on one space of n coordinates with f features (f = n unless encoded).
+    """Action of the group's generators on a space of n coordinates with f features (f = n unless encoded).
 
     Args:
-        entries: the n coordinates; a name alone stands for an entry without joint and unit.
+        entries: the n coordinates; a name alone is an entry without joint and unit.
         discrete_generators: one (f, f) matrix per discrete generator of the group.
         lie_algebra: one (f, f) matrix per generator of the Lie algebra.
         origin: the fixed point of the action, n numbers; empty means zero. Zero where a coordinate is encoded.
@@ -297,7 +300,7 @@ class Space:
 
     @cached_property
     def features(self) -> tuple[Entry, ...]:
-        """A name for every feature: the entry's own, ``cos``, ``sin`` of an angle, ``R[i,j]`` of a rotation matrix."""
+        """An entry for each feature: the coordinate's own, ``cos`` and ``sin`` of an angle, ``R[i,j]`` of a rotation matrix."""
         names: list[Entry] = []
         for kind, raw, _ in self.encoding.blocks:
             first = self.entries[raw.start]
@@ -326,14 +329,14 @@ class Space:
 
     def encode(self, y: Array) -> Array:
         """Features (..., f) of coordinates (..., n), of the same type and dtype."""
-        return self.encoding.encode(self._moved(y, -1.0))
+        return self.encoding.encode(self._add_origin(y, -1.0))
 
     def decode(self, features: Array) -> Array:
         """Coordinates of features, the inverse of `encode`; angles in (-pi, pi], quaternions with w >= 0."""
-        return self._moved(self.encoding.decode(features), 1.0)
+        return self._add_origin(self.encoding.decode(features), 1.0)
 
-    def _moved(self, y: Array, sign: float) -> Array:
-        """Coordinates with the origin added or taken off, number by number: a device would be waited for to get a vector."""
+    def _add_origin(self, y: Array, sign: float) -> Array:
+        """Add or subtract the origin, number by number; copying a vector to a GPU would wait for it."""
         if self.is_centred:
             return y
         if isinstance(y, torch.Tensor):
@@ -351,11 +354,11 @@ class Space:
         if isinstance(z, torch.Tensor):
             z = z if z.is_floating_point() else z.to(torch.get_default_dtype())
             return self.decode(torch.einsum("...ij,...j->...i", matrix.to(dtype=z.dtype, device=z.device), z))
-        matrix = np.asarray(matrix)  # a tensor on another device can't be one
+        matrix = np.asarray(matrix)  # refuses a tensor on another device
         return self.decode(np.einsum("...ij,...j->...i", matrix.astype(np.result_type(z, np.float32)), z))
 
     def describe(self, i: int, k: int) -> str:
-        """The feature that the k-th generator (discrete ones first) puts in place i, for instance ``-[5]``."""
+        """Feature i of the image under the k-th generator (discrete ones first), for instance ``-[5]``."""
         row = np.array((*self.discrete_generators, *self.lie_algebra)[k])[i]
         signs = {1.0: "+", -1.0: "-"}
         text = " ".join(f"{signs.get(row[j], f'{row[j]:+.3g} ')}[{j}]" for j in np.flatnonzero(row)) or "0"
@@ -367,21 +370,21 @@ class Space:
 class SymmetrySpec:
     """A group acting on an environment's raw observation and action, and on its simulator's state.
 
-    Plain data: hashable and comparable by content, picklable, and `to_dict` / `from_dict` go through JSON, so that a
-    saved policy needs neither the environment nor the model file. `mirror_spec` builds one from permutations and signs.
+    It is plain data: hashable and comparable by content, picklable, written to JSON and read by `to_dict` and `from_dict`. A
+    saved policy needs neither the environment nor the model file. `mirror_spec` makes one from permutations and signs.
 
     Args:
-        env_id: the environment it describes, for messages and certificates.
-        group: the group (its generators are the identity of the data below; the name is for printing).
-        obs, action: how the generators act on the raw observation and on the raw action, which is also the
-            simulator's `ctrl` for Gymnasium's MuJoCo tasks.
-        qpos, qvel, act: how they act on the simulator's positions, velocities and actuators' activations; needed by
-            `certify` only, and `act` only where the model has any.
+        env_id: the environment that it describes, for messages and certificates.
+        group: the group; its generators act as given below.
+        obs, action: action on the raw observation and on the raw action, which is also the simulator's `ctrl` in Gymnasium's
+            MuJoCo tasks.
+        qpos, qvel, act: action on the simulator's positions, velocities and activations; only `certify` needs them, and `act`
+            only if the model has activations.
         symmetries: one `Symmetry` per generator, discrete ones first, then those of the Lie algebra.
-        observation_groups: name and length of each part of the observation ("actor", "critic"), in order; none for one that
-            has no parts. A symmetry maps each into itself.
-        terms: the list of terms that observation and action were described by (`rppdyn.envs.compiled_terms`), where they were;
-            a record, which neither equality nor the digest asks.
+        observation_groups: name and length of each part of the observation ("actor", "critic"), in order; empty without parts.
+            A symmetry maps each part into itself.
+        terms: the list of terms that described observation and action (`rppdyn.envs.compiled_terms`), or None; a record that
+            equality and digest ignore.
     Raises:
         ValueError: a space has another number of generators than the group, or the parts have another length than the
             observation or are mixed.
@@ -438,7 +441,7 @@ class SymmetrySpec:
 
     @property
     def is_trivial(self) -> bool:
-        """True if the group is that of the identity alone."""
+        """Whether the group consists of the identity alone."""
         generators = self.group.discrete_generators
         return not len(self.group.lie_algebra) and bool((generators == torch.eye(self.group.d).to(generators)).all())
 
@@ -453,7 +456,7 @@ class SymmetrySpec:
 
     @property
     def generator_names(self) -> tuple[str, ...]:
-        """A name for every generator, discrete ones first, then those of the Lie algebra."""
+        """Names of the generators, discrete ones first, then those of the Lie algebra."""
         count = len(self.group.discrete_generators) + len(self.group.lie_algebra)
         return tuple(s.name for s in self.symmetries) or tuple(f"generator {k}" for k in range(count))
 
@@ -466,7 +469,7 @@ class SymmetrySpec:
         return self.action.names
 
     def encode(self, obs: Array) -> Array:
-        """Features the network sees, (..., feature_dim), from (..., n) raw observations, of the same type and dtype."""
+        """Features that a network sees, (..., feature_dim), of raw observations (..., n); of the same type and dtype."""
         self._check(obs, self.obs.dim, "observation")
         return self.obs.encode(obs)
 
@@ -498,7 +501,7 @@ class SymmetrySpec:
         return _representation(self.group, getattr(self, key), f"{self.env_id} {key}")
 
     def check(self) -> SymmetrySpec:
-        """Check that observation and action really are representations of the group, and return the spec.
+        """Check that the actions on observation and action are representations of the group, and return the spec.
 
         Raises:
             ValueError: a group relation fails; the message names the generator.
@@ -508,7 +511,7 @@ class SymmetrySpec:
         return self
 
     def is_of(self, env_id: str) -> bool:
-        """Check whether it describes an environment of that name, whatever its version and the module that registers it."""
+        """Check whether it describes an environment of this name, in any version and from any module."""
         name = lambda env_id: re.sub(r"-v\d+$", "", env_id.rpartition(":")[2])  # noqa: E731
         return name(self.env_id) == name(env_id)
 
@@ -528,10 +531,10 @@ class SymmetrySpec:
         features = sorted(set(features))
 
         def part(matrix: Matrix) -> np.ndarray:
-            whole = np.array(matrix)
-            if np.delete(whole[features], features, axis=1).any():
+            full = np.array(matrix)
+            if np.delete(full[features], features, axis=1).any():
                 raise ValueError(f"{self.env_id}: a symmetry mixes the observation group {name!r} with another one")
-            return whole[np.ix_(features, features)]
+            return full[np.ix_(features, features)]
 
         obs = Space(
             [self.obs.entries[i] for i in raw],
@@ -546,7 +549,7 @@ class SymmetrySpec:
     # -- data ---------------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict:
-        """JSON-able description of everything in the spec."""
+        """JSON-able content of the spec."""
         group = {
             "name": self.group.name,
             "d": self.group.d,
@@ -568,13 +571,13 @@ class SymmetrySpec:
         }
 
     def contract(self, certificate: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The content of `symmetry.json` beside a policy: `to_dict`, and all that a reader without this package needs.
+        """The content of `symmetry.json` beside a policy: `to_dict`, and what a reader without this package needs.
 
-        Its keys are listed in docs/jobs/export.md. `from_dict` reads it, and refuses one whose spaces, images or joints were
-        changed by hand; terms, certificate and version are records, which nothing checks.
+        Its keys are listed in docs/jobs/export.md. `from_dict` reads it, and refuses it if spaces, images or joints were
+        changed by hand; terms, certificate and version are records that are not checked.
 
         Args:
-            certificate: the simulator's, as `Certificate.to_dict` gives it.
+            certificate: result of `Certificate.to_dict`.
         """
         data = {**self.to_dict(), "terms": self.terms, "joints": self._joints(), "images": self._images()}
         return {**data, "digest": self.digest, "certificate": certificate, "rppdyn": __version__}
@@ -601,11 +604,11 @@ class SymmetrySpec:
 
     @classmethod
     def from_dict(cls, data: dict) -> SymmetrySpec:
-        """The spec that `to_dict` described.
+        """The spec of a dictionary that `to_dict` or `contract` returned.
 
         Raises:
-            ValueError: another format version, a missing key, or one that holds something else; the digest, images or joints
-                of a `contract` are not those of its content.
+            ValueError: another format version, a key that is missing or holds something else, or a `contract` whose digest,
+                images or joints are not those of its content.
         """
         if not isinstance(data, dict):
             raise ValueError(
@@ -630,8 +633,8 @@ class SymmetrySpec:
             raise ValueError(f"symmetry spec lacks the key {error}; write it with SymmetrySpec.to_dict") from None
         except TypeError as error:
             raise ValueError(f"symmetry spec is damaged ({error}); write it with SymmetrySpec.to_dict") from error
-        for key, own in {"digest": lambda: spec.digest, "images": spec._images, "joints": spec._joints}.items():
-            if key in data and data[key] != own():
+        for key, compute in {"digest": lambda: spec.digest, "images": spec._images, "joints": spec._joints}.items():
+            if key in data and data[key] != compute():
                 raise ValueError(
                     f"its {key} is not that of its content, which was changed after it was written; export again"
                 )
@@ -639,21 +642,21 @@ class SymmetrySpec:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content, hexadecimal: what a certificate or a run folder records.
+        """SHA-256 of the content, hexadecimal, which certificates and run folders record.
 
-        It is of rounded numbers (`rppdyn.envs.spec`): the same spec derived on another machine has the same digest.
+        Numbers are rounded (`round_for_digest`), so the same spec derived on another machine has the same digest.
         """
         data = self.to_dict()
         data.pop("terms", None)
         for part in (data["group"], *(data[key] for key in SPACES if data[key] is not None)):
-            part |= {key: rounded(part[key]).tolist() for key in NUMBERS & part.keys()}
+            part |= {key: round_for_digest(part[key]).tolist() for key in ROUNDED_KEYS & part.keys()}
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
     def table(self) -> str:
-        """Every entry of observation and action: index, name, joint, unit, and its image under each generator.
+        """Table of observation and action: index, name, joint and unit of each entry, and its image under each generator.
 
-        ``-[5]`` means that the entry of the transformed vector is minus entry 5 of the original one. Where a space is
-        encoded its features are listed. A continuous symmetry's column is the derivative along it.
+        ``-[5]`` means that this entry of the image is minus entry 5 of the original. For an encoded space the features are
+        listed. The column of a continuous symmetry is the derivative.
         """
         titles = self.generator_names
         lines = [f"{self.env_id}: {self.group.name} ({', '.join(titles)})"]
@@ -672,15 +675,15 @@ class SymmetrySpec:
     def __str__(self) -> str:
         return self.table()
 
-    def _check(self, y, dim: int, what: str) -> None:
+    def _check(self, y, dim: int, name: str) -> None:
         if not isinstance(y, np.ndarray | torch.Tensor):
-            raise ValueError(f"{self.env_id}: {what} is of type {type(y).__name__}; give a NumPy array or a tensor")
+            raise ValueError(f"{self.env_id}: {name} is of type {type(y).__name__}; give a NumPy array or a tensor")
         if y.shape[-1:] != (dim,):
-            raise ValueError(f"{self.env_id}: {what} of shape {tuple(y.shape)}; its last dimension must be {dim}")
+            raise ValueError(f"{self.env_id}: {name} of shape {tuple(y.shape)}; its last dimension must be {dim}")
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines with aligned columns."""
+    """Format rows of cells as lines with aligned columns."""
     widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -32,7 +32,7 @@ import torch
 from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs.simulator import get_derived, get_integration_state, set_integration_state
-from rppdyn.envs.wrappers import PASSIVE, held_remarks, raise_naming_method, require_reset, require_step
+from rppdyn.envs.wrappers import PASSIVE, delay_warnings, raise_naming_method, require_reset, require_step
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -167,7 +167,7 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         try:
-            with held_remarks():
+            with delay_warnings():
                 return require_reset(self.env, self.env.reset(**options))
         except Exception as error:
             raise_naming_method(self.env, "reset", error)
@@ -176,9 +176,9 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
         try:
             if self._stepped:
                 return require_step(self.env, self.env.step(action))
-            with held_remarks():
+            with delay_warnings():
                 self._stepped = True
-                return require_step(self.env, self.env.step(action), within=True)
+                return require_step(self.env, self.env.step(action), check_bounds=True)
         except Exception as error:
             raise_naming_method(self.env, "step", error)
 

@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from rppdyn._version import __version__
-from rppdyn.envs.spec import VERDICTS, SymmetrySpec, align, rounded
+from rppdyn.envs.spec import VERDICTS, SymmetrySpec, align, round_for_digest
 from rppdyn.envs.wrappers import acting_wrappers, step_wrappers
 from rppdyn.priors.likelihood import LARGEST_DEFECT, SMALLEST_DEFECT, share_of_defect
 from rppdyn.runs.files import cache_folder, plain, write_text
@@ -490,7 +490,7 @@ def model_digest(model: mujoco.MjModel) -> str:
         else:
             array = np.ascontiguousarray(value)
         if array.dtype == np.float64:
-            array = rounded(array)
+            array = round_for_digest(array)
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()

@@ -35,7 +35,7 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 from scipy.spatial import cKDTree
 
-from rppdyn.envs.catalogue import Source, opened_source, symmetry_specs
+from rppdyn.envs.catalogue import Source, open_source, symmetry_specs
 from rppdyn.envs.certification.certificate import (
     QUANTILE_LEVELS,
     Certificate,
@@ -217,7 +217,7 @@ def open_simulator(env: Source | CompiledTerms) -> Iterator[Simulator]:
         if isinstance(env, CompiledTerms):
             yield TermsSimulator(env)
             return
-        with opened_source(env) as (system, name):
+        with open_source(env) as (system, name):
             if isinstance(system, mujoco.MjModel):
                 yield BareSimulator(system, name)
                 return
@@ -382,7 +382,7 @@ class Examination:
         """For each step, the median over rollouts of |difference| in units of the median step's length."""
         actions = elements.transform("action", self.sequences)
         simulator = self.evidence.simulator
-        paths = simulator.trajectories(simulator.mirrored(elements, self.starts), actions, tick)
+        paths = simulator.trajectories(simulator.mirror(elements, self.starts), actions, tick)
         difference = self._features(elements, paths) - self._features(elements, self.paths, image=True)
         typical = np.median(np.linalg.norm(state.moved, axis=1)) or 1.0
         lengths = np.linalg.norm(difference, axis=-1) / typical
@@ -474,7 +474,7 @@ def certified_share(env: gym.Env | VecEnv, spec: SymmetrySpec, *, reward: bool =
     Raises:
         ValueError: an environment without a MuJoCo model and `simulator_state`, or whose spec or wrappers can't be certified.
     """
-    with opened_source(env) as (system, _):
+    with open_source(env) as (system, _):
         source = certifiable_source(system)
         if source is None:
             raise ValueError(

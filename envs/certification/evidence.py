@@ -150,7 +150,7 @@ class SimulatedSteps:
     def images(self, elements: Elements, tick: Tick = ignore) -> Outcome:
         """One step from the image of each state under the image of its action."""
         actions = elements.transform("action", self.actions)
-        return self.simulator.steps(self.simulator.mirrored(elements, self.states), actions, tick)
+        return self.simulator.steps(self.simulator.mirror(elements, self.states), actions, tick)
 
     def compare(self, elements: Elements, m: Outcome) -> tuple[Comparison, Comparison | None]:
         """(comparison of states, comparison of observations or None for a bare model)."""

@@ -191,7 +191,7 @@ class TermsSimulator(BareSimulator):
 
     # -- mirror images --------------------------------------------------------------------------------------------------
 
-    def mirrored(self, elements: Elements, states: np.ndarray) -> np.ndarray:
+    def mirror(self, elements: Elements, states: np.ndarray) -> np.ndarray:
         symmetry = self.symmetries[elements.number]
         times = elements.times
         images = [_Image(self, finite_element(symmetry, t)) for t in times] if times else [_Image(self, symmetry)]

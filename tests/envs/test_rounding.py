@@ -11,7 +11,7 @@ import pytest
 from rppdyn.envs import symmetry_spec
 from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS
 from rppdyn.envs.certification.certificate import EXACT_BELOW, model_digest, spec_digest
-from rppdyn.envs.spec import rounded
+from rppdyn.envs.spec import round_for_digest
 
 GENERATORS = ("discrete_generators", "lie_algebra")
 
@@ -81,15 +81,19 @@ def test_what_a_certificate_tells_apart_differs():
 
 
 def test_zero_one_and_numbers_between():
-    assert np.array_equal(rounded([1 - 1e-16, 1 + 2e-16, -1 + 1e-16]), [1, 1, -1])
-    assert np.array_equal(np.signbit(rounded([1.0, 1e-17, -1e-17, -0.0])), [False] * 4)
-    assert np.array_equal(rounded([1.0, 6e-17, -3e-13]), [1, 0, 0])
+    assert np.array_equal(round_for_digest([1 - 1e-16, 1 + 2e-16, -1 + 1e-16]), [1, 1, -1])
+    assert np.array_equal(np.signbit(round_for_digest([1.0, 1e-17, -1e-17, -0.0])), [False] * 4)
+    assert np.array_equal(round_for_digest([1.0, 6e-17, -3e-13]), [1, 0, 0])
     small = [1e-17, -3e-13]  # throughout: nothing cancelled
-    assert np.allclose(rounded(small), small, rtol=1e-9, atol=1e-24)
-    assert rounded([]).shape == (0,) and rounded(0.002).shape == () and np.isinf(rounded([np.inf, 1.0])[0])
+    assert np.allclose(round_for_digest(small), small, rtol=1e-9, atol=1e-24)
+    assert (
+        round_for_digest([]).shape == (0,)
+        and round_for_digest(0.002).shape == ()
+        and np.isinf(round_for_digest([np.inf, 1.0])[0])
+    )
     rng = np.random.default_rng(0)
     values = rng.normal(size=1000) * 10.0 ** rng.integers(-6, 3, 1000)
-    error = np.abs(rounded(values) - values)
-    assert np.array_equal(rounded(rounded(values)), rounded(values))
+    error = np.abs(round_for_digest(values) - values)
+    assert np.array_equal(round_for_digest(round_for_digest(values)), round_for_digest(values))
     assert (error <= 2.0**-31 * np.abs(values) + 2.0**-39 * np.abs(values).max()).all()
     assert (error > 1e-10 * np.abs(values)).any()

@@ -130,7 +130,7 @@ def test_actions_move_the_image_as_the_spec_says():
     with open_simulator(compiled) as simulator:
         states, actions = simulator.rollout_states(3, np.random.default_rng(0), stride=2, horizon=9)
         s = simulator.steps(states, actions)
-        m = simulator.steps(simulator.mirrored(steps.elements, states), wrong.transform("action", actions))
+        m = simulator.steps(simulator.mirror(steps.elements, states), wrong.transform("action", actions))
     assert Comparison.of_space(steps.elements, "qvel", s, m).verdict == "broken"
     assert compiled.spec.action_names[0].startswith("right_sweep")
 
