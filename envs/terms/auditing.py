@@ -1,7 +1,7 @@
-"""Judge somebody's map of observations and actions: is it a representation, and is it the symmetry of the robot?
+"""Audit a user's map of observations and actions: is it a representation, and is it the symmetry of the robot?
 
-Three questions, each answered by itself: do the map's images multiply as the group's elements do (a mirror twice is
-nothing); is each entry the one that is derived from the model; and does the simulator, stepped from mirrored states, agree.
+An audit answers three questions. Do the map's images multiply as the group's elements do (a mirror twice is the identity)? Is
+each entry of an image the one derived from the model? Does the simulator, stepped from mirrored states, agree?
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rppdyn.envs.terms.layout import CompiledTerms
 from rppdyn.envs.terms.simulator import TermSteps, step_terms
 from rppdyn.runs.files import plain
 
-SIMULATOR_TOLERANCE = 1e-6  # of the simulator with the derivation, relative to an entry's spread
-MAX_TABLE_ROWS = 60  # wrong entries that a table spells out
-COEFFICIENT_TOLERANCE = 1e-5  # coefficients that differ by less are equal: maps are often float32
-INPUTS = ("obs", "observations", "observation")
+SIMULATOR_TOLERANCE = 1e-6  # difference of simulator and derivation, relative to an entry's spread
+MAX_TABLE_ROWS = 60  # wrong entries that a table lists
+COEFFICIENT_TOLERANCE = 1e-5  # difference of equal coefficients; maps are often float32
+OBSERVATION_ARGUMENTS = ("obs", "observations", "observation")
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,10 @@ class WrongEntry:
 
     Args:
         space: "observation" or "action".
-        element: the symmetry.
+        element: name of the symmetry.
         index, name: index and name of the entry.
-        found, right: the map's image, and the right one, for instance ``-[5]``.
-        defect: how far the map is off in the simulator, relative to the entry's spread; NaN where it was not stepped, or the
-            entry never varied.
+        found, right: the map's image and the derived one, for instance ``-[5]``.
+        defect: error of the map in the simulator, relative to the entry's spread; NaN if not stepped, or if it did not vary.
     """
 
     space: str
@@ -53,12 +52,13 @@ class Audit:
 
     Args:
         name: name of the map.
-        elements: the symmetries that its images are.
-        relations: for each property of a representation, how far the map is from it.
+        elements: names of the symmetries of its images.
+        relations: error of the map in each relation of the group.
         wrong: entries that are not the derived ones.
-        worst: largest defect in the simulator of the entries that are the derived ones, a check of the derivation itself.
-        entries: how many entries the observation and the action have.
-        states: how many states were stepped.
+        worst: largest defect in the simulator of the right entries, which tests the derivation itself.
+        entries: number of entries of observation and action.
+        states: number of states that were stepped.
+        notes: further lines for the table.
     """
 
     name: str
@@ -72,12 +72,12 @@ class Audit:
 
     @property
     def is_representation(self) -> bool:
-        """True if the map's images multiply as the group's elements do."""
+        """Whether the map's images multiply as the group's elements do."""
         return all(defect < COEFFICIENT_TOLERANCE for defect in self.relations.values())
 
     @property
     def is_right(self) -> bool:
-        """True if it is a representation and every entry is the derived one."""
+        """Whether the map is a representation and every entry is the derived one."""
         return self.is_representation and not self.wrong
 
     def table(self) -> str:
@@ -93,7 +93,7 @@ class Audit:
             return "\n".join([*lines, f"every entry is the {agrees if self.states else 'one of the contract'}"])
         wrong = self.wrong[:MAX_TABLE_ROWS]
         columns = {"symmetry": [w.element for w in wrong], "space": [w.space for w in wrong]}
-        columns = {title: cells for title, cells in columns.items() if len(set(cells)) > 1}  # one value is no column
+        columns = {title: cells for title, cells in columns.items() if len(set(cells)) > 1}
         columns |= {
             "index": [str(w.index) for w in wrong],
             "entry": [w.name for w in wrong],
@@ -101,9 +101,9 @@ class Audit:
             "right": [w.right for w in wrong],
             "defect": ["-" if np.isnan(w.defect) else f"{w.defect:.2g}" for w in wrong],
         }
-        what = [*dict.fromkeys(f"{w.space} under {w.element}" for w in self.wrong)]
+        parts = [*dict.fromkeys(f"{w.space} under {w.element}" for w in self.wrong)]
         total = sum(self.entries.values()) * len(self.elements)
-        lines += [f"{len(self.wrong)} of {total} entries are wrong: {', '.join(what)}", ""]
+        lines += [f"{len(self.wrong)} of {total} entries are wrong: {', '.join(parts)}", ""]
         lines += align([[*columns], *zip(*columns.values(), strict=True)])
         if len(self.wrong) > MAX_TABLE_ROWS:
             lines.append(f"and {len(self.wrong) - MAX_TABLE_ROWS} more")
@@ -127,25 +127,25 @@ def audit(
     seed: int = 0,
     name: str = "",
 ) -> Audit:
-    """Judge a map of observations, and of actions.
+    """Audit a map of observations, and of actions.
 
     Args:
-        function: maps observations (n, dim) to their images, or to the observations and their images one below the other,
-            as a tensor; or has the signature of trainers, `f(env=..., obs=..., actions=...)`, and returns both.
-        compiled: the observation's and action's terms (`rppdyn.envs.compiled_terms`); or a spec alone, such as that of a
-            policy's `symmetry.json`, without a simulator to ask.
-        actions: maps actions likewise, where `function` does not.
-        states: how many states the simulator is stepped from.
+        function: maps observations (n, dim) to their images, or to the observations followed by their images, as a tensor; or
+            has the signature of trainers, `f(env=..., obs=..., actions=...)`, and returns both.
+        compiled: the terms of observation and action (`rppdyn.envs.compiled_terms`); or a spec, such as that of a policy's
+            `symmetry.json`, without a simulator.
+        actions: maps actions in the same way, if `function` does not.
+        states: number of states from which the simulator is stepped.
         seed: seed of these states.
-        name: the map's title in the table.
+        name: title of the map in the table.
     Raises:
-        ValueError: the function raises, returns another shape, or is no affine map; or the symmetry acts on rotation
+        ValueError: the function raises an error, returns another shape or is not affine, or the symmetry acts on rotation
             matrices only.
     """
     spec = compiled if isinstance(compiled, SymmetrySpec) else compiled.spec
     name = name or getattr(function, "__name__", "the map")
     maps: dict[str, list[np.ndarray]] = {}
-    both = _names(function)
+    arguments = _trainer_arguments(function)
     spaces: dict[str, Space] = {"observation": spec.obs, "action": spec.action}
     for key, space in spaces.items():
         if not space.encoding.is_identity:
@@ -153,11 +153,12 @@ def audit(
                 f"{name}: {', '.join(spec.generator_names)} act on the rotation matrix of the {key}'s quaternion, not linearly "
                 "on it; audit a mirror, or leave the quaternion out"
             )
-    maps["observation"] = _probe(_call(function, spec, name, "observation", both), spec.obs.dim, name, "observation")
-    if actions is not None:
-        maps["action"] = _probe(_call(actions, spec, name, "action", _names(actions)), spec.action.dim, name, "action")
-    elif "actions" in both:
-        maps["action"] = _probe(_call(function, spec, name, "action", both), spec.action.dim, name, "action")
+    maps["observation"] = _probe(
+        _call(function, spec, name, "observation", arguments), spec.obs.dim, name, "observation"
+    )
+    if actions is not None or "actions" in arguments:
+        source, names = (function, arguments) if actions is None else (actions, _trainer_arguments(actions))
+        maps["action"] = _probe(_call(source, spec, name, "action", names), spec.action.dim, name, "action")
     elements = {key: _elements(spec, space) for key, space in spaces.items()}
     steps: dict[str, TermSteps] = {}
     if isinstance(compiled, CompiledTerms):
@@ -165,21 +166,21 @@ def audit(
     relations: dict[str, float] = {}
     wrong: list[WrongEntry] = []
     worst = 0.0
-    named: list[str] = []
+    audited: list[str] = []
     for key, images in maps.items():
         space, derived = spaces[key], elements[key]
         titles = _match(images, derived)
-        named = named or titles
+        audited = audited or titles
         relations |= {f"{key}: {relation}": defect for relation, defect in _relations(images, titles, derived).items()}
         for image, title in zip(images, titles, strict=True):
             defect = _defects(image, key, steps.get(title), space)
-            off = (np.abs(image - derived[title]) > COEFFICIENT_TOLERANCE).any(1)[:-1]
-            worst = max(worst, float(np.nanmax(np.where(off, np.nan, defect), initial=0.0)))
-            for i in np.flatnonzero(off):
-                there, wanted = (_describe(m[i]) for m in (image, derived[title]))
-                wrong.append(WrongEntry(key, title, int(i), space.entries[i].name, there, wanted, float(defect[i])))
+            differs = (np.abs(image - derived[title]) > COEFFICIENT_TOLERANCE).any(1)[:-1]
+            worst = max(worst, float(np.nanmax(np.where(differs, np.nan, defect), initial=0.0)))
+            for i in np.flatnonzero(differs):
+                found, right = (_describe(m[i]) for m in (image, derived[title]))
+                wrong.append(WrongEntry(key, title, int(i), space.entries[i].name, found, right, float(defect[i])))
     notes = []
-    if missing := [title for title in elements["observation"] if title not in named]:
+    if missing := [title for title in elements["observation"] if title not in audited]:
         notes.append(f"the map leaves out {', '.join(missing)}")
     for title, stepped in steps.items():
         if stepped.left_out:
@@ -192,11 +193,11 @@ def audit(
             f"the simulator disagrees with the derivation by {worst:.1e}: trust neither, and look at the model"
         )
     sizes = {key: spaces[key].dim for key in maps}
-    return Audit(name, tuple(named), relations, tuple(wrong), worst, sizes, states if steps else 0, tuple(notes))
+    return Audit(name, tuple(audited), relations, tuple(wrong), worst, sizes, states if steps else 0, tuple(notes))
 
 
 def _affine(matrix: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """x' = A x + b as one matrix, on (x, 1)."""
+    """The matrix [[A, b], [0, 1]] of x' = A x + b on (x, 1)."""
     return np.block([[matrix, shift[:, None]], [np.zeros_like(shift), np.ones(1)]])
 
 
@@ -204,26 +205,26 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.abs(a - b).max())
 
 
-def _names(function: Callable[..., Any]) -> set[str]:
-    """The arguments that say how to call it."""
+def _trainer_arguments(function: Callable[..., Any]) -> set[str]:
+    """Names of a function's arguments if it has the signature of trainers, otherwise none."""
     try:
         names = set(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         names = set()
-    return names if "actions" in names and names & set(INPUTS) else set()
+    return names if "actions" in names and names & set(OBSERVATION_ARGUMENTS) else set()
 
 
-def _call(function, spec: SymmetrySpec, name: str, key: str, both: set[str]) -> Callable[[torch.Tensor], Any]:
-    """The function of observations or actions alone."""
+def _call(function, spec: SymmetrySpec, name: str, key: str, names: set[str]) -> Callable[[torch.Tensor], Any]:
+    """The function of observations or of actions alone, given the names of its arguments."""
 
     def call(x: torch.Tensor) -> Any:
         try:
-            if not both:
+            if not names:
                 return function(x)
-            observed = next(one for one in INPUTS if one in both)
-            arguments: dict[str, Any] = {"env": None} if "env" in both else {}
+            observed = next(argument for argument in OBSERVATION_ARGUMENTS if argument in names)
+            arguments: dict[str, Any] = {"env": None} if "env" in names else {}
             arguments |= {observed: x if key == "observation" else None, "actions": x if key == "action" else None}
-            if "obs_type" in both:
+            if "obs_type" in names:
                 arguments["obs_type"] = "policy"
             result = function(**arguments)
         except (Exception, SystemExit) as error:
@@ -239,8 +240,8 @@ def _call(function, spec: SymmetrySpec, name: str, key: str, both: set[str]) -> 
             )
         return result[0 if key == "observation" else 1]
 
-    def grouped(x: torch.Tensor) -> Any:
-        """Observations by group, for functions that take a dictionary of them."""
+    def call_with_groups(x: torch.Tensor) -> Any:
+        """Call a function that takes and returns a dictionary of observation groups."""
         sizes = [size for _, size in spec.observation_groups]
         parts = dict(zip((group for group, _ in spec.observation_groups), x.split(sizes, -1), strict=True))
         result = call(_tensordict(parts, x))
@@ -249,11 +250,11 @@ def _call(function, spec: SymmetrySpec, name: str, key: str, both: set[str]) -> 
             raise ValueError(f"{name}: the image of the {key} {fault}; return every group, {', '.join(parts)}")
         return torch.cat([result[group] for group in parts], -1)
 
-    return grouped if key == "observation" and spec.observation_groups and both else call
+    return call_with_groups if key == "observation" and spec.observation_groups and names else call
 
 
 def _tensordict(parts: dict[str, torch.Tensor], x: torch.Tensor) -> Any:
-    """Groups as trainers have them; a plain dictionary where tensordict is not installed."""
+    """Groups as a TensorDict, which trainers use; a dictionary if tensordict is not installed."""
     try:
         from tensordict import TensorDict
     except ImportError:
@@ -262,10 +263,10 @@ def _tensordict(parts: dict[str, torch.Tensor], x: torch.Tensor) -> Any:
 
 
 def _probe(call: Callable[[torch.Tensor], Any], dim: int, name: str, key: str) -> list[np.ndarray]:
-    """The affine maps that a function is; the identity among several is left out.
+    """Matrices of the affine maps of which a function consists; the identity is left out if there are others.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the function is not affine.
     """
     rng = np.random.default_rng(0)
     x = np.concatenate([np.zeros((1, dim)), np.eye(dim), rng.normal(size=(4, dim))])
@@ -275,7 +276,7 @@ def _probe(call: Callable[[torch.Tensor], Any], dim: int, name: str, key: str) -
         raise ValueError(
             f"{name} changes the {key} that it is given, in place, which spoils a trainer's batch; return a new tensor"
         )
-    y = _numbers(y, name, f"{key} {x.shape}")
+    y = _to_array(y, name, f"{key} {x.shape}")
     if y.ndim != 2 or y.shape[1] != dim or len(y) % len(x) or not len(y):
         raise ValueError(
             f"{name} makes {y.shape} of the {key} {x.shape}; return as many rows, or a multiple of them, of {dim} numbers"
@@ -288,10 +289,10 @@ def _probe(call: Callable[[torch.Tensor], Any], dim: int, name: str, key: str) -
             )
         shift = part[0]
         matrix = (part[1 : dim + 1] - shift).T
-        rest = np.abs(part[dim + 1 :] - x[dim + 1 :] @ matrix.T - shift).max(initial=0.0)
-        if rest > 1e-4 * max(1.0, np.abs(part).max()):
+        residual = np.abs(part[dim + 1 :] - x[dim + 1 :] @ matrix.T - shift).max(initial=0.0)
+        if residual > 1e-4 * max(1.0, np.abs(part).max()):
             raise ValueError(
-                f"{name} is no affine map of the {key} (off by {rest:.1e}); a symmetry of its entries is one"
+                f"{name} is no affine map of the {key} (off by {residual:.1e}); a symmetry of its entries is one"
             )
         images.append(_affine(matrix, shift))
     if len(images) > 1:
@@ -299,8 +300,8 @@ def _probe(call: Callable[[torch.Tensor], Any], dim: int, name: str, key: str) -
     return images
 
 
-def _numbers(y: Any, name: str, of: str) -> np.ndarray:
-    """The value that a function has returned, as an array of float64.
+def _to_array(y: Any, name: str, argument: str) -> np.ndarray:
+    """The value that a function returned for an argument, as an array of float64.
 
     Raises:
         ValueError: it is no array of real numbers.
@@ -311,11 +312,11 @@ def _numbers(y: Any, name: str, of: str) -> np.ndarray:
             return np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError):
         pass
-    raise ValueError(f"{name} returns {_kind(y)} for the {of}; return its image, a tensor of real numbers")
+    raise ValueError(f"{name} returns {_kind(y)} for the {argument}; return its image, a tensor of real numbers")
 
 
 def _kind(value: Any) -> str:
-    """A value's type, in words."""
+    """Describe a value's type."""
     if value is None:
         return "None"
     if isinstance(value, torch.Tensor):
@@ -326,21 +327,21 @@ def _kind(value: Any) -> str:
 
 
 def _elements(spec: SymmetrySpec, space: Space) -> dict[str, np.ndarray]:
-    """Elements of the group but the identity, by name, as they act on a space: generators, and products of two of them."""
+    """Matrices on a space of the generators and of products of two generators, by name."""
     count, origin = len(spec.group.discrete_generators), np.array(space.origin)
     generators = [_affine(A := space.generator(k), origin - A @ origin) for k in range(count)]
     elements = dict(zip(spec.generator_names, generators, strict=False))
     pairs = [(i, j) for i in range(count) for j in range(i)]
-    named = {
+    products = {
         f"{spec.generator_names[j]} and {spec.generator_names[i]}": generators[i] @ generators[j] for i, j in pairs
     }
     if not elements:
         raise ValueError(f"{', '.join(spec.generator_names)}: an audit is of discrete symmetries; choose one")
-    return elements | named
+    return elements | products
 
 
 def _match(images: Sequence[np.ndarray], derived: dict[str, np.ndarray]) -> list[str]:
-    """The element that each image is nearest to, by the number of entries that agree."""
+    """Name of the group element with which most entries of each image agree."""
     titles = []
     for image in images:
         agreeing = {
@@ -353,7 +354,7 @@ def _match(images: Sequence[np.ndarray], derived: dict[str, np.ndarray]) -> list
 
 
 def _relations(images: Sequence[np.ndarray], titles: Sequence[str], derived: dict[str, np.ndarray]) -> dict[str, float]:
-    """Distance from holding for the images, of each relation of the group that the images' elements obey."""
+    """Error of the images in each relation that holds for their elements: orders and products."""
     distances: dict[str, float] = {}
     identity = np.eye(len(images[0]))
     known = dict(zip(titles, images, strict=True))
@@ -373,15 +374,15 @@ def _relations(images: Sequence[np.ndarray], titles: Sequence[str], derived: dic
 
 
 def _defects(image: np.ndarray, key: str, steps: TermSteps | None, space: Space) -> np.ndarray:
-    """Defect of each entry in the simulator relative to its spread; NaN where it never varied or was not stepped."""
+    """Defect of each entry in the simulator, relative to its spread; NaN if it did not vary or was not stepped."""
     if steps is None:
         return np.full(space.dim, np.nan)
     before, after = steps.outcome.obs, steps.images.obs
     if key == "action":
         before, after = steps.actions, steps.elements.transform("action", steps.actions)
-    off = np.abs(after - before @ image[:-1, :-1].T - image[:-1, -1]).max(0)
+    error = np.abs(after - before @ image[:-1, :-1].T - image[:-1, -1]).max(0)
     spread = np.concatenate([before, after]).std(0)
-    return np.where(spread > 1e-9, off / np.where(spread > 1e-9, spread, 1.0), np.nan)
+    return np.where(spread > 1e-9, error / np.where(spread > 1e-9, spread, 1.0), np.nan)
 
 
 def _describe(row: np.ndarray) -> str:

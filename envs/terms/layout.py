@@ -1,4 +1,4 @@
-"""Observations and actions as lists of terms: where each entry stands, how a symmetry acts on all, and how they are read."""
+"""Observations and actions as lists of terms: their layout, the action of symmetries on them, and how they are read."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class Layout:
     """One observation group, or the action: terms in order.
 
     Args:
-        name: its name in messages.
-        robot: whose.
-        terms: in order.
-        stack: how histories are laid out: by "term" (all steps of the first term, then all of the second, as in Isaac Lab)
-            or by "time" (all terms of the oldest step, then of the next one).
-        symmetries: the ones that are to act.
+        name: name for messages.
+        robot: the robot.
+        terms: the terms, in order.
+        stack: order of histories: by "term" (all steps of the first term, then all of the second, as in Isaac Lab) or by
+            "time" (all terms of the oldest step, then of the next one).
+        symmetries: the symmetries that act.
         action: the layout of the action, which `last_action` shows.
     Raises:
-        ValueError: a history by time of unequal lengths, a scale of the wrong length, or what a term itself refuses.
+        ValueError: histories of unequal lengths stacked by time, a scale of the wrong length, or an error of a term.
     """
 
     name: str
@@ -75,28 +75,28 @@ class Layout:
 
     @cached_property
     def bound(self) -> list[tuple[Quantity, list[int]]]:
-        """The quantity of each term, and the numbers of it that the term shows."""
+        """(quantity, indices of its numbers that are shown) of each term."""
         bound = []
         for term in self.terms:
             if isinstance(term, LastAction):
                 if self.action is None:
                     raise ValueError(f"{self.name}: last_action is no action; name what the policy moves")
-                quantity, rows = _last_action(self.action), list(range(self.action.space.dim))
+                quantity, rows = _last_action_quantity(self.action), list(range(self.action.space.dim))
             else:
-                quantity, shown = term.bind(self.robot, self.symmetries)
-                rows = list(shown)
+                quantity, indices = term.bind(self.robot, self.symmetries)
+                rows = list(indices)
             if not rows:
                 raise ValueError(f"{self.name}: {term.title} shows no entry; name some, or leave the term out")
             bound.append((quantity, rows))
         return bound
 
     def _numbers(self, i: int, key: str) -> np.ndarray:
-        """The scale or offset of each number that a term shows."""
+        """Scale or offset of each number that term i shows."""
         term, (quantity, rows), n = self.terms[i], self.bound[i], len(self.bound[i][1])
         value = getattr(term, key)
         if isinstance(value, Mapping):
             names = [quantity.entries[row].joint or quantity.entries[row].name for row in rows]
-            value = _by_pattern(f"{self.name}: {term.title}: {key}", value, names, 1.0 if key == "scale" else 0.0)
+            value = _match_patterns(f"{self.name}: {term.title}: {key}", value, names, 1.0 if key == "scale" else 0.0)
         numbers = np.asarray(value, dtype=np.float64)
         if key == "offset" and isinstance(term, JointPositions) and term.relative:
             numbers = numbers + self.robot.default[rows]
@@ -112,7 +112,7 @@ class Layout:
 
     @cached_property
     def scales(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Scale and offset of each term, one number per entry."""
+        """(scale, offset) of each term, one number per entry."""
         return [(self._numbers(i, "scale"), self._numbers(i, "offset")) for i in range(len(self.terms))]
 
     @cached_property
@@ -123,7 +123,7 @@ class Layout:
         return [(i, ago) for i, term in enumerate(self.terms) for ago in reversed(range(term.history))]
 
     def slices(self) -> dict[str, slice]:
-        """Slice of each term in the flat vector; of terms stacked by time, the newest step alone."""
+        """Slice of each term in the flat vector; if stacked by time, that of the newest step."""
         slices: dict[str, slice] = {}
         start = 0
         for i, _ in self.order:
@@ -142,26 +142,26 @@ class Layout:
         for i, ago in self.order:
             quantity, rows = self.bound[i]
             when = f" {ago} ago" if ago else ""
-            of = quantity.entries if quantity.quaternions else [quantity.entries[row] for row in rows]
-            entries += [entry._replace(name=entry.name + when) for entry in of]
+            shown = quantity.entries if quantity.quaternions else [quantity.entries[row] for row in rows]
+            entries += [entry._replace(name=entry.name + when) for entry in shown]
         return tuple(entries)
 
-    # -- how symmetries act -------------------------------------------------------------------------------------------
+    # -- action of symmetries -----------------------------------------------------------------------------------------
 
     @cached_property
     def space(self) -> Space:
         """Action of the symmetries on the flat vector.
 
         Raises:
-            ValueError: an entry's image is not observed or no linear function, or an offset leaves no fixed point.
+            ValueError: an entry's image is not observed or not linear, or offsets leave no fixed point.
         """
         actions = [self.action_of(symmetry) for symmetry in self.symmetries]
         place, ago = self._features
         origin = np.zeros(len(place))
         if any(shift.any() for _, shift in actions):
-            origin, without = common_fixed_point(self.symmetries, actions, origin)
-            if without:
-                name = self._name(place[min(without)], ago[min(without)])
+            origin, unfixed = common_fixed_point(self.symmetries, actions, origin)
+            if unfixed:
+                name = self._name(place[min(unfixed)], ago[min(unfixed)])
                 raise ValueError(
                     f"{self.name}: the offset of {name!r} is not kept by "
                     f"{', '.join(s.name for s in self.symmetries)}, which fix no value; change it or the default pose"
@@ -175,31 +175,33 @@ class Layout:
                 quaternions.append(len(raw))
             raw += [0.0] * 4 if quantity.quaternions else origin[features : features + len(rows)].tolist()
             features += len(rows)
-        of_kind = {kind: [A for s, (A, _) in zip(self.symmetries, actions, strict=True) if s.is_continuous is kind]
-                   for kind in (False, True)}  # fmt: skip
-        return Space(self.entries, of_kind[False], of_kind[True], raw, quaternions=quaternions)
+        discrete, continuous = (
+            [A for s, (A, _) in zip(self.symmetries, actions, strict=True) if s.is_continuous is is_continuous]
+            for is_continuous in (False, True)
+        )
+        return Space(self.entries, discrete, continuous, raw, quaternions=quaternions)
 
     @cached_property
     def _shown(self) -> list[tuple[int, int]]:
-        """Term, and number of its quantity, of each feature of one time step."""
+        """(term, index in its quantity) of each feature of one time step."""
         return [(i, row) for i, (_, rows) in enumerate(self.bound) for row in rows]
 
     @cached_property
     def _features(self) -> tuple[np.ndarray, np.ndarray]:
-        """For each feature of the flat vector, its place among those of one time step, and how many steps ago that is."""
+        """(index among the features of one time step, steps ago) of each feature of the flat vector."""
         firsts = np.cumsum([0, *(len(rows) for _, rows in self.bound)])
         places = [np.arange(firsts[i], firsts[i + 1]) for i, _ in self.order]
         return np.concatenate(places), np.repeat([ago for _, ago in self.order], [len(place) for place in places])
 
     def _name(self, n: int, ago: int = 0, row: int | None = None) -> str:
-        """Name of a feature of one time step, or of another number of its quantity."""
-        i, own = self._shown[n]
+        """Name of feature n of one time step; with `row`, of another number of its quantity."""
+        i, shown_row = self._shown[n]
         quantity = self.bound[i][0]
-        name = quantity.entries[0 if quantity.quaternions else own if row is None else row].name
+        name = quantity.entries[0 if quantity.quaternions else shown_row if row is None else row].name
         return name + (f" {ago} ago" if ago else "")
 
     def action_of(self, symmetry: ModelSymmetry) -> Affine:
-        """A and a of the flat vector of features: those of one time step, at each."""
+        """A and a on the flat vector of features: those of one time step, repeated for each."""
         step, shift = self._step_action(symmetry)
         place, ago = self._features
         A = np.where(ago[:, None] == ago, step[np.ix_(place, place)], 0.0)
@@ -207,19 +209,19 @@ class Layout:
         if lost.any():
             n = int(place[lost.argmax()])
             source = next(k for k in np.flatnonzero(step[n]) if self._shown[k][0] != self._shown[n][0])
-            here, there = (self.terms[self._shown[k][0]] for k in (n, source))
+            target, origin = (self.terms[self._shown[k][0]] for k in (n, source))
             raise ValueError(
-                f"{self.name}: {symmetry.name} carries {there.title} to {here.title}; their histories are of unequal "
-                f"lengths, {there.history} and {here.history}; make them equal"
+                f"{self.name}: {symmetry.name} carries {origin.title} to {target.title}; their histories are of unequal "
+                f"lengths, {origin.history} and {target.history}; make them equal"
             )
         return A, shift[place]
 
     def _step_action(self, symmetry: ModelSymmetry) -> Affine:
-        """A and a of the features of one time step. The image of a number is looked for in its own term first."""
+        """A and a on the features of one time step. Images are looked for in a number's own term first, then in all terms."""
         acts = {quantity.key: quantity.act(symmetry) for quantity, _ in self.bound}
         scale, offset = (np.concatenate(part) for part in zip(*self.scales, strict=True))
-        own = {shown: n for n, shown in enumerate(self._shown)}
-        anywhere = {(self.bound[i][0].key, row): n for n, (i, row) in enumerate(self._shown)}
+        in_term = {shown: n for n, shown in enumerate(self._shown)}
+        in_any_term = {(self.bound[i][0].key, row): n for n, (i, row) in enumerate(self._shown)}
         step, shift = np.zeros((len(scale),) * 2), np.zeros(len(scale))
         for n, (i, row) in enumerate(self._shown):
             quantity = self.bound[i][0]
@@ -230,7 +232,7 @@ class Layout:
                 )
             total = a[row] - (0.0 if symmetry.is_continuous else offset[n])
             for column in map(int, np.flatnonzero(A[row])):
-                source = own.get((i, column), anywhere.get((quantity.key, column)))
+                source = in_term.get((i, column), in_any_term.get((quantity.key, column)))
                 if source is None:
                     raise ValueError(
                         f"{self.name}: {symmetry.name} puts {self._name(n, row=column)!r} into {self._name(n)!r}, and the "
@@ -244,15 +246,11 @@ class Layout:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, scenes: Sequence[Scene]) -> np.ndarray:
-        """The flat vector of scenes, the newest last, of which there are as many as the longest history.
-
-        Args:
-            scenes: one per time step.
-        """
+        """The flat vector, from as many scenes as the longest history has time steps, the newest last."""
         return self.stacked([self.read_step(scene) for scene in scenes])
 
     def read_step(self, scene: Scene) -> list[np.ndarray]:
-        """The block of each term at one time step, which may be kept for a history."""
+        """The block of each term at one time step, to be kept for a history."""
         step = []
         for (quantity, rows), (scale, offset) in zip(self.bound, self.scales, strict=True):
             values = np.asarray(quantity.read(scene), dtype=np.float64)
@@ -260,23 +258,23 @@ class Layout:
         return step
 
     def stacked(self, steps: Sequence[list[np.ndarray]]) -> np.ndarray:
-        """The flat vector of what `read_step` gave at each time step, the newest last."""
+        """The flat vector, from the results of `read_step` at each time step, the newest last."""
         return np.concatenate([steps[len(steps) - 1 - ago][i] for i, ago in self.order])
 
 
-def _by_pattern(what: str, values: Mapping[str, float], names: Sequence[str], default: float) -> list[float]:
-    """A number for each name, by the one regular expression that matches the whole of it."""
+def _match_patterns(title: str, values: Mapping[str, float], names: Sequence[str], default: float) -> list[float]:
+    """A number for each name, from the one regular expression that matches the full name."""
     numbers = dict.fromkeys(names, default)
     chosen: dict[str, str] = {}
     for pattern, value in values.items():
         for name in choose([pattern], names, "joint or entry"):
             if name in chosen:
-                raise ValueError(f"{what}: {chosen[name]!r} and {pattern!r} both match {name!r}; make one narrower")
+                raise ValueError(f"{title}: {chosen[name]!r} and {pattern!r} both match {name!r}; make one narrower")
             chosen[name], numbers[name] = pattern, value
     return [numbers[name] for name in names]
 
 
-def _last_action(action: Layout) -> Quantity:
+def _last_action_quantity(action: Layout) -> Quantity:
     space = action.space
 
     def read(scene: Scene) -> np.ndarray:
@@ -289,27 +287,26 @@ def _last_action(action: Layout) -> Quantity:
     )
 
 
-def _list_of_terms(described: Any) -> Sequence[Any]:
-    described = [described] if isinstance(described, str | Mapping | Term) else described
-    if not isinstance(described, Sequence):
-        raise ValueError(f"action: {described!r} is no list of terms, such as [{{term: joint_positions, scale: 0.25}}]")
-    return described
+def _list_terms(content: Any) -> Sequence[Any]:
+    """The terms of an action, which may be one term alone."""
+    content = [content] if isinstance(content, str | Mapping | Term) else content
+    if not isinstance(content, Sequence):
+        raise ValueError(f"action: {content!r} is no list of terms, such as [{{term: joint_positions, scale: 0.25}}]")
+    return content
 
 
-def action_layout(
-    robot: Robot, described: Sequence[Any] | None, symmetries: Sequence[ModelSymmetry]
-) -> Layout:  # fmt: skip
-    """The layout of an action: joint targets, torques, velocities, or controls; None is the controls, or all joints.
+def action_layout(robot: Robot, content: Sequence[Any] | None, symmetries: Sequence[ModelSymmetry]) -> Layout:
+    """The layout of an action: joint targets, torques, velocities, or controls; by default controls, or all joints.
 
-    A target is default + offset + scale * action, where an observation is (value - offset) scale.
+    A target is default + offset + scale * action, whereas an observation is (value - offset) * scale.
 
     Raises:
         ValueError: a term that is no action, or a joint that two terms move.
     """
-    if described is None:
-        described = ["controls" if robot.model.nu else "joint_positions"]
+    if content is None:
+        content = ["controls" if robot.model.nu else "joint_positions"]
     terms = []
-    for term in map(parse_term, _list_of_terms(described)):
+    for term in map(parse_term, _list_terms(content)):
         if not isinstance(term, ACTIONS):
             kinds = ", ".join(kind.kind for kind in ACTIONS)
             raise ValueError(f"action: {term.kind} is nothing that a policy moves; use {kinds}")
@@ -320,13 +317,13 @@ def action_layout(
         inverse = (1.0 / scale).tolist()
         terms.append(replace(term, scale=inverse if patterns is None else dict(zip(patterns, inverse, strict=True))))
     layout = Layout("action", robot, tuple(terms), tuple(symmetries))
-    seen: set[tuple[Any, int]] = set()
+    moved: set[tuple[Any, int]] = set()
     idle = robot.idle_joints
     for quantity, rows in layout.bound:
         for row in rows:
-            if (quantity.key, row) in seen:
+            if (quantity.key, row) in moved:
                 raise ValueError(f"action: {quantity.entries[row].name!r} is moved twice; leave one out")
-            seen.add((quantity.key, row))
+            moved.add((quantity.key, row))
             if quantity.entries[row].joint in idle:
                 raise ValueError(
                     f"action: no actuator moves the joint {quantity.entries[row].joint!r}; moved are "
@@ -336,15 +333,15 @@ def action_layout(
 
 
 def observation_groups(
-    robot: Robot, described: Any, symmetries: Sequence[ModelSymmetry], action: Layout
+    robot: Robot, content: Any, symmetries: Sequence[ModelSymmetry], action: Layout
 ) -> dict[str, Layout]:
-    """Layouts by the name of the observation group; one group of the name "" from a list of terms.
+    """Layouts of the observation groups by name; a list of terms is one group with the name "".
 
     Args:
-        described: a list of terms, or groups by name, each a list of terms or a mapping with `terms` and, for all of them,
+        content: a list of terms, or groups by name, each a list of terms or a mapping with `terms` and, for all its terms,
             `history` and `stack`.
     """
-    groups = described if isinstance(described, Mapping) and "terms" not in described else {"": described}
+    groups = content if isinstance(content, Mapping) and "terms" not in content else {"": content}
     layouts = {}
     for name, group in groups.items():
         stack, defaults = "term", {}
@@ -358,7 +355,7 @@ def observation_groups(
             group = group.get("terms")
         if isinstance(group, str) or not isinstance(group, Sequence):
             raise ValueError(f"observation group {name!r} is {group!r}; give a list of terms")
-        terms = tuple(parse_term(one, **defaults) for one in group)
+        terms = tuple(parse_term(term, **defaults) for term in group)
         if defaults:
             terms = tuple(replace(t, history=defaults["history"]) if t.history == 1 else t for t in terms)
         title = f"observation {name}".strip()
@@ -371,7 +368,7 @@ def observation_groups(
 # -- terms compiled for a model ------------------------------------------------------------------------------------------
 
 
-KEYS = ("observation", "action", "symmetry", "base", "default_pose")
+FILE_KEYS = ("observation", "action", "symmetry", "base", "default_pose")
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,10 +378,10 @@ class CompiledTerms:
     Args:
         name: name of the model.
         robot: the model with its base and default pose.
-        symmetries: the ones that act.
-        groups: the layout of each observation group; the name is "" where there is one list of terms.
+        symmetries: the symmetries that act.
+        groups: layouts of the observation groups by name, which is "" for a single list of terms.
         action: the layout of the action.
-        spec: the symmetry of observation and action, plain data.
+        spec: the symmetry spec of observation and action.
     """
 
     name: str
@@ -400,7 +397,7 @@ class CompiledTerms:
         return max(group.history for group in self.groups.values())
 
     def read(self, scenes: Sequence[Scene]) -> np.ndarray:
-        """The raw observation, all groups one after the other, of scenes with the newest last."""
+        """The raw observation, all groups in order, from scenes with the newest last."""
         return np.concatenate([group.read(scenes) for group in self.groups.values()])
 
 
@@ -414,25 +411,25 @@ def compile_terms(
     default_pose: Pose = None,
     name: str = "model",
 ) -> CompiledTerms:
-    """The spec of terms and how they are read.
+    """Compile the terms of a model's observation and action.
 
     Args:
         model: the robot.
-        derivation: its symmetries.
-        names: names of those that act.
-        observation: a list of terms, or groups of them by name (see `rppdyn.envs.terms`).
-        action: terms that the policy moves; None is the model's controls, or targets of all joints where it has none.
-        base: the body that base velocities and scans belong to; empty is the one with a free joint.
-        default_pose: that positions are relative to (`rppdyn.envs.terms.robot.Robot`).
+        derivation: the model's symmetries.
+        names: names of the symmetries that act.
+        observation: a list of terms, or groups of terms by name (see `rppdyn.envs.terms`).
+        action: terms of the action; None for the model's controls, or for targets of all joints if it has no controls.
+        base: the body of base velocities and scans; by default the one with a free joint.
+        default_pose: pose to which positions are relative (`rppdyn.envs.terms.robot.Robot`).
         name: name of the model, for messages.
     Raises:
-        ValueError: an unknown term, joint or foot; an entry whose image is not observed, or no linear function.
+        ValueError: an unknown term, joint or foot, or an entry whose image is not observed or not linear.
     """
-    chosen = tuple(derivation[one] for one in names)
+    chosen = tuple(derivation[key] for key in names)
     robot = Robot(model, base, default_pose)
-    _ = robot.default  # a pose that is none is refused, whether or not it is used
-    moved = None if action is None else list(map(parse_term, _list_of_terms(action)))
-    acting = action_layout(robot, moved, chosen)
+    _ = robot.default  # refuses a wrong pose even if no term uses it
+    action_terms = None if action is None else list(map(parse_term, _list_terms(action)))
+    acting = action_layout(robot, action_terms, chosen)
     groups = observation_groups(robot, observation, chosen, acting)
     parts = [group.space for group in groups.values()]
     firsts = np.cumsum([0, *(part.dim for part in parts)])
@@ -445,52 +442,52 @@ def compile_terms(
     )  # fmt: skip
     state = {key: space for key, space in state_spaces(model, chosen).items() if key != "action"}
     symmetries = tuple(Symmetry(s.name, note=" ".join(f"{d}." for d in s.deviations[:3])) for s in chosen)
-    named = tuple((group, part.dim) for group, part in zip(groups, parts, strict=True)) if "" not in groups else ()
+    sizes = tuple((group, part.dim) for group, part in zip(groups, parts, strict=True)) if "" not in groups else ()
     pose = plain(dict(default_pose) if isinstance(default_pose, Mapping) else default_pose)
-    terms = _described(groups, moved, {"symmetry": list(names), "base": base, "default_pose": pose})
+    terms = _describe_terms(groups, action_terms, {"symmetry": list(names), "base": base, "default_pose": pose})
     spec = SymmetrySpec(
         name,
         symmetry_group(chosen),
         obs,
         acting.space,
         symmetries=symmetries,
-        observation_groups=named,
+        observation_groups=sizes,
         terms=terms,
         **state,
     )
     return CompiledTerms(name, robot, chosen, groups, acting, spec)
 
 
-def _described(
+def _describe_terms(
     groups: Mapping[str, Layout], action: Sequence[Term] | None, options: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """The content of a file of terms (`read_terms`); None where an option, of a term of one's own, is no plain data."""
+    """The content of a file of terms (`read_terms`); None if an option of a user's term is no plain data."""
     try:
-        listed = {key: {"terms": list(map(describe_term, g.terms)), "stack": g.stack} for key, g in groups.items()}
-        moved = {} if action is None else {"action": list(map(describe_term, action))}
+        observed = {key: {"terms": list(map(describe_term, g.terms)), "stack": g.stack} for key, g in groups.items()}
+        acted = {} if action is None else {"action": list(map(describe_term, action))}
     except TypeError:
         return None
-    return {"observation": listed.get("", listed), **options, **moved}
+    return {"observation": observed.get("", observed), **options, **acted}
 
 
 def read_terms(path: str | Path) -> dict[str, Any]:
-    """The content of a YAML file of terms: `observation`, and perhaps `action`, `symmetry`, `base`, `default_pose`.
+    """Read a YAML file of terms: `observation`, and optionally `action`, `symmetry`, `base` and `default_pose`.
 
     Raises:
         ValueError: no such file, no YAML, or an unknown key.
     """
-    from omegaconf import OmegaConf  # reads 3e-4 as a number
+    from omegaconf import OmegaConf  # PyYAML reads 3e-4 as a string
 
     try:
         content = OmegaConf.to_container(OmegaConf.load(path))
     except FileNotFoundError:
         raise ValueError(f"there is no file of terms {str(path)!r}") from None
-    except Exception as error:  # whatever the readers of YAML raise
+    except Exception as error:  # YAML readers raise several types
         raise ValueError(f"can't read terms from {path}: {' '.join(str(error).split())}") from None
     if isinstance(content, list):
         content = {"observation": content}
     if not isinstance(content, dict) or "observation" not in content:
         raise ValueError(f"{path} holds no terms; give a list of them, or a mapping with the key observation")
-    if unknown := [key for key in content if key not in KEYS]:
-        raise ValueError(f"{path} has an unknown key {unknown[0]!r}; known: {', '.join(KEYS)}")
+    if unknown := [key for key in content if key not in FILE_KEYS]:
+        raise ValueError(f"{path} has an unknown key {unknown[0]!r}; known: {', '.join(FILE_KEYS)}")
     return {str(key): value for key, value in content.items()}

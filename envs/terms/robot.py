@@ -1,4 +1,4 @@
-"""A model as terms see it: its base, its joints by name and order, its feet, and the scene that an observation is read from."""
+"""A model with a base and a default pose, and the scene from which the terms of an observation are read."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ JOINT_TRANSMISSIONS = (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT)
 """Kinds of actuators that act on one joint."""
 
 Pose = Mapping[str, float] | Sequence[float] | str | None
-"""A default pose: angles by joint (names or regular expressions), or in the model's order, or a keyframe's name."""
+"""A default pose: angles by joint (names or regular expressions) or in the model's order, or a keyframe's name."""
 
 
-class Thing(NamedTuple):
-    """A body, geom, site or camera, by its number."""
+class ModelElement(NamedTuple):
+    """A body, geom, site or camera, by its number in the model."""
 
     kind: str
     number: int
@@ -35,8 +35,8 @@ class Robot:
 
     Args:
         model: the model.
-        base: name of the body that base velocities, gravity and scans belong to; empty means the body with a free joint.
-        pose: the default pose of slides and hinges; None is the model's own.
+        base: name of the body of base velocities, gravity and scans; by default the body with a free joint.
+        pose: default pose of slides and hinges; None for the model's `qpos0`.
     Raises:
         ValueError: no such body, joint or keyframe.
     """
@@ -49,7 +49,7 @@ class Robot:
     def body(self) -> int:
         """Number of the base."""
         if self.base:
-            return self.thing(self.base, ("body",)).number
+            return self.find_element(self.base, ("body",)).number
         free = np.flatnonzero(self.model.jnt_type == FREE)
         moving = np.flatnonzero(self.model.body_weldid != 0)
         return int(self.model.jnt_bodyid[free[0]]) if len(free) else int(moving[0])
@@ -71,29 +71,29 @@ class Robot:
 
     @cached_property
     def default(self) -> np.ndarray:
-        """The default pose: one number per joint."""
-        pose, described = self.model.qpos0[self.places].copy(), self.pose
-        if isinstance(described, str):
+        """The default pose, one number per joint."""
+        angles, pose = self.model.qpos0[self.places].copy(), self.pose
+        if isinstance(pose, str):
             names = [self.model.key(k).name for k in range(self.model.nkey)]
-            return self.model.key_qpos[names.index(choose([described], names, "keyframe")[0])][self.places]
-        if described is None:
-            return pose
-        if not isinstance(described, Mapping | Sequence | np.ndarray):
-            raise ValueError(f"default pose {described!r}: give angles by joint, a list of them, or a keyframe's name")
-        for angle in described.values() if isinstance(described, Mapping) else described:
+            return self.model.key_qpos[names.index(choose([pose], names, "keyframe")[0])][self.places]
+        if pose is None:
+            return angles
+        if not isinstance(pose, Mapping | Sequence | np.ndarray):
+            raise ValueError(f"default pose {pose!r}: give angles by joint, a list of them, or a keyframe's name")
+        for angle in pose.values() if isinstance(pose, Mapping) else pose:
             if not isinstance(angle, int | float | np.number) or not np.isfinite(angle):
                 raise ValueError(f"default pose: the angle {angle!r} is no finite number")
-        if isinstance(described, Mapping):
-            for name, angle in described.items():
-                pose[self.choose_joints([name])] = angle
-            return pose
-        if len(described) != len(pose):
-            raise ValueError(f"default pose of {len(described)} numbers, the model has {len(pose)} joints")
-        return np.array(described, dtype=np.float64)
+        if isinstance(pose, Mapping):
+            for name, angle in pose.items():
+                angles[self.choose_joints([name])] = angle
+            return angles
+        if len(pose) != len(angles):
+            raise ValueError(f"default pose of {len(pose)} numbers, the model has {len(angles)} joints")
+        return np.array(pose, dtype=np.float64)
 
     @cached_property
     def idle_joints(self) -> set[str]:
-        """Joints that none of the model's actuators moves; none where it has no actuators, or some that push bodies."""
+        """Joints that no actuator moves; empty for a model without actuators, or with some that act on bodies."""
         model, moved = self.model, set()
         for kind, (target, _) in zip(model.actuator_trntype, model.actuator_trnid, strict=True):
             if kind in JOINT_TRANSMISSIONS:
@@ -102,7 +102,7 @@ class Robot:
                 first, count = model.tendon_adr[target], model.tendon_num[target]
                 wraps = slice(first, first + count)
                 if (model.wrap_type[wraps] != mujoco.mjtWrap.mjWRAP_JOINT).any():
-                    return set()  # along sites, whose bodies all joints between may move
+                    return set()  # a spatial tendon may move all joints between its sites
                 moved |= set(model.wrap_objid[wraps])
             else:
                 return set()
@@ -111,12 +111,12 @@ class Robot:
         return {name for name, joint in zip(self.joints, scalar_joints(model), strict=True) if joint not in moved}
 
     def choose_joints(self, names: Sequence[str] | None) -> list[int]:
-        """Numbers of joints, by names or regular expressions; None means all."""
+        """Numbers of the joints with these names or regular expressions; None for all."""
         if names is None:
             return list(range(len(self.joints)))
         return [self.joints.index(name) for name in choose(names, self.joints, "joint")]
 
-    def thing(self, name: str, kinds: Sequence[str] = ("body", "site", "geom")) -> Thing:
+    def find_element(self, name: str, kinds: Sequence[str] = ("body", "site", "geom")) -> ModelElement:
         """The body, site or geom of this name.
 
         Raises:
@@ -125,32 +125,34 @@ class Robot:
         for kind in kinds:
             number = mujoco.mj_name2id(self.model, getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}"), name)
             if number >= 0:
-                return Thing(kind, number)
+                return ModelElement(kind, number)
         known = [
-            self.name_of(Thing(kind, i)) for kind in kinds for i in range(getattr(self.model, f"n{_COUNTS[kind]}"))
+            self.name_of(ModelElement(kind, i))
+            for kind in kinds
+            for i in range(getattr(self.model, f"n{_COUNTS[kind]}"))
         ]
         raise ValueError(f"the model has no {' or '.join(kinds)} {name!r}{did_you_mean(name, known)}")
 
-    def name_of(self, thing: Thing) -> str:
-        return getattr(self.model, thing.kind)(thing.number).name
+    def name_of(self, element: ModelElement) -> str:
+        return getattr(self.model, element.kind)(element.number).name
 
     @cached_property
     def _fixtures(self) -> dict[str, Fixtures]:
         return {kind: Fixtures.from_model(self.model, kind) for kind in ("body", "site", "geom")}
 
-    def image(self, symmetry: ModelSymmetry, thing: Thing) -> Thing:
-        """The thing to which a symmetry carries a thing; its index is -1 if there is none."""
+    def image(self, symmetry: ModelSymmetry, element: ModelElement) -> ModelElement:
+        """The element to which a symmetry carries an element; its number is -1 without one."""
         if symmetry.is_continuous:
-            return thing
-        return Thing(thing.kind, int(self._fixtures[thing.kind].images(symmetry)[thing.number]))
+            return element
+        return ModelElement(element.kind, int(self._fixtures[element.kind].images(symmetry)[element.number]))
 
-    def frame(self, symmetry: ModelSymmetry, thing: Thing, image: Thing) -> np.ndarray:
-        """The map from the axes of a thing to those of its image, (3, 3)."""
-        return self._fixtures[thing.kind].frame(symmetry, thing.number, image.number)
+    def frame(self, symmetry: ModelSymmetry, element: ModelElement, image: ModelElement) -> np.ndarray:
+        """The map from the axes of an element to those of its image, (3, 3)."""
+        return self._fixtures[element.kind].frame(symmetry, element.number, image.number)
 
-    def parent(self, thing: Thing) -> int:
-        """The body that a thing belongs to."""
-        return int(self._fixtures[thing.kind].bodies[thing.number])
+    def parent(self, element: ModelElement) -> int:
+        """The body to which an element is fixed."""
+        return int(self._fixtures[element.kind].bodies[element.number])
 
 
 _COUNTS = {"body": "body", "site": "site", "geom": "geom", "camera": "cam"}
@@ -161,14 +163,14 @@ class Scene:
     """The source of an observation: the simulator's state, and what the task adds to it.
 
     Args:
-        robot: whose.
-        data: the state; `mujoco.mj_forward` was called.
+        robot: the robot.
+        data: the state, after `mujoco.mj_forward`.
         action: the last action.
-        goal: a state whose base moves as the command says, or that of a reference motion; None is `data`.
+        goal: a state whose base moves as commanded, or a state of a reference motion; None for `data`.
         phase: the gait's clock, in periods.
-        feet: phases of feet by name, where they are free of the clock.
-        terrain: height of the ground at points (n, 2) of the world; None is flat ground.
-        given: world vectors and scalars by the name of a term.
+        feet: phases of feet by name, if they don't follow the clock.
+        terrain: function from points (n, 2) of the world to the height of the ground; None for flat ground.
+        given: vectors in the world's axes and scalars, by the label of their term.
     """
 
     robot: Robot
@@ -182,74 +184,72 @@ class Scene:
 
     @property
     def reference(self) -> mujoco.MjData:
-        """The goal, or the state where there is none."""
+        """The goal, or `data` without one."""
         return self.data if self.goal is None else self.goal
 
-    def pose_of(self, thing: Thing) -> tuple[np.ndarray, np.ndarray]:
-        """Position (3,) and axes (3, 3) of a thing in the world."""
-        prefix = {"body": "x", "site": "site_x", "geom": "geom_x", "camera": "cam_x"}[thing.kind]
-        position, axes = (getattr(self.data, f"{prefix}{key}")[thing.number] for key in ("pos", "mat"))
+    def pose_of(self, element: ModelElement) -> tuple[np.ndarray, np.ndarray]:
+        """Position (3,) and axes (3, 3) of an element in the world."""
+        prefix = {"body": "x", "site": "site_x", "geom": "geom_x", "camera": "cam_x"}[element.kind]
+        position, axes = (getattr(self.data, f"{prefix}{key}")[element.number] for key in ("pos", "mat"))
         return position, axes.reshape(3, 3)
 
-    def velocity_of(self, thing: Thing, data: mujoco.MjData | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Linear and angular velocity of a thing in the world's axes."""
-        kind = {"body": "XBODY", "site": "SITE", "geom": "GEOM"}[thing.kind]
+    def velocity_of(self, element: ModelElement, data: mujoco.MjData | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Linear and angular velocity of an element in the world's axes."""
+        kind = {"body": "XBODY", "site": "SITE", "geom": "GEOM"}[element.kind]
         velocity = np.zeros(6)
         mujoco.mj_objectVelocity(
             self.robot.model, self.data if data is None else data, getattr(mujoco.mjtObj, f"mjOBJ_{kind}"),
-            thing.number, velocity, 0,
+            element.number, velocity, 0,
         )  # fmt: skip
         return velocity[3:], velocity[:3]
 
-    def heading(self, thing: Thing) -> np.ndarray:
-        """The turn about the vertical that a thing's first axis has, (3, 3)."""
-        x = self.pose_of(thing)[1][:2, 0]
+    def heading(self, element: ModelElement) -> np.ndarray:
+        """The rotation about the vertical by the azimuth of an element's first axis, (3, 3)."""
+        x = self.pose_of(element)[1][:2, 0]
         c, s = x / max(float(np.linalg.norm(x)), 1e-12)
         return np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
 
-    def contact_force(self, thing: Thing) -> np.ndarray:
-        """The force in N, in the world's axes, that contacts exert on the geoms of a thing's body (or on the geom)."""
+    def contact_force(self, element: ModelElement) -> np.ndarray:
+        """The force of contacts on an element's body, or on the geom, in N and in the world's axes."""
         model = self.robot.model
-        mine = (
-            {thing.number}
-            if thing.kind == "geom"
-            else set(np.flatnonzero(model.geom_bodyid == self.robot.parent(thing)))
-        )
+        geoms = {element.number}
+        if element.kind != "geom":
+            geoms = set(np.flatnonzero(model.geom_bodyid == self.robot.parent(element)))
         total, wrench = np.zeros(3), np.zeros(6)
         for i in range(self.data.ncon):
             contact = self.data.contact[i]
-            sign = (int(contact.geom[1]) in mine) - (int(contact.geom[0]) in mine)
+            sign = (int(contact.geom[1]) in geoms) - (int(contact.geom[0]) in geoms)
             if sign:
                 mujoco.mj_contactForce(model, self.data, i, wrench)
                 total += sign * contact.frame.reshape(3, 3).T @ wrench[:3]
         return total
 
 
-def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """The known names that are named, each a name or a regular expression, in the order in which they are.
+def choose(names: Sequence[str], known: Sequence[str], kind: str) -> list[str]:
+    """Choose known names by names or regular expressions, in the order of these.
 
     Raises:
-        ValueError: nothing has such a name, or one is named twice.
+        ValueError: nothing matches, or a name is chosen twice.
     """
     if isinstance(names, str):
-        raise ValueError(f"{what}s {names!r}: give a list of names")
+        raise ValueError(f"{kind}s {names!r}: give a list of names")
     chosen: list[str] = []
     for name in names:
         try:
-            more = [name] if name in known else [one for one in known if re.fullmatch(name, one)]
+            matches = [name] if name in known else [key for key in known if re.fullmatch(name, key)]
         except re.error:
-            more = []
-        if not more:
-            raise ValueError(f"the model has no {what} {name!r}{did_you_mean(name, known)}")
-        if twice := sorted(set(more) & set(chosen)):
-            raise ValueError(f"{what} {twice[0]!r} is named twice; leave one out")
-        chosen += more
+            matches = []
+        if not matches:
+            raise ValueError(f"the model has no {kind} {name!r}{did_you_mean(name, known)}")
+        if duplicates := sorted(set(matches) & set(chosen)):
+            raise ValueError(f"{kind} {duplicates[0]!r} is named twice; leave one out")
+        chosen += matches
     return chosen
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The end of a message on a name that is none of the known ones: the nearest of these, or some of them."""
-    known = [one for one in known if one]
+    """End of a message about an unknown name: the nearest known one, or a list of known ones."""
+    known = [key for key in known if key]
     if close := get_close_matches(name, known, n=1):
         return f"; did you mean {close[0]!r}?"
     return f"; known: {', '.join(known[:30]) or 'none'}"

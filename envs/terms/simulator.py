@@ -1,8 +1,8 @@
-"""A robot that is observed by a list of terms, as a simulator whose states can be mirrored.
+"""A simulator of a robot that is observed by a list of terms, whose states can be mirrored.
 
-The mirrored state, goal, ground and clocks are those that the derivation gives, not the spec's map of the observation: that is
-what is tested. What a task adds to the simulator (`Scene`) is drawn at random, and changes from step to step as its mirror
-image does.
+State, goal, ground and clocks are mirrored by the derived symmetry, not by the spec's map of the observation, which is what is
+tested. What a task adds to the simulator's state (`Scene`) is drawn at random, and evolves in a way that commutes with the
+symmetries.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from rppdyn.envs.terms.layout import CompiledTerms
 from rppdyn.envs.terms.robot import Robot, Scene
 from rppdyn.envs.terms.terms import FootClocks, GaitPhase, Pseudovector, Scalars, Vector
 
-START_POSE = 0.4  # largest distance of a joint from the default pose at a start, in radians or metres
-SUBSTEPS = 2  # of the simulator for an action: a spring that is held for longer throws light limbs about
-FADE_PER_STEP = 0.97  # factor per step on the goal's velocity and on the task's own numbers
+START_DISTANCE = 0.4  # largest distance of a joint from the default pose at a start, in radians or metres
+SUBSTEPS = 2  # simulator steps per action; springs that act for longer throw light limbs about
+FADE_PER_STEP = 0.97  # factor per step on the goal's velocity and on the task's vectors and scalars
 CLOCK_STEP = 0.03  # periods per step of the gait's clock
-WAVES = 6  # of which the random ground consists
-MIRROR_TOLERANCE = 1e-6  # difference of a step from its image's, relative to the largest velocity, that is rounding
-MIN_MIRRORED_SHARE = 0.1  # share of steps
+GROUND_WAVES = 6  # plane waves whose sum is the random ground
+MIRROR_TOLERANCE = 1e-6  # rounding: difference of a step from its image, relative to the largest velocity
+MIN_MIRRORED_SHARE = 0.1  # smallest share of mirrored steps that are judged alone
 CLOCK_PHASES = 720  # phases among which that of the mirrored gait is searched
 
 
 class Frame(NamedTuple):
-    """Numbers of one time step: the integration state, the action that led to it, and what the task adds, see `Scene`."""
+    """Numbers of one time step: the integration state, the action that led to it, and what the task adds (`Scene`)."""
 
     state: np.ndarray
     action: np.ndarray
@@ -55,11 +55,11 @@ class Frame(NamedTuple):
 
 
 class TermsSimulator(BareSimulator):
-    """A model whose observation is a list of terms. A state is the frames that the terms look back at, the oldest first.
+    """A model observed by a list of terms. A state consists of the frames of the longest history, the oldest first.
 
     Args:
         compiled: the terms.
-        model, symmetries: another model of the same structure to step, and its symmetries.
+        model, symmetries: another model of the same structure that is stepped instead, and its symmetries.
     """
 
     is_observed = True
@@ -76,11 +76,11 @@ class TermsSimulator(BareSimulator):
         self.qpos: Quantity = next(q for q in quantities_of(model) if q.key == "qpos")
         self.terms = [term for group in compiled.groups.values() for term in group.terms]
         self.feet = [*dict.fromkeys(f for term in self.terms if isinstance(term, FootClocks) for f in term.feet)]
-        self.own = {term.title: term for term in self.terms if isinstance(term, Vector | Scalars)}
-        sizes = [term.size if isinstance(term, Scalars) else 3 for term in self.own.values()]
-        self.own_ends, action = np.cumsum(sizes).astype(int)[:-1], compiled.action.space.dim
+        self.task_terms = {term.title: term for term in self.terms if isinstance(term, Vector | Scalars)}
+        sizes = [term.size if isinstance(term, Scalars) else 3 for term in self.task_terms.values()]
+        self.task_ends, action = np.cumsum(sizes).astype(int)[:-1], compiled.action.space.dim
         state = mujoco.mj_stateSize(model, INTEGRATION)
-        self.ends = np.cumsum([state, action, model.nq, model.nv, 1, len(self.feet), sum(sizes), 2 * WAVES])
+        self.ends = np.cumsum([state, action, model.nq, model.nv, 1, len(self.feet), sum(sizes), 2 * GROUND_WAVES])
         self.frames: list[np.ndarray] = []
 
     @property
@@ -90,8 +90,8 @@ class TermsSimulator(BareSimulator):
 
     @property
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        largest = np.full(self.compiled.spec.action.dim, 2.0)
-        return -largest, largest
+        bound = np.full(self.compiled.spec.action.dim, 2.0)
+        return -bound, bound
 
     def get(self) -> np.ndarray:
         return np.concatenate(self.frames)
@@ -111,19 +111,19 @@ class TermsSimulator(BareSimulator):
         self.data.qpos[:], self.data.qvel[:] = self._start(rng)
         mujoco.mj_forward(self.model, self.data)
         task = rng.uniform(size=1 + len(self.feet)), rng.normal(size=self.ends[6] - self.ends[5])
-        ground = rng.normal(scale=4.0, size=2 * WAVES), rng.uniform(0, 2 * np.pi, WAVES)
+        ground = rng.normal(scale=4.0, size=2 * GROUND_WAVES), rng.uniform(0, 2 * np.pi, GROUND_WAVES)
         state, low_high = get_integration_state(self.model, self.data), self.action_bounds
         self.frames = [np.concatenate([state, rng.uniform(*low_high), *self._start(rng), *task, *ground])]
         for _ in range(self.compiled.history - 1):
             self.advance(rng.uniform(*low_high))
 
     def _start(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Positions near the default pose, free bodies anywhere above the ground; and velocities."""
+        """Random (positions, velocities): joints near the default pose, free bodies anywhere above the ground."""
         model, robot, qpos = self.model, self.robot, self.model.qpos0.copy()
         joints = np.flatnonzero(np.isin(model.jnt_type, (mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE)))
         low, high = np.where(model.jnt_limited[joints], model.jnt_range[joints].T, [[-np.inf], [np.inf]])
         margin = np.where(np.isfinite(high), 0.05 * np.nan_to_num(high - low, posinf=0), 0)
-        pose = robot.default + rng.uniform(-START_POSE, START_POSE, len(joints))
+        pose = robot.default + rng.uniform(-START_DISTANCE, START_DISTANCE, len(joints))
         qpos[robot.places] = np.clip(pose, low + margin, high - margin)
         turn = np.zeros(model.nv)
         for j in np.flatnonzero(model.jnt_type == FREE):
@@ -137,7 +137,7 @@ class TermsSimulator(BareSimulator):
         return qpos, rng.normal(scale=0.5, size=model.nv)
 
     def advance(self, action: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        """Controls act as they are, torques directly, targets by a spring to each."""
+        """Apply controls and torques as they are, and targets by springs."""
         data, places, dofs, layout, k = self.data, self.robot.places, self.robot.dofs, self.compiled.action, 0
         data.qfrc_applied[:] = 0.0
         for term, (_, rows), (scale, offset) in zip(layout.terms, layout.bound, layout.scales, strict=True):
@@ -181,7 +181,9 @@ class TermsSimulator(BareSimulator):
             goal = self.goal
             goal.qpos[:], goal.qvel[:] = frame.goal_qpos, frame.goal_qvel
             mujoco.mj_forward(self.model, goal)
-        given = dict(zip(self.own, np.split(frame.given, self.own_ends), strict=True)) if self.own else {}
+        given = (
+            dict(zip(self.task_terms, np.split(frame.given, self.task_ends), strict=True)) if self.task_terms else {}
+        )
 
         def terrain(points: np.ndarray) -> np.ndarray:
             return 0.05 * np.sin(np.asarray(points) @ frame.waves.reshape(-1, 2).T + frame.shifts).sum(1)
@@ -200,12 +202,12 @@ class TermsSimulator(BareSimulator):
         frames[..., action] = elements.transform("action", frames[..., action])
         for i, path in enumerate(frames):
             for frame in path:
-                frame[:] = np.concatenate(images[i % len(images)].of(self._split(frame)))
+                frame[:] = np.concatenate(images[i % len(images)].apply(self._split(frame)))
         return frames.reshape(states.shape)
 
 
 class _Image:
-    """The images of frames, but for their actions, under a discrete symmetry."""
+    """The images of frames under a discrete symmetry, except for their actions."""
 
     def __init__(self, simulator: TermsSimulator, element: ModelSymmetry):
         self.simulator, self.element = simulator, element
@@ -213,22 +215,23 @@ class _Image:
         robot, R = simulator.robot, element.rotation
 
         def image_of(foot: str) -> str:
-            return robot.name_of(robot.image(element, robot.thing(foot)))
+            return robot.name_of(robot.image(element, robot.find_element(foot)))
 
         self.feet = [simulator.feet.index(image_of(foot)) for foot in simulator.feet]
         self.clock = 0.0
-        for term in simulator.terms:  # by which each foot's image has the foot's phase
+        for term in simulator.terms:  # shift the clock so that each foot's image has the foot's phase
             if isinstance(term, GaitPhase | FootClocks) and term.offsets is not None:
-                offsets, clocks = (
-                    dict(zip(term.feet, term.offsets, strict=True)),
-                    np.linspace(0, 1, CLOCK_PHASES, False),
-                )
-                ahead = np.array([offsets[image_of(foot)] - offset for foot, offset in offsets.items()])
-                self.clock = float(clocks[np.abs(np.exp(2j * np.pi * (clocks[:, None] + ahead)) - 1).max(1).argmin()])
+                offsets = dict(zip(term.feet, term.offsets, strict=True))
+                clocks = np.linspace(0, 1, CLOCK_PHASES, False)
+                gaps = np.array([offsets[image_of(foot)] - offset for foot, offset in offsets.items()])
+                self.clock = float(clocks[np.abs(np.exp(2j * np.pi * (clocks[:, None] + gaps)) - 1).max(1).argmin()])
         lifts: dict[type, np.ndarray] = {Vector: R, Pseudovector: np.linalg.det(R) * R}
-        self.own = [lifts.get(type(term), np.eye(getattr(term, "size", 0))) for term in simulator.own.values()]
+        self.task_maps = [
+            lifts.get(type(term), np.eye(getattr(term, "size", 0))) for term in simulator.task_terms.values()
+        ]
 
-    def of(self, frame: Frame) -> Frame:
+    def apply(self, frame: Frame) -> Frame:
+        """The image of a frame."""
         element, data, model = self.element, self.simulator.scratch, self.simulator.model
         mujoco.mj_setState(model, data, frame.state, INTEGRATION)
         data.qpos[:] = self._positions(data.qpos)
@@ -239,11 +242,11 @@ class _Image:
             getattr(data, name)[:] = matrix @ getattr(data, name)
         feet, waves = frame.feet.copy(), frame.waves.reshape(-1, 2) @ element.rotation[:2, :2].T
         feet[self.feet] = frame.feet
-        given = np.split(frame.given, self.simulator.own_ends) if self.own else []
+        given = np.split(frame.given, self.simulator.task_ends) if self.task_maps else []
         return Frame(
             get_integration_state(model, data), frame.action, self._positions(frame.goal_qpos),
             element.dofs @ frame.goal_qvel, (frame.phase + self.clock) % 1.0, feet,
-            np.concatenate([frame.given[:0], *(M @ v for M, v in zip(self.own, given, strict=True))]),
+            np.concatenate([frame.given[:0], *(M @ v for M, v in zip(self.task_maps, given, strict=True))]),
             waves.ravel(), frame.shifts - waves @ element.translation[:2],
         )  # fmt: skip
 
@@ -257,9 +260,9 @@ class TermSteps(NamedTuple):
 
     Attributes:
         elements: the generator's elements.
-        actions: (n, dim).
-        outcome, images: the steps, observations before and after them included.
-        left_out: number of further steps that the simulator itself did not mirror.
+        actions: actions of the steps, (n, dim).
+        outcome, images: the steps and those of the images, with observations before and after.
+        left_out: number of excluded steps, whose dynamics MuJoCo did not mirror.
     """
 
     elements: Elements
@@ -270,10 +273,10 @@ class TermSteps(NamedTuple):
 
 
 def step_terms(compiled: CompiledTerms, *, states: int = 40, seed: int = 0) -> Iterator[TermSteps]:
-    """Step states and their images under each generator, in a model that is made symmetric, so that only terms are tested.
+    """Step states and their images under each generator, in a symmetrised model, so that only terms are tested.
 
-    Contacts of height fields and of some convex shapes are not mirrored by MuJoCo, whatever the observation. Such steps are
-    left out, unless hardly any other is left.
+    MuJoCo does not mirror contacts of height fields and of some convex shapes. Such steps are left out, unless they are more
+    than 1 - `MIN_MIRRORED_SHARE` of all.
     """
     for k, symmetry in enumerate(compiled.symmetries):
         model, symmetries = compiled.robot.model, list(compiled.symmetries)

@@ -1,11 +1,11 @@
-r"""Terms of an observation: a label, scale, offset and history, and a quantity of the robot that a symmetry acts on.
+r"""Terms of an observation: each shows numbers of a quantity of the robot, with a label, scale, offset and history.
 
 A symmetry acts on a quantity's numbers by v' = A v + a. An entry of an observation is x = (v - offset) scale, so that
 
 .. math:: x'_i = s_i \sum_j A_{ij} (x_j / s_j + o_j) + s_i (a_i - o_i).
 
-Terms that show the same quantity are images of each other: left joints in one, right ones in another. A term of your own is a
-subclass of `Term` with a `kind`, its options as annotated attributes, and `bind`.
+Images are looked for in all terms that show the same quantity: left joints may be in one term and right ones in another. A term
+of your own is a subclass of `Term` with a `kind`, its options as annotated attributes, and `bind`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from scipy.spatial.transform import Rotation
 
 from rppdyn.envs.model_symmetry import Affine, ModelSymmetry, Quantity, derivable, lift
 from rppdyn.envs.spec import Entry, rotation_matrix
-from rppdyn.envs.terms.robot import Robot, Scene, Thing, did_you_mean
+from rppdyn.envs.terms.robot import ModelElement, Robot, Scene, did_you_mean
 from rppdyn.runs.files import plain
 from rppdyn.settings import ConfigError, Count, Nonnegative, Number, Positive, Text, fields_of, settings, written
 
 MAX_HISTORY = 1000  # steps
 MAX_GRID_POINTS = 100_000
-DIRECTION_TOLERANCE = 1e-6  # two directions, or phases in periods, are one if they differ by less
-GRID_TOLERANCE = 1e-6  # a point of a grid is another one if it is nearer than this times the grid's size
+DIRECTION_TOLERANCE = 1e-6  # difference of directions, or of phases in periods, that count as equal
+GRID_TOLERANCE = 1e-6  # distance of grid points that count as equal, as a share of the grid's size
 
-Shown = tuple[Quantity, Sequence[int]]
-"""A quantity, and which of its numbers a term shows, in order."""
+ShownNumbers = tuple[Quantity, Sequence[int]]
+"""(quantity, indices of its numbers that a term shows, in order)."""
 
 TERMS: dict[str, type[Term]] = {}
-"""Every kind of term by the name that a list of terms calls it."""
+"""All kinds of terms by name."""
 
 
 _from_array = BeforeValidator(lambda value: value.tolist() if isinstance(value, np.ndarray) else value)
@@ -53,10 +53,10 @@ class Term(ABC):
     """One block of an observation: x = (v - offset) scale of a quantity's numbers v.
 
     Args:
-        label: its name; its kind if empty. Terms of the same kind with different labels are different terms.
+        label: name of the term; by default its kind. Terms of one kind with different labels are different terms.
         scale: factors; 1 for entries that no regular expression matches.
-        offset: likewise; 0 for the others.
-        history: how many of the last time steps are stacked, the oldest first.
+        offset: offsets; 0 for entries that no regular expression matches.
+        history: number of time steps that are stacked, the oldest first.
     """
 
     kind: ClassVar[str] = ""
@@ -74,40 +74,40 @@ class Term(ABC):
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
+        """Label or kind, for messages."""
         return self.label or self.kind
 
     @abstractmethod
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        """The quantity, and which of its numbers the term shows, in order.
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
+        """The quantity of a robot that the term shows, and the indices of the numbers shown, in order.
 
         Raises:
-            ValueError: the robot lacks something that the term names.
+            ValueError: the robot lacks an element that the term names.
         """
 
     def places(self, option: str, known: Sequence[str]) -> list[int]:
-        """Places, among the known values, of those that an option lists; none of them twice."""
+        """Indices, among the known values, of those that an option lists; none of them twice."""
         value = getattr(self, option)
         if not value or not set(value) <= set(known) or len(set(value)) < len(value):
             listed = f"{', '.join(known[:-1])} and {known[-1]}"
             raise ValueError(f"{self.title}: {option}={written(value)} must be some of {listed}")
-        return [known.index(one) for one in value]
+        return [known.index(item) for item in value]
 
 
-def parse_term(described: Term | str | Mapping[str, Any], **defaults: Any) -> Term:
-    """A term from its name, or from a mapping with the name as `term` and its options.
+def parse_term(content: Term | str | Mapping[str, Any], **defaults: Any) -> Term:
+    """Make a term from its name, or from a mapping with the name as `term` and its options.
 
     Raises:
-        ValueError: an unknown term or option, or one that is lacking.
+        ValueError: an unknown term or option, or a missing one.
     """
-    if isinstance(described, Term):
-        return described
-    if isinstance(described, str):
-        described = {"term": described}
-    if not isinstance(described, Mapping) or not isinstance(described.get("term"), str):
-        raise ValueError(f"observation term {described!r}: give its name, or a mapping with the name as `term`")
-    options = defaults | {str(key): value for key, value in described.items() if key != "term"}
-    name = described["term"]
+    if isinstance(content, Term):
+        return content
+    if isinstance(content, str):
+        content = {"term": content}
+    if not isinstance(content, Mapping) or not isinstance(content.get("term"), str):
+        raise ValueError(f"observation term {content!r}: give its name, or a mapping with the name as `term`")
+    options = defaults | {str(key): value for key, value in content.items() if key != "term"}
+    name = content["term"]
     if name not in TERMS:
         raise ValueError(f"unknown observation term {name!r}{did_you_mean(name, list(TERMS))}")
     known = fields_of(TERMS[name])
@@ -120,10 +120,10 @@ def parse_term(described: Term | str | Mapping[str, Any], **defaults: Any) -> Te
 
 
 def describe_term(term: Term) -> dict[str, Any]:
-    """The mapping that `parse_term` makes a term of: its name, and the options that are not the default ones, as plain data.
+    """The mapping from which `parse_term` makes a term: its name and the options that differ from their defaults.
 
     Raises:
-        TypeError: an option, of a term of one's own, is no plain data.
+        TypeError: an option of a user's term is no plain data.
     """
     known = fields_of(type(term)).items()
     options = {
@@ -137,7 +137,7 @@ def describe_term(term: Term) -> dict[str, Any]:
 
 class JointTerm(Term):
     """Args:
-    joints: names or regular expressions, in order; None means all, in the model's order.
+    joints: names or regular expressions, in order; None for all, in the model's order.
     """
 
     measure: ClassVar[str]
@@ -145,7 +145,7 @@ class JointTerm(Term):
 
     joints: Names | None = None
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         entries = tuple(Entry(f"{joint} {self.measure}", joint) for joint in robot.joints)
 
         def act(symmetry: ModelSymmetry) -> Affine:
@@ -161,7 +161,7 @@ class JointPositions(JointTerm, kind="joint_positions"):
     """Positions of slides and hinges.
 
     Args:
-        relative: whether they are relative to the default pose.
+        relative: subtract the default pose.
     """
 
     measure, is_shifted = "position", True
@@ -191,9 +191,9 @@ class JointTorques(JointTerm, kind="joint_torques"):
 
 
 class Controls(Term, kind="controls"):
-    """The model's own controls, in its order: for actions."""
+    """The model's controls, in its order; for actions."""
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         model = robot.model
         entries = tuple(Entry(model.actuator(i).name or f"actuator {i}") for i in range(model.nu))
         act = lambda symmetry: (symmetry.controls, np.zeros(model.nu))  # noqa: E731
@@ -201,37 +201,37 @@ class Controls(Term, kind="controls"):
 
 
 class LastAction(Term, kind="last_action"):
-    """The action of the step before, as the policy gave it."""
+    """The policy's action of the previous step."""
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         raise AssertionError("the observation's layout binds it to the action")
 
 
 # -- vectors of the base and its orientation ---------------------------------------------------------------------------
 
 
-def frame_map(robot: Robot, symmetry: ModelSymmetry, thing: Thing, title: str) -> np.ndarray:
-    """The map of a thing's own axes, (3, 3).
+def frame_map(robot: Robot, symmetry: ModelSymmetry, element: ModelElement, title: str) -> np.ndarray:
+    """The map M of an element's own axes, (3, 3).
 
     Raises:
-        ValueError: the symmetry carries the thing elsewhere.
+        ValueError: the element is not its own image.
     """
-    image = robot.image(symmetry, thing)
-    if image.number != thing.number:
+    image = robot.image(symmetry, element)
+    if image.number != element.number:
         raise ValueError(
             f"{title}: {symmetry.name} carries what it is measured at to "
             f"{'another place' if image.number >= 0 else 'nothing in the model'}; use a body or site in the mirror's plane"
         )
-    return robot.frame(symmetry, thing, thing)
+    return robot.frame(symmetry, element, element)
 
 
 class _BaseVector(Term):
-    """A vector, or ("axial") pseudovector.
+    """A vector, or a pseudovector ("axial").
 
     Args:
-        frame: whose axes: the base's own ("body"), the base's turned level ("yaw"), the world's.
-        axes: which components, in order.
-        at: the body or site where it is measured; the base if empty.
+        frame: axes of the components: the base's ("body"), the base's turned level ("yaw"), or the world's ("world").
+        axes: components, in order.
+        at: body or site where it is measured; by default the base.
     """
 
     parity: ClassVar[str] = "vector"
@@ -241,25 +241,25 @@ class _BaseVector(Term):
     axes: Text | Names = "xyz"
     at: Text = ""
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        thing = robot.thing(self.at, ("body", "site")) if self.at else Thing("body", robot.body)
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
+        element = robot.find_element(self.at, ("body", "site")) if self.at else ModelElement("body", robot.body)
 
         def finite(symmetry: ModelSymmetry) -> Affine:
-            M = frame_map(robot, symmetry, thing, self.title)
+            M = frame_map(robot, symmetry, element, self.title)
             kind = self.parity if self.frame == "world" else f"own {self.parity}"
             return lift(kind, symmetry.rotation, M), np.zeros(3)
 
         def read(scene: Scene) -> np.ndarray:
             axes = {"world": lambda _: np.eye(3), "yaw": scene.heading, "body": lambda t: scene.pose_of(t)[1]}
-            return axes[self.frame](thing).T @ self.world(scene, thing)
+            return axes[self.frame](element).T @ self.world(scene, element)
 
         entries = tuple(Entry(f"{self.title} {axis}", "", self.unit) for axis in "xyz")
-        # Terms of a task's own are told apart by their label, others by what they are.
+        # Vectors of the task are identified by their label, others by their kind.
         name = self.title if isinstance(self, Vector) else self.kind
-        return Quantity((name, self.frame, thing), entries, read, derivable(finite)), self.places("axes", "xyz")
+        return Quantity((name, self.frame, element), entries, read, derivable(finite)), self.places("axes", "xyz")
 
     @abstractmethod
-    def world(self, scene: Scene, thing: Thing) -> np.ndarray:
+    def world(self, scene: Scene, element: ModelElement) -> np.ndarray:
         """The vector in the world's axes."""
 
 
@@ -268,8 +268,8 @@ class BaseLinearVelocity(_BaseVector, kind="base_linear_velocity"):
 
     unit = "m/s"
 
-    def world(self, scene: Scene, thing: Thing) -> np.ndarray:
-        return scene.velocity_of(thing)[0]
+    def world(self, scene: Scene, element: ModelElement) -> np.ndarray:
+        return scene.velocity_of(element)[0]
 
 
 class BaseAngularVelocity(_BaseVector, kind="base_angular_velocity"):
@@ -277,8 +277,8 @@ class BaseAngularVelocity(_BaseVector, kind="base_angular_velocity"):
 
     parity, unit = "axial", "rad/s"
 
-    def world(self, scene: Scene, thing: Thing) -> np.ndarray:
-        return scene.velocity_of(thing)[1]
+    def world(self, scene: Scene, element: ModelElement) -> np.ndarray:
+        return scene.velocity_of(element)[1]
 
 
 class ProjectedGravity(_BaseVector, kind="projected_gravity"):
@@ -286,20 +286,20 @@ class ProjectedGravity(_BaseVector, kind="projected_gravity"):
 
     unit = "1"
 
-    def world(self, scene: Scene, thing: Thing) -> np.ndarray:
+    def world(self, scene: Scene, element: ModelElement) -> np.ndarray:
         gravity = scene.robot.model.opt.gravity
         return gravity / np.linalg.norm(gravity) if gravity.any() else np.array([0.0, 0.0, -1.0])
 
 
 class Vector(_BaseVector, kind="vector"):
-    """A vector of the task's own, which `Scene.given` holds in the world's axes under the term's label."""
+    """A vector of the task, in `Scene.given` under the term's label, in the world's axes."""
 
-    def world(self, scene: Scene, thing: Thing) -> np.ndarray:
+    def world(self, scene: Scene, element: ModelElement) -> np.ndarray:
         return np.asarray(scene.given[self.title])
 
 
 class Pseudovector(Vector, kind="pseudovector"):
-    """A pseudovector of the task's own: an angular velocity, a torque, an axis of rotation."""
+    """A pseudovector of the task: an angular velocity, a torque, an axis of rotation."""
 
     parity = "axial"
 
@@ -307,31 +307,31 @@ class Pseudovector(Vector, kind="pseudovector"):
 class BaseHeight(Term, kind="base_height"):
     """The base's height in the world, in m."""
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        thing = Thing("body", robot.body)
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
+        element = ModelElement("body", robot.body)
 
         def act(s: ModelSymmetry) -> Affine:
             gaps = s.rotation[2, 2] - (not s.is_continuous), s.translation[2]
             level = np.abs(gaps).max() < DIRECTION_TOLERANCE
             return np.full((1, 1), 0.0 if s.is_continuous else 1.0 if level else np.nan), np.zeros(1)
 
-        return Quantity("height", (Entry(self.title, "", "m"),), lambda scene: scene.pose_of(thing)[0][2:], act), [0]
+        return Quantity("height", (Entry(self.title, "", "m"),), lambda scene: scene.pose_of(element)[0][2:], act), [0]
 
 
 class EulerAngles(Term, kind="euler_angles"):
     """Roll, pitch and yaw of the base in rad: X = Rz(yaw) Ry(pitch) Rx(roll).
 
     Args:
-        angles: which, in order.
+        angles: names of the angles, in order.
     """
 
     angles: Names = ("roll", "pitch", "yaw")
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        names, thing = ("roll", "pitch", "yaw"), Thing("body", robot.body)
-        act = lambda symmetry: _signs_of_angles(symmetry, frame_map(robot, symmetry, thing, self.title))  # noqa: E731
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
+        names, element = ("roll", "pitch", "yaw"), ModelElement("body", robot.body)
+        act = lambda symmetry: _signs_of_angles(symmetry, frame_map(robot, symmetry, element, self.title))  # noqa: E731
         entries = tuple(Entry(f"{self.title} {name}", "", "rad") for name in names)
-        read = lambda scene: euler_angles(scene.pose_of(thing)[1])  # noqa: E731
+        read = lambda scene: euler_angles(scene.pose_of(element)[1])  # noqa: E731
         why = "observe projected_gravity, or a quaternion, which transform under every group"
         return Quantity("Euler angles", entries, read, act, why=why), self.places("angles", names)
 
@@ -344,7 +344,7 @@ def euler_angles(matrix: np.ndarray) -> np.ndarray:
 
 
 def _signs_of_angles(symmetry: ModelSymmetry, M: np.ndarray) -> Affine:
-    """The action of the symmetry on random Euler angles: a sign of each, or NaN."""
+    """The action of a symmetry on Euler angles, found from random ones: a sign for each, or NaN."""
     R = symmetry.rotation
     if symmetry.is_continuous:
         if M.any() or np.abs(R - R[1, 0] * np.array([[0, -1, 0], [1, 0, 0], [0, 0, 0]])).max():
@@ -368,27 +368,27 @@ class Quaternion(Term, kind="quaternion"):
 
     order: Literal["wxyz", "xyzw"] = "wxyz"
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        thing = Thing("body", robot.body)
-        turns = [(s, frame_map(robot, s, thing, self.title)) for s in symmetries]
-        linear = all(not s.is_continuous and np.abs(s.rotation - M).max() < DIRECTION_TOLERANCE for s, M in turns)
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
+        element = ModelElement("body", robot.body)
+        maps = [(s, frame_map(robot, s, element, self.title)) for s in symmetries]
+        is_linear = all(not s.is_continuous and np.abs(s.rotation - M).max() < DIRECTION_TOLERANCE for s, M in maps)
         entries = tuple(Entry(f"{self.title} {c}", "", "1") for c in "wxyz")
 
         def read(scene: Scene) -> np.ndarray:
             quaternion = np.zeros(4)
-            mujoco.mju_mat2Quat(quaternion, scene.pose_of(thing)[1].ravel())
+            mujoco.mju_mat2Quat(quaternion, scene.pose_of(element)[1].ravel())
             return -quaternion if quaternion[0] < 0 else quaternion
 
         def conjugate(symmetry: ModelSymmetry) -> Affine:
-            """q goes to q_R q q_R^-1, with the sign that makes R a turn."""
+            """q goes to q_R q q_R^-1, with q_R the quaternion of det(R) R."""
             A = np.eye(4)
             A[1:, 1:] = np.sign(np.linalg.det(symmetry.rotation)) * symmetry.rotation
             return A, np.zeros(4)
 
         def matrices(symmetry: ModelSymmetry) -> Affine:
-            return np.kron(symmetry.rotation, frame_map(robot, symmetry, thing, self.title)), np.zeros(9)
+            return np.kron(symmetry.rotation, frame_map(robot, symmetry, element, self.title)), np.zeros(9)
 
-        if linear:
+        if is_linear:
             return Quantity("quaternion", entries, read, conjugate), ["wxyz".index(c) for c in self.order]
         if self.order != "wxyz" or np.any(np.asarray(self.scale) != 1.0) or np.any(np.asarray(self.offset) != 0.0):
             raise ValueError(
@@ -409,24 +409,24 @@ class Commands(Term, kind="commands"):
     """Commands of the task, in the base's axes.
 
     Args:
-        entries: the meaning of each: "forward", "lateral", "vertical" (along x, y, z), "roll", "pitch", "yaw" (a turn or an
-            angle about x, y, z), "height" or "scalar" (invariant).
+        entries: meaning of each: "forward", "lateral", "vertical" (along x, y, z), "roll", "pitch", "yaw" (rate or angle about
+            x, y, z), "height" or "scalar" (invariant).
     """
 
     shows_goal = True
 
     entries: Names = ("forward", "lateral", "yaw")
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         for entry in self.entries:
             if entry not in _COMMANDS:
                 raise ValueError(f"{self.title}: unknown entry {entry!r}; use {', '.join(_COMMANDS)}")
-        thing, n = Thing("body", robot.body), len(self.entries)
+        element, n = ModelElement("body", robot.body), len(self.entries)
         meanings = [_COMMANDS[entry] for entry in self.entries]
-        number = [meanings[:i].count(m) for i, m in enumerate(meanings)]  # the k-th vector of its kind
+        number = [meanings[:i].count(m) for i, m in enumerate(meanings)]  # k for the k-th command of one meaning
 
         def finite(symmetry: ModelSymmetry) -> Affine:
-            M = frame_map(robot, symmetry, thing, self.title)
+            M = frame_map(robot, symmetry, element, self.title)
             lifts = {"vector": M, "axial": lift("own axial", M, M)}
             A = np.zeros((n, n))
             for i, (kind, axis) in enumerate(meanings):
@@ -440,8 +440,8 @@ class Commands(Term, kind="commands"):
 
         def read(scene: Scene) -> np.ndarray:
             data = scene.reference
-            axes, (v, w) = data.xmat[thing.number].reshape(3, 3), scene.velocity_of(thing, data)
-            values = {"vector": axes.T @ v, "axial": axes.T @ w, "scalar": data.xpos[thing.number][2:]}
+            axes, (v, w) = data.xmat[element.number].reshape(3, 3), scene.velocity_of(element, data)
+            values = {"vector": axes.T @ v, "axial": axes.T @ w, "scalar": data.xpos[element.number][2:]}
             return np.array([values[kind][axis] * (1 + k) for (kind, axis), k in zip(meanings, number, strict=True)])
 
         entries = tuple(Entry(f"{self.title} {entry}") for entry in self.entries)
@@ -453,12 +453,12 @@ class Scalars(Term, kind="scalars"):
     """Numbers that no symmetry changes: mass, friction, a terrain's level.
 
     Args:
-        size: how many.
+        size: number of entries.
     """
 
     size: Count = 1
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         n = self.size
         entries = tuple(Entry(f"{self.title} {i}" if n > 1 else self.title) for i in range(n))
         act = lambda symmetry: (np.eye(n) * (not symmetry.is_continuous), np.zeros(n))  # noqa: E731
@@ -476,44 +476,44 @@ class _Feet(Term):
 
     feet: Names
 
-    def things(self, robot: Robot) -> list[Thing]:
+    def elements(self, robot: Robot) -> list[ModelElement]:
         if not self.feet or len(set(self.feet)) < len(self.feet):
             raise ValueError(f"{self.title}: feet={written(self.feet)} must be some names, none of them twice")
-        return [robot.thing(foot) for foot in self.feet]
+        return [robot.find_element(foot) for foot in self.feet]
 
     def images(self, robot: Robot, symmetry: ModelSymmetry) -> list[int]:
-        """The foot that each foot is carried to.
+        """The index of each foot's image.
 
         Raises:
-            ValueError: it is carried to something that is none of the feet.
+            ValueError: the image of a foot is none of the feet.
         """
-        things = self.things(robot)
+        elements = self.elements(robot)
         images = []
-        for foot, thing in zip(self.feet, things, strict=True):
-            image = robot.image(symmetry, thing)
-            if image not in things:
+        for foot, element in zip(self.feet, elements, strict=True):
+            image = robot.image(symmetry, element)
+            if image not in elements:
                 name = robot.name_of(image) if image.number >= 0 else "nothing in the model"
                 raise ValueError(
                     f"{self.title}: {symmetry.name} carries the foot {foot!r} to {name!r}, which is no foot of the term; add it"
                 )
-            images.append(things.index(image))
+            images.append(elements.index(image))
         return images
 
     def per_foot(
-        self, robot: Robot, key: object, kind: str, read: Callable[[Scene, Thing], Any], parts: Sequence[str] = ("",),
+        self, robot: Robot, key: object, kind: str, read: Callable[[Scene, ModelElement], Any], parts: Sequence[str] = ("",),
         frame: str = "body", unit: str = "",
-    ) -> Shown:  # fmt: skip
-        """A quantity of the same parts for each foot, of a kind of `lift`, in the base's or each foot's own axes."""
-        things, n = self.things(robot), len(parts)
-        base = Thing("body", robot.body)
+    ) -> ShownNumbers:  # fmt: skip
+        """A quantity with the same parts for each foot, which transform by a kind of `lift`, in axes of the base or foot."""
+        elements, n = self.elements(robot), len(parts)
+        base = ModelElement("body", robot.body)
 
         def finite(symmetry: ModelSymmetry) -> Affine:
-            A = np.zeros((n * len(things),) * 2)
+            A = np.zeros((n * len(elements),) * 2)
             for i, j in enumerate(self.images(robot, symmetry)):
                 part = np.eye(n)
                 if kind != "scalar":
                     M = (
-                        robot.frame(symmetry, things[i], things[j])
+                        robot.frame(symmetry, elements[i], elements[j])
                         if frame == "foot"
                         else frame_map(robot, symmetry, base, self.title)
                     )
@@ -522,10 +522,10 @@ class _Feet(Term):
             return A, np.zeros(len(A))
 
         def read_all(scene: Scene) -> np.ndarray:
-            return np.concatenate([np.atleast_1d(read(scene, thing)) for thing in things])
+            return np.concatenate([np.atleast_1d(read(scene, element)) for element in elements])
 
         entries = tuple(Entry(f"{foot} {self.kind} {part}".strip(), "", unit) for foot in self.feet for part in parts)
-        return Quantity((key, frame, tuple(things)), entries, read_all, derivable(finite)), range(n * len(things))
+        return Quantity((key, frame, tuple(elements)), entries, read_all, derivable(finite)), range(n * len(elements))
 
 
 class FootContacts(_Feet, kind="foot_contacts"):
@@ -537,7 +537,7 @@ class FootContacts(_Feet, kind="foot_contacts"):
 
     threshold: Number = 1.0
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         read = lambda scene, foot: float(np.linalg.norm(scene.contact_force(foot)) > self.threshold)  # noqa: E731
         return self.per_foot(robot, "contact", "scalar", read, unit="1")
 
@@ -553,12 +553,12 @@ class FootForces(_Feet, kind="foot_forces"):
     frame: Literal["world", "body", "foot"] = "world"
     norm: Flag = False
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        base = Thing("body", robot.body)
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
+        base = ModelElement("body", robot.body)
 
-        def read(scene: Scene, foot: Thing) -> np.ndarray:
-            thing = {"body": base, "foot": foot}.get(self.frame)
-            axes = np.eye(3) if thing is None else scene.pose_of(thing)[1]
+        def read(scene: Scene, foot: ModelElement) -> np.ndarray:
+            element = {"body": base, "foot": foot}.get(self.frame)
+            axes = np.eye(3) if element is None else scene.pose_of(element)[1]
             return axes.T @ scene.contact_force(foot)
 
         if self.norm:
@@ -571,9 +571,9 @@ class FootForces(_Feet, kind="foot_forces"):
 class FootPositions(_Feet, kind="foot_positions"):
     """Position of each foot from the base, in m, in the base's axes."""
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        def read(scene: Scene, foot: Thing) -> np.ndarray:
-            place, axes = scene.pose_of(Thing("body", robot.body))
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
+        def read(scene: Scene, foot: ModelElement) -> np.ndarray:
+            place, axes = scene.pose_of(ModelElement("body", robot.body))
             return axes.T @ (scene.pose_of(foot)[0] - place)
 
         return self.per_foot(robot, "foot's place", "own vector", read, "xyz", unit="m")
@@ -593,22 +593,22 @@ class FootClocks(_Feet, kind="foot_clocks"):
     """A periodic function of each foot's phase.
 
     Args:
-        offsets: by how many periods each foot's phase is ahead of the gait's clock; None where feet's phases are free.
-        functions: "sin", "cos" or "phase" (from 0 to 1) of each foot, in order.
+        offsets: phase of each foot minus the gait's clock, in periods; None if feet don't follow a clock.
+        functions: functions of each foot's phase, in order: "sin", "cos" or "phase" (from 0 to 1).
     """
 
     offsets: Numbers | None = None
     functions: Waves = ("sin",)
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         functions = self.functions
         if self.offsets is not None:
             for symmetry in symmetries:
                 clock_shift(self.offsets, self.images(robot, symmetry), symmetry, self.title)
-        offsets = dict(zip(self.things(robot), self.offsets or (), strict=False))
-        names = dict(zip(self.things(robot), self.feet, strict=True))
+        offsets = dict(zip(self.elements(robot), self.offsets or (), strict=False))
+        names = dict(zip(self.elements(robot), self.feet, strict=True))
 
-        def read(scene: Scene, foot: Thing) -> np.ndarray:
+        def read(scene: Scene, foot: ModelElement) -> np.ndarray:
             phase = scene.phase + offsets[foot] if foot in offsets else scene.feet[names[foot]]
             return np.array([_WAVES[function](phase) for function in functions])
 
@@ -616,24 +616,24 @@ class FootClocks(_Feet, kind="foot_clocks"):
 
 
 class GaitPhase(_Feet, kind="gait_phase"):
-    """Sine and cosine of one clock, of which each foot is ahead by a part of the period.
+    """Sine and cosine of the gait's clock, relative to which each foot has an offset.
 
     Args:
-        offsets: by how many periods each foot is ahead.
-        functions: "sin", "cos" and "phase" (from 0 to 1, which no shift acts on linearly), in order.
+        offsets: phase of each foot minus the clock, in periods.
+        functions: "sin", "cos" and "phase" (from 0 to 1; shifts don't act on it linearly), in order.
     """
 
     offsets: Numbers
     functions: Waves = ("sin", "cos")
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         names = tuple(_WAVES)
 
         def act(symmetry: ModelSymmetry) -> Affine:
             shift = clock_shift(self.offsets, self.images(robot, symmetry), symmetry, self.title)
-            one = 0.0 if symmetry.is_continuous else 1.0
-            c, s = (np.round(wave(2 * np.pi * shift), 12) * one for wave in (np.cos, np.sin))
-            return np.array([[c, s, 0.0], [-s, c, 0.0], [0.0, 0.0, one if shift == 0 else np.nan]]) + 0.0, np.zeros(3)
+            unit = 0.0 if symmetry.is_continuous else 1.0
+            c, s = (np.round(wave(2 * np.pi * shift), 12) * unit for wave in (np.cos, np.sin))
+            return np.array([[c, s, 0.0], [-s, c, 0.0], [0.0, 0.0, unit if shift == 0 else np.nan]]) + 0.0, np.zeros(3)
 
         entries = tuple(Entry(f"{self.title} {name}", "", "1") for name in names)
         read = lambda scene: np.array([wave(scene.phase) for wave in _WAVES.values()])  # noqa: E731
@@ -643,16 +643,16 @@ class GaitPhase(_Feet, kind="gait_phase"):
 
 
 def clock_shift(offsets: Sequence[float], images: Sequence[int], symmetry: ModelSymmetry, title: str) -> float:
-    """The shift s of the clock with which the image of the gait is the gait again: s + offset[image] = offset.
+    """The shift s of the clock under which the gait is its own image: s + offset[image] = offset.
 
     Raises:
-        ValueError: there is none, or not one offset per foot.
+        ValueError: there is no such shift, or not one offset per foot.
     """
     if len(offsets) != len(images):
         raise ValueError(f"{title}: {len(offsets)} offsets for {len(images)} feet; give one per foot")
     shifts = np.array([offsets[i] - offsets[j] for i, j in enumerate(images)])
-    apart = np.abs((shifts - shifts[0] + 0.5) % 1.0 - 0.5)
-    if apart.max() > DIRECTION_TOLERANCE:
+    gaps = np.abs((shifts - shifts[0] + 0.5) % 1.0 - 0.5)
+    if gaps.max() > DIRECTION_TOLERANCE:
         raise ValueError(
             f"{title}: {symmetry.name} makes another gait of the offsets {', '.join(f'{o:g}' for o in offsets)}: no shift of "
             "the clock does; choose a gait that it keeps, or leave out the symmetry"
@@ -664,17 +664,17 @@ def clock_shift(offsets: Sequence[float], images: Sequence[int], symmetry: Model
 # -- grids: height scans and images ------------------------------------------------------------------------------------
 
 
-def _permutation(points: np.ndarray, M: np.ndarray, title: str, symmetry: ModelSymmetry, what: str) -> np.ndarray:
-    """The permutation matrix of points (n, 2) that M, (2, 2), carries onto one another."""
-    there = points @ M.T
-    distance = np.linalg.norm(there[:, None] - points[None], axis=-1)
+def _permutation(points: np.ndarray, M: np.ndarray, title: str, symmetry: ModelSymmetry, unit: str) -> np.ndarray:
+    """The permutation matrix by which M, (2, 2), acts on points (n, 2); a message calls a point `unit`."""
+    images = points @ M.T
+    distance = np.linalg.norm(images[:, None] - points[None], axis=-1)
     nearest = distance.argmin(1)
     size = max(float(np.ptp(points, axis=0).max()), 1e-9)
     if (far := distance.min(1) > GRID_TOLERANCE * size).any() or len(set(nearest)) < len(points):
         i = int(np.flatnonzero(far)[0]) if far.any() else 0
-        place, image = (", ".join(f"{x:g}" for x in point + 0.0) for point in (points[i], there[i]))
+        place, image = (", ".join(f"{x:g}" for x in point + 0.0) for point in (points[i], images[i]))
         raise ValueError(
-            f"{title}: {symmetry.name} carries its {what} ({place}) to ({image}), where there is none; make the grid "
+            f"{title}: {symmetry.name} carries its {unit} ({place}) to ({image}), where there is none; make the grid "
             "symmetric about that axis, or leave out the symmetry"
         )
     A = np.zeros((len(points),) * 2)
@@ -682,13 +682,13 @@ def _permutation(points: np.ndarray, M: np.ndarray, title: str, symmetry: ModelS
     return A
 
 
-def _still_or_nan(M: np.ndarray, n: int) -> Affine:
-    """Action on n points of a grid of a continuous symmetry: none, or no linear one where it turns the grid."""
+def _grid_generator(M: np.ndarray, n: int) -> Affine:
+    """Generator of a continuous symmetry on n grid points: zero, or NaN if it turns the grid."""
     return np.full((n, n), np.nan if M.any() else 0.0), np.zeros(n)
 
 
 def grid_points(size: Sequence[float], resolution: float, ordering: str, centre: Sequence[float]) -> np.ndarray:
-    """Points (n, 2) of a grid; in the order "xy" x varies fastest, in "yx" y does."""
+    """Points (n, 2) of a grid; x varies fastest in the ordering "xy", y in "yx"."""
     counts = [round(length / resolution) + 1 for length in size]
     if math.prod(counts) > MAX_GRID_POINTS:
         raise ValueError(
@@ -705,11 +705,11 @@ class HeightScan(Term, kind="height_scan"):
 
     Args:
         size: lengths along x and y in m.
-        resolution: distance of neighbours in m.
-        ordering: "xy" where x varies fastest, as in Isaac Lab, or "yx".
+        resolution: distance between neighbours in m.
+        ordering: "xy" if x varies fastest, as in Isaac Lab, or "yx".
         centre: centre of the grid, in the base's frame.
-        points: any points (x, y) instead, in order.
-        frame: "yaw", the base's axes turned level, or "body", its own ones.
+        points: points (x, y) in order, instead of a grid.
+        frame: "yaw" for the base's axes turned level, or "body" for the base's axes.
     """
 
     size: Annotated[tuple[Nonnegative, Nonnegative], _from_array] = (1.6, 1.0)
@@ -719,22 +719,22 @@ class HeightScan(Term, kind="height_scan"):
     points: Annotated[tuple[Pair, ...], _from_array, Field(min_length=1)] | None = None
     frame: Literal["yaw", "body"] = "yaw"
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         grid = self.size, self.resolution, self.ordering, self.centre
         points = grid_points(*grid) if self.points is None else np.array(self.points, dtype=np.float64)
-        thing, n = Thing("body", robot.body), len(points)
+        element, n = ModelElement("body", robot.body), len(points)
 
         def act(symmetry: ModelSymmetry) -> Affine:
-            M = frame_map(robot, symmetry, thing, self.title)
+            M = frame_map(robot, symmetry, element, self.title)
             if symmetry.is_continuous:
-                return _still_or_nan(M, n)
+                return _grid_generator(M, n)
             if abs(M[2, 2] - 1) > DIRECTION_TOLERANCE:
                 return np.full((n, n), np.nan), np.zeros(n)
             return _permutation(points, M[:2, :2], self.title, symmetry, "point"), np.zeros(n)
 
         def read(scene: Scene) -> np.ndarray:
-            place, axes = scene.pose_of(thing)
-            axes = axes if self.frame == "body" else scene.heading(thing)
+            place, axes = scene.pose_of(element)
+            axes = axes if self.frame == "body" else scene.heading(element)
             where = place[:2] + points @ axes[:2, :2].T
             return place[2] - (np.zeros(n) if scene.terrain is None else scene.terrain(where))
 
@@ -746,10 +746,10 @@ class Image(Term, kind="image"):
     """A picture of a camera, flattened.
 
     Args:
-        shape: height, width and, where there are any, channels.
-        camera: its name in the model; empty means one at the base that looks forwards.
+        shape: height, width and, if there are several, channels.
+        camera: name of the camera in the model; by default one at the base that looks forwards.
         layout: "hwc" or "chw".
-        field_of_view: vertical, in degrees, for `Scene`'s depth picture only.
+        field_of_view: vertical angle in degrees, used for the depth picture of a `Scene` only.
     """
 
     FORWARD: ClassVar[np.ndarray] = np.array([[0.0, 0.0, -1.0], [-1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
@@ -759,37 +759,37 @@ class Image(Term, kind="image"):
     layout: Literal["hwc", "chw"] = "hwc"
     field_of_view: Positive = 60.0
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         height, width, channels = (*self.shape, 1)[:3]
-        model, thing = robot.model, Thing("body", robot.body)
+        model, element = robot.model, ModelElement("body", robot.body)
         place, turn = np.zeros(3), self.FORWARD
         if self.camera:
-            camera = robot.thing(self.camera, ("camera",)).number
-            thing = Thing("body", int(model.cam_bodyid[camera]))
+            camera = robot.find_element(self.camera, ("camera",)).number
+            element = ModelElement("body", int(model.cam_bodyid[camera]))
             place, turn = model.cam_pos[camera].copy(), rotation_matrix(model.cam_quat[camera]).reshape(3, 3)
         x, y = np.arange(width) - (width - 1) / 2, (height - 1) / 2 - np.arange(height)
         pixels = np.stack(np.meshgrid(x, y), -1).reshape(-1, 2)
         n = len(pixels) * channels
 
         def act(symmetry: ModelSymmetry) -> Affine:
-            M = frame_map(robot, symmetry, thing, self.title)
+            M = frame_map(robot, symmetry, element, self.title)
             if symmetry.is_continuous:
-                return _still_or_nan(M, n)
-            F, reach = turn.T @ M @ turn, DIRECTION_TOLERANCE + 1e-3 * np.abs(place).max()
-            if np.abs(M @ place - place).max() > reach or abs(F[2, 2] - 1) > DIRECTION_TOLERANCE:
+                return _grid_generator(M, n)
+            F, tolerance = turn.T @ M @ turn, DIRECTION_TOLERANCE + 1e-3 * np.abs(place).max()
+            if np.abs(M @ place - place).max() > tolerance or abs(F[2, 2] - 1) > DIRECTION_TOLERANCE:
                 return np.full((n, n), np.nan), np.zeros(n)
-            A, one = _permutation(pixels, F[:2, :2], self.title, symmetry, "pixel"), np.eye(channels)
-            return np.kron(A, one) if self.layout == "hwc" else np.kron(one, A), np.zeros(n)
+            A, identity = _permutation(pixels, F[:2, :2], self.title, symmetry, "pixel"), np.eye(channels)
+            return np.kron(A, identity) if self.layout == "hwc" else np.kron(identity, A), np.zeros(n)
 
         def read(scene: Scene) -> np.ndarray:
-            """Distances to the ground along each pixel's ray; the same in each channel."""
-            position, axes = scene.pose_of(thing)
+            """Distance to the ground along each pixel's ray, equal in all channels."""
+            position, axes = scene.pose_of(element)
             position, axes = position + axes @ place, axes @ turn
             scale = 2 * np.tan(np.radians(self.field_of_view) / 2) / height
             rays = np.column_stack([pixels * scale, -np.ones(len(pixels))])
             rays = rays / np.linalg.norm(rays, axis=1, keepdims=True) @ axes.T
-            far = _distances_to_ground(scene, position, rays)
-            return np.repeat(far, channels) if self.layout == "hwc" else np.tile(far, channels)
+            depth = _distances_to_ground(scene, position, rays)
+            return np.repeat(depth, channels) if self.layout == "hwc" else np.tile(depth, channels)
 
         names = [f"({r}, {c})" for r in range(height) for c in range(width)]
         order = [(n, k) for n in names for k in range(channels)]
@@ -800,28 +800,28 @@ class Image(Term, kind="image"):
 
 
 def _distances_to_ground(scene: Scene, position: np.ndarray, rays: np.ndarray) -> np.ndarray:
-    """Distances along rays (n, 3) to the ground, up to 4 m, between samples by interpolation."""
-    far = np.linspace(0.0, 4.0, 101)
-    points = position + far[:, None, None] * rays
+    """Distances along rays (n, 3) to the ground, up to 4 m, interpolated between samples."""
+    distances = np.linspace(0.0, 4.0, 101)
+    points = position + distances[:, None, None] * rays
     ground = np.zeros(points.shape[:2])
     if scene.terrain is not None:
         ground = scene.terrain(points[..., :2].reshape(-1, 2)).reshape(points.shape[:2])
     above = points[..., 2] - ground
     below = above < 0
-    k = np.where(below.any(0), below.argmax(0), len(far))
-    n, inside = np.arange(len(rays)), (k > 0) & (k < len(far))
-    last, first = above[np.maximum(k, 1) - 1, n], above[np.minimum(k, len(far) - 1), n]
+    k = np.where(below.any(0), below.argmax(0), len(distances))
+    n, inside = np.arange(len(rays)), (k > 0) & (k < len(distances))
+    last, first = above[np.maximum(k, 1) - 1, n], above[np.minimum(k, len(distances) - 1), n]
     share = np.divide(last, last - first, out=np.zeros(len(rays)), where=inside)
-    return np.where(k == 0, 0.0, np.where(inside, far[1] * (np.maximum(k, 1) - 1 + share), far[-1]))
+    return np.where(k == 0, 0.0, np.where(inside, distances[1] * (np.maximum(k, 1) - 1 + share), distances[-1]))
 
 
-# -- motion tracking: a reference motion, which `Scene.goal` holds, and bodies, seen from an anchor such as the torso ----------
+# -- motion tracking: a reference motion, in `Scene.goal`, and bodies relative to an anchor such as the torso ------------------
 #
 # As in Isaac Lab's and mjlab's tracking tasks (Liao et al. 2025, "BeyondMimic"). An orientation is six numbers, the first two
 # columns of a rotation matrix, row by row.
 
 TWO_COLUMNS = (0, 1, 3, 4, 6, 7)
-"""Places of the first two columns in a matrix (3, 3), row by row."""
+"""Indices of the first two columns in a flattened matrix (3, 3)."""
 
 
 class ReferenceJointPositions(JointTerm, kind="reference_joint_positions"):
@@ -842,9 +842,9 @@ class ReferenceJointVelocities(JointTerm, kind="reference_joint_velocities"):
         return scene.reference.qvel[scene.robot.dofs]
 
 
-class _Seen(Term):
+class _RelativePoses(Term):
     """Args:
-    anchor: the body from whose place, and in whose axes, it is seen; the base if empty.
+    anchor: the body relative to which, and in whose axes, poses are given; by default the base.
     """
 
     is_turn: ClassVar[bool] = False
@@ -853,30 +853,32 @@ class _Seen(Term):
 
     @abstractmethod
     def names(self, robot: Robot) -> Sequence[str]:
-        """The bodies that are seen."""
+        """Names of the bodies whose poses are shown."""
 
-    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> Shown:
-        anchor = robot.thing(self.anchor, ("body",)) if self.anchor else Thing("body", robot.body)
+    def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
+        anchor = robot.find_element(self.anchor, ("body",)) if self.anchor else ModelElement("body", robot.body)
         names, n = list(self.names(robot)), 9 if self.is_turn else 3
         if not names or len(set(names)) < len(names):
             raise ValueError(f"{self.title}: bodies={names!r} must be a list of names, none of them twice")
-        things = [robot.thing(name, ("body",)) for name in names]
+        elements = [robot.find_element(name, ("body",)) for name in names]
 
         def finite(symmetry: ModelSymmetry) -> Affine:
-            M, A = frame_map(robot, symmetry, anchor, self.title), np.zeros((n * len(things),) * 2)
-            for i, thing in enumerate(things):
-                if (image := robot.image(symmetry, thing)) not in things:
-                    to = robot.name_of(image) if image.number >= 0 else "nothing in the model"
-                    raise ValueError(f"{self.title}: {symmetry.name} carries {names[i]!r} to {to!r}; add it to bodies")
-                j = things.index(image)
-                part = np.kron(M, robot.frame(symmetry, thing, image)) if self.is_turn else M
+            M, A = frame_map(robot, symmetry, anchor, self.title), np.zeros((n * len(elements),) * 2)
+            for i, element in enumerate(elements):
+                if (image := robot.image(symmetry, element)) not in elements:
+                    target = robot.name_of(image) if image.number >= 0 else "nothing in the model"
+                    raise ValueError(
+                        f"{self.title}: {symmetry.name} carries {names[i]!r} to {target!r}; add it to bodies"
+                    )
+                j = elements.index(image)
+                part = np.kron(M, robot.frame(symmetry, element, image)) if self.is_turn else M
                 A[n * j : n * (j + 1), n * i : n * (i + 1)] = part
             return A, np.zeros(len(A))
 
         def read(scene: Scene) -> np.ndarray:
-            there = Scene(robot, scene.reference) if self.shows_goal else scene
-            (place, axes), seen = scene.pose_of(anchor), map(there.pose_of, things)
-            return np.concatenate([(axes.T @ R).ravel() if self.is_turn else axes.T @ (p - place) for p, R in seen])
+            source = Scene(robot, scene.reference) if self.shows_goal else scene
+            (place, axes), poses = scene.pose_of(anchor), map(source.pose_of, elements)
+            return np.concatenate([(axes.T @ R).ravel() if self.is_turn else axes.T @ (p - place) for p, R in poses])
 
         parts = [f"R[{i},{j}]" for i in range(3) for j in range(3)] if self.is_turn else "xyz"
         entries = tuple(
@@ -884,11 +886,11 @@ class _Seen(Term):
         )
         rows = [n * k + row for k in range(len(names)) for row in (TWO_COLUMNS if self.is_turn else range(3))]
         why = "give anchor and bodies whose axes are parallel to the mirror's plane, or across it"
-        return Quantity((self.kind, anchor, *things), entries, read, derivable(finite), why=why), rows
+        return Quantity((self.kind, anchor, *elements), entries, read, derivable(finite), why=why), rows
 
 
-class AnchorPosition(_Seen, kind="anchor_position"):
-    """The place of the reference's anchor, from the robot's, in m."""
+class AnchorPosition(_RelativePoses, kind="anchor_position"):
+    """Position of the reference's anchor relative to the robot's, in m."""
 
     shows_goal = True
 
@@ -897,16 +899,16 @@ class AnchorPosition(_Seen, kind="anchor_position"):
 
 
 class AnchorOrientation(AnchorPosition, kind="anchor_orientation"):
-    """The orientation of the reference's anchor, from the robot's: six numbers."""
+    """Orientation of the reference's anchor relative to the robot's: six numbers."""
 
     is_turn = True
 
 
-class BodyPositions(_Seen, kind="body_positions"):
-    """Places of bodies from the anchor, in m.
+class BodyPositions(_RelativePoses, kind="body_positions"):
+    """Positions of bodies relative to the anchor, in m.
 
     Args:
-        bodies: their names, in order.
+        bodies: names of the bodies, in order.
     """
 
     bodies: Names
@@ -916,6 +918,6 @@ class BodyPositions(_Seen, kind="body_positions"):
 
 
 class BodyOrientations(BodyPositions, kind="body_orientations"):
-    """Orientations of bodies from the anchor: six numbers each."""
+    """Orientations of bodies relative to the anchor: six numbers each."""
 
     is_turn = True
