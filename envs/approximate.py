@@ -1,4 +1,4 @@
-"""Tasks whose symmetry is broken by degrees, by one number: at 0 it is exact.
+"""Tasks with a symmetry that one number breaks gradually; at 0 it is exact.
 
 =============================  ===========  ======================================================  =================
 environment                    number       what it is                                              symmetry
@@ -8,7 +8,7 @@ rppdyn/TiltedReacher-v0        ``tilt``     rad: a table on which a loaded arm i
 rppdyn/CurrentSwimmer-v0       ``current``  m/s: the medium flows along y, across the way           left-right
 =============================  ===========  ======================================================  =================
 
-The networks are given the stock robot's symmetry, whatever the number; :func:`rppdyn.envs.certify` says how far it is off.
+The spec is that of the stock robot for any number; :func:`rppdyn.envs.certify` measures how far the symmetry is off.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ KNOBS: Mapping[str, str] = {
 
 
 PAYLOAD_MASS = 20.0
-"""kg, at the Reacher's fingertip."""
+"""kg; mass at the Reacher's fingertip."""
 
 MAX_TILT = 1.0
 """rad; a steeper table makes the certificate's defect larger than 1."""
 
 TARGET_ARMATURE = 1e6
-"""kg, inertia of the Reacher's target, which would slide downhill otherwise."""
+"""kg; inertia of the Reacher's target, which would otherwise slide downhill."""
 
 BROKEN_CURRENT = 0.55
-"""m/s, from which on a certificate's defect is above 1, so that the symmetry is called broken."""
+"""m/s; from this current on a certificate's defect is above 1, so the symmetry is called broken."""
 
 
 class TiltedReacher(ReacherEnv):
@@ -71,7 +71,7 @@ class TiltedReacher(ReacherEnv):
     """The symmetries to choose from, the default first, and the names of each one's generators."""
 
     def __init__(self, tilt: float = 0.0, **options: Any):
-        self.tilt = _in_range(TILTED_REACHER, "tilt", tilt, MAX_TILT)
+        self.tilt = _check_range(TILTED_REACHER, "tilt", tilt, MAX_TILT)
         super().__init__(**options)
         EzPickle.__init__(self, tilt, **options)
         model = self.model
@@ -84,7 +84,7 @@ class TiltedReacher(ReacherEnv):
         mujoco.mj_setConst(model, self.data)
 
     def symmetry_spec(self, symmetry: str | None = None) -> SymmetrySpec:
-        """Reacher-v5's spec; `rppdyn.envs.symmetry_spec` asks for it."""
+        """Reacher-v5's spec; called by `rppdyn.envs.symmetry_spec`."""
         note = f"A tilt of {self.tilt:g} rad breaks it." if self.tilt else ""
         return _stock_spec(TILTED_REACHER, "Reacher-v5", symmetry, note, broken=False)
 
@@ -108,25 +108,25 @@ class CurrentSwimmer(SwimmerEnv):
     """The symmetries to choose from, the default first, and the names of each one's generators."""
 
     def __init__(self, current: float = 0.0, **options: Any):
-        self.current = _in_range(CURRENT_SWIMMER, "current", current, math.inf)
+        self.current = _check_range(CURRENT_SWIMMER, "current", current, math.inf)
         super().__init__(**options)
         EzPickle.__init__(self, current, **options)
         self.model.opt.wind[:] = np.array([0.0, self.current, 0.0])
 
     def symmetry_spec(self, symmetry: str | None = None) -> SymmetrySpec:
-        """Swimmer-v5's spec; `rppdyn.envs.symmetry_spec` asks for it."""
+        """Swimmer-v5's spec; called by `rppdyn.envs.symmetry_spec`."""
         note = f"A current of {self.current:g} m/s along y breaks it." if self.current else ""
         return _stock_spec(CURRENT_SWIMMER, "Swimmer-v5", symmetry, note, self.current >= BROKEN_CURRENT)
 
 
-def _in_range(env_id: str, name: str, value: float, largest: float) -> float:
+def _check_range(env_id: str, name: str, value: float, largest: float) -> float:
     if not (math.isfinite(value) and 0 <= value <= largest):
         raise ValueError(f"{env_id}: {name}={value}: give 0 to {largest:.4g}")
     return float(value)
 
 
 def _stock_spec(env_id: str, stock: str, symmetry: str | None, note: str, broken: bool) -> SymmetrySpec:
-    """A stock task's spec under another id, in which every symmetry is approximate or broken where there is a note."""
+    """A stock task's spec under another id; if there is a note, all its symmetries are approximate or broken."""
     spec = symmetry_spec(stock, symmetry=symmetry)
     verdict = "broken" if broken else "approximate"
     symmetries = tuple(s._replace(verdict=verdict, note=note) if note else s for s in spec.symmetries)

@@ -6,7 +6,7 @@
 
 Minari keeps datasets in ~/.minari/datasets, or in $MINARI_DATASETS_PATH. It is an optional dependency.
 
-Transition models learn from chunks of episodes, and are judged by long trajectories of other episodes (`TransitionData`).
+Transition models are trained on chunks of episodes, and tested on long trajectories of other episodes (`TransitionData`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from torch import Tensor
 
 from rppdyn.envs.catalogue import symmetry_spec
-from rppdyn.envs.making import described, env_name, make_env, recreation
+from rppdyn.envs.making import dataset_env_spec, env_name, make_env, make_env_arguments
 from rppdyn.envs.model_symmetry import name_of
 from rppdyn.envs.observation.recognition import state_entries
 from rppdyn.envs.simulator import Simulator
@@ -51,12 +51,12 @@ logger = logging.getLogger(__name__)
 class Episode:
     """T consecutive steps of an environment; action t leads from observation t to t + 1.
 
-    An episode that neither terminated nor was truncated goes on where its data end.
+    If an episode neither terminated nor was truncated, its data end before it does.
 
     Args:
-        observations: (T + 1, n), raw.
-        actions: (T, m), as the environment took them.
-        rewards: (T,).
+        observations: raw observations, (T + 1, n).
+        actions: actions in the environment's units, (T, m).
+        rewards: rewards, (T,).
         terminated, truncated: how the last step ended.
     Raises:
         ValueError: there is no step, or the arrays don't fit together.
@@ -92,8 +92,8 @@ class EpisodeDataset:
         env_id: id of the environment, as `gymnasium.make` takes it.
         env_kwargs: keyword arguments of `gymnasium.make`.
         actuator_scale: factors on the strength of actuators (`rppdyn.envs.make_env`).
-        episodes: in the dataset's order.
-        named_by: the dataset's folder, where that alone names the environment: then no module is imported to make it.
+        episodes: the episodes, in the dataset's order.
+        named_by: the dataset's folder, if only the dataset names the environment; no module is then imported to make it.
     """
 
     name: str
@@ -109,23 +109,23 @@ class EpisodeDataset:
         return sum(map(len, self.episodes))
 
     def env(self) -> gym.Env:
-        """The environment that the episodes are of, weakened actuators included.
+        """Make the environment of the episodes, weakened actuators included.
 
         Raises:
             ValueError: it can't be made here.
-            UntrustedError: a module has to be imported for it that the dataset alone names.
+            UntrustedError: it needs a module that only the dataset names.
         """
         scale, file = self.actuator_scale, self.named_by
         return make_env(self.env_id, actuator_scale=scale, monitor=False, named_by=file, **self.env_kwargs)
 
     @cached_property
     def entry_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of the entries of observation and action; ``[i]`` where the environment has no symmetry spec to name them."""
+        """Names of the entries of observation and action; ``[i]`` if the environment has no symmetry spec."""
         with closing(self.env()) as env:
             try:
                 spec = symmetry_spec(env)
             except ValueError:
-                return _numbered(env.observation_space), _numbered(env.action_space)
+                return _number_names(env.observation_space), _number_names(env.action_space)
         return spec.obs.names, spec.action.names
 
 
@@ -133,17 +133,17 @@ class EpisodeDataset:
 
 
 def read_episodes(dataset: str | Path, *, env_id: str | None = None, trust: bool = False) -> EpisodeDataset:
-    """A Minari dataset in memory.
+    """Read a Minari dataset into memory.
 
     Args:
         dataset: its id in Minari's folder, or the path of its own folder.
-        env_id: the environment that it must be of; None takes any.
-        trust: whether a module that only the dataset names may be imported to make its environment; the module of `env_id`
-            is named by the caller.
+        env_id: id of the environment that it must have; None for any.
+        trust: import a module that only the dataset names, to make its environment; the module of `env_id` is named by the
+            caller and always imported.
     Raises:
         UntrustedError: there is such a module, and it is not trusted.
-        ValueError: Minari is not installed; there is no such dataset, or it is damaged; it is of another environment, or
-            its spaces are not that environment's, or not vectors; a number is not finite.
+        ValueError: Minari is not installed; the dataset is missing or damaged, or has another environment; its spaces are not
+            that environment's, or not vectors; or a number is not finite.
     """
     source = open_dataset(str(dataset))
     name, env_spec = source.id, source.env_spec
@@ -151,28 +151,28 @@ def read_episodes(dataset: str | Path, *, env_id: str | None = None, trust: bool
         raise ValueError(f"{name} does not say which environment it is of; write it with env= given")
     if env_id is not None and env_spec.id != env_id.rpartition(":")[2]:
         raise ValueError(f"{name} is of {env_spec.id}, not of {env_id}: give a dataset of {env_id}")
-    for what in ("observation", "action"):
-        _require_vectors(name, what, getattr(source, f"{what}_space"))
-    made_id, options, scale = recreation(env_spec, name)
+    for key in ("observation", "action"):
+        _require_vectors(name, key, getattr(source, f"{key}_space"))
+    made_id, options, scale = make_env_arguments(env_spec, name)
     folder = Path(source.storage.data_path)
-    if made_id == env_id and not trust:  # the caller names the module, but not what the options name
+    if made_id == env_id and not trust:  # the caller names the module, but not modules in the options
         require_trust(env_spec.id, folder, options)
         trust = True
-    about = EpisodeDataset(name, made_id, options, (), scale, None if trust else folder)
-    with closing(about.env()) as env:
-        for what in ("observation", "action"):
-            here, there = getattr(env, f"{what}_space"), getattr(source, f"{what}_space")
-            if not _same_box(here, there):
+    empty = EpisodeDataset(name, made_id, options, (), scale, None if trust else folder)
+    with closing(empty.env()) as env:
+        for key in ("observation", "action"):
+            registered, recorded = getattr(env, f"{key}_space"), getattr(source, f"{key}_space")
+            if not _same_box(registered, recorded):
                 raise ValueError(
-                    f"{name}: its {what} space is {_one_line(there)}, that of {made_id} is {_one_line(here)}; collect it again "
-                    "from the environment as it is registered"
+                    f"{name}: its {key} space is {_one_line(recorded)}, that of {made_id} is {_one_line(registered)}; "
+                    "collect it again from the environment as it is registered"
                 )
-    loaded = replace(about, episodes=tuple(_episodes(name, source)))
-    _require_finite(loaded)
-    return loaded
+    data = replace(empty, episodes=tuple(_stored_episodes(name, source)))
+    _require_finite(data)
+    return data
 
 
-def _episodes(name: str, source: Any) -> Iterator[Episode]:
+def _stored_episodes(name: str, source: Any) -> Iterator[Episode]:
     try:
         for data in source.storage.get_episodes(source.episode_indices):
             if data["terminations"][:-1].any() or data["truncations"][:-1].any():
@@ -184,14 +184,14 @@ def _episodes(name: str, source: Any) -> Iterator[Episode]:
                 bool(data["terminations"][-1]),
                 bool(data["truncations"][-1]),
             )
-    except Exception as error:  # whatever Minari's readers raise
+    except Exception as error:  # Minari's readers raise several types
         raise damaged_dataset(name, error) from error
 
 
-def _require_vectors(name: str, what: str, space: gym.Space) -> None:
+def _require_vectors(name: str, key: str, space: gym.Space) -> None:
     if not (isinstance(space, spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)):
         raise ValueError(
-            f"{name}: its {what} space is {_one_line(space)}, and a vector of numbers is needed; collect it from an "
+            f"{name}: its {key} space is {_one_line(space)}, and a vector of numbers is needed; collect it from an "
             "environment that gives one"
         )
 
@@ -207,25 +207,25 @@ def _require_finite(dataset: EpisodeDataset) -> None:
     for i, episode in enumerate(dataset.episodes):
         for k, key in enumerate(("observations", "actions", "rewards")):
             values = getattr(episode, key)
-            bad = np.argwhere(~np.isfinite(values))
-            if len(bad):
-                step, *column = bad[0].tolist()
+            invalid = np.argwhere(~np.isfinite(values))
+            if len(invalid):
+                step, *column = invalid[0].tolist()
                 entry = f" {dataset.entry_names[k][column[0]]!r}" if column else ""
                 raise ValueError(
-                    f"{dataset.name}: {key.removesuffix('s')}{entry} is {values[tuple(bad[0])]} at step {step} of episode {i}; "
-                    "leave that episode out, or collect again"
+                    f"{dataset.name}: {key.removesuffix('s')}{entry} is {values[tuple(invalid[0])]} at step {step} of episode "
+                    f"{i}; leave that episode out, or collect again"
                 )
 
 
 def check_log(name: str, episodes: Sequence[Episode], env: gym.Env | Simulator, names: Sequence[str] = ()) -> None:
-    """Refuse jumps inside of episodes, and velocities that are no rates of positions; warn of angles that wrap.
+    """Refuse jumps within episodes and velocities that are no rates of positions; warn of angles that wrap.
 
     Args:
-        name: what the episodes are, for messages.
-        env: what the episodes are of; a simulator says which entries are positions of joints, and their velocities.
-        names: of the entries, which are looked at one by one where it does not.
+        name: title of the log, for messages.
+        env: environment of the episodes; if it is a simulator, it tells the entries of joint positions and velocities.
+        names: names of the entries, which are checked one by one if there is no simulator.
     Raises:
-        UserError: naming the entry, the episode, the row and the remedy.
+        UserError: with the entry, the episode, the row and the remedy.
     """
     columns, pairs, limit, seconds = np.arange(len(names)), 0, np.inf, 1.0
     simulator = env if isinstance(env, Simulator) else None
@@ -234,15 +234,18 @@ def check_log(name: str, episodes: Sequence[Episode], env: gym.Env | Simulator, 
     if simulator is not None:
         model, entries = simulator.model, state_entries(simulator)
         scalar = np.flatnonzero(np.isin(model.jnt_type, (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)))
-        both = np.array([entries.positions[model.jnt_qposadr[scalar]], entries.velocities[model.jnt_dofadr[scalar]]])
-        told = (both >= 0).all(0)
-        if not told.all():
-            lacking = ", ".join(name_of(model, "joint", int(j)) for j in scalar[~told])
+        pair_entries = np.array(
+            [entries.positions[model.jnt_qposadr[scalar]], entries.velocities[model.jnt_dofadr[scalar]]]
+        )
+        observed = (pair_entries >= 0).all(0)
+        if not observed.all():
+            lacking = ", ".join(name_of(model, "joint", int(j)) for j in scalar[~observed])
             logger.info("%s: not checked: %s, whose position or velocity the observation lacks", name, lacking)
-        if told.any():
-            joints = [name_of(model, "joint", int(j)) for j in scalar[told]]
+        if observed.any():
+            joints = [name_of(model, "joint", int(j)) for j in scalar[observed]]
             names = (*joints, *(f"the velocity of {joint}" for joint in joints))
-            columns, pairs, limit, start = both[:, told].flatten(), len(joints), entries.limit, simulator.data.time
+            columns, pairs, limit = pair_entries[:, observed].flatten(), len(joints), entries.limit
+            start = simulator.data.time
             simulator.advance(np.mean(simulator.action_bounds, 0))
             seconds = simulator.data.time - start
     trajectories = []
@@ -265,14 +268,14 @@ def write_episodes(
     algorithm: str = "",
     description: str = "",
 ) -> Path:
-    """Write a new Minari dataset, in one step: a process killed meanwhile leaves none.
+    """Write a new Minari dataset. A process that is killed meanwhile leaves no part of it.
 
     Args:
-        dataset: its id, `namespace/name-v0` with as many namespaces as one likes.
-        episodes: may be a generator that plays them; it is asked after everything else has been checked.
-        env: the environment that they are of, as `rppdyn.envs.make_env` makes it.
-        algorithm: by what the actions were chosen.
-        description: one sentence on the dataset.
+        dataset: its id, `namespace/name-v0` with any number of namespaces.
+        episodes: the episodes; may be a generator that plays them, and is read after all checks.
+        env: environment of the episodes, made by `rppdyn.envs.make_env`.
+        algorithm: name of the algorithm that chose the actions.
+        description: one sentence about the dataset.
     Returns:
         the dataset's folder.
     Raises:
@@ -282,30 +285,30 @@ def write_episodes(
     folder = dataset_folder(dataset)
     if folder.exists():
         raise ValueError(f"{folder} exists: choose another name or version, or remove it with minari delete {dataset}")
-    for what in ("observation", "action"):
-        _require_vectors(env_name(env), what, getattr(env, f"{what}_space"))
-    about = {
+    for key in ("observation", "action"):
+        _require_vectors(env_name(env), key, getattr(env, f"{key}_space"))
+    metadata = {
         "dataset_id": dataset,
         "minari_version": version("minari"),
         "algorithm_name": algorithm,
         "description": description,
         "requirements": [f"{package}=={version(package)}" for package in ("gymnasium", "mujoco")],
     }
-    spec = described(env)
+    spec = dataset_env_spec(env)
     with new_folder(folder) as temporary:
         from minari.dataset.minari_storage import MinariStorage
 
         storage = MinariStorage.new(
             temporary / "data", env.observation_space, env.action_space, env_spec=spec, data_format="hdf5"
         )
-        storage.update_metadata(about)
-        storage.update_episodes(_buffers(episodes, env))
+        storage.update_metadata(metadata)
+        storage.update_episodes(_episode_buffers(episodes, env))
         if not storage.total_episodes:
             raise ValueError(f"{dataset}: there is no episode to write; collect at least one")
     return folder
 
 
-def _buffers(episodes: Iterable[Episode], env: gym.Env) -> Iterator[Any]:
+def _episode_buffers(episodes: Iterable[Episode], env: gym.Env) -> Iterator[Any]:
     from minari.data_collector import EpisodeBuffer
 
     for episode in episodes:
@@ -313,21 +316,21 @@ def _buffers(episodes: Iterable[Episode], env: gym.Env) -> Iterator[Any]:
         terminations, truncations = steps.copy(), steps
         terminations[-1], truncations[-1] = episode.terminated, episode.truncated
         yield EpisodeBuffer(
-            observations=_exactly(episode.observations, env.observation_space.dtype),
-            actions=_exactly(episode.actions, env.action_space.dtype),
+            observations=_cast_exactly(episode.observations, env.observation_space.dtype),
+            actions=_cast_exactly(episode.actions, env.action_space.dtype),
             rewards=episode.rewards,
             terminations=terminations,
             truncations=truncations,
         )
 
 
-def _exactly(values: NDArray, dtype: Any) -> NDArray:
-    """The values in a space's precision, or as they are where that would round them."""
+def _cast_exactly(values: NDArray, dtype: Any) -> NDArray:
+    """Cast values to a space's dtype, unless that rounds them."""
     cast = values.astype(dtype)
     return cast if np.array_equal(cast, values) else values
 
 
-def _numbered(space: gym.Space) -> tuple[str, ...]:
+def _number_names(space: gym.Space) -> tuple[str, ...]:
     return tuple(f"[{i}]" for i in range(spaces.flatdim(space)))
 
 
@@ -335,18 +338,20 @@ def _one_line(space: gym.Space) -> str:
     return " ".join(str(space).split())
 
 
+# -- segments of episodes, for transition models ---------------------------------------------------------------------------
+
 SPLIT_SEED = 0
-"""Seed of the split of episodes: the same for every seed of a fit, so that seeds are compared on the same trajectories."""
+"""Seed of the split of episodes; it is the same for all seeds of a fit, which are then tested on the same trajectories."""
 
 
 @dataclass(frozen=True)
 class Segments:
-    """Segments of one length out of episodes: features, actions and rewards in float64.
+    """Segments of episodes, all of one length, in float64.
 
     Attributes:
-        states: ``(n, T + 1, features)``.
+        states: features of the observations, ``(n, T + 1, f)``.
         actions: ``(n, T, m)``; action t leads from state t to t + 1.
-        rewards: ``(n, T)``, of these steps.
+        rewards: ``(n, T)``.
     """
 
     states: Float[Tensor, "n T1 f"]
@@ -359,7 +364,7 @@ class Segments:
 
 @dataclass(frozen=True)
 class TransitionData:
-    """A dataset's episodes parted: to train on, to choose by, and to be judged by; no episode is in two of them."""
+    """Episodes for training, and segments of other episodes for validation and for the test."""
 
     train: tuple[Episode, ...]
     validation: Segments
@@ -369,27 +374,27 @@ class TransitionData:
 def transition_data(
     dataset: EpisodeDataset, spec: SymmetrySpec, *, held_out: float, trajectories: int, length: int
 ) -> TransitionData:
-    """Part a dataset by episodes.
+    """Split a dataset by episodes.
 
     Args:
-        spec: encodes observations.
-        held_out: share of the episodes of at least ``length`` steps that go to the test, and as many again to validation.
-        trajectories: how many of ``length`` steps are drawn from each of the two.
+        spec: spec that encodes observations.
+        held_out: share of the episodes of at least ``length`` steps for the test, and the same for validation.
+        trajectories: number of trajectories of ``length`` steps that are drawn from each of the two.
     Raises:
-        ValueError: the held-out episodes hold fewer, or the spec is of another environment.
+        ValueError: the held-out episodes have too few trajectories, or the spec is of another environment.
     """
-    _check(dataset, spec)
+    _check_spec(dataset, spec)
     train, validation, test = hold_out(dataset, held_out, length)
 
-    def draw(some: Sequence[Episode], name: str) -> Segments:
+    def draw(episodes: Sequence[Episode], name: str) -> Segments:
         rng = np.random.default_rng(SPLIT_SEED)
-        starts = _starts(some, length, rng)
+        starts = _cut_episodes(episodes, length, rng)
         if (n := len(starts)) < trajectories:
             raise ValueError(
-                f"{dataset.name}: its {len(some)} {name} episodes have {n} trajectories of {length} steps, not {trajectories}: "
-                f"give task.trajectories={n}, a larger task.held_out, or collect more"
+                f"{dataset.name}: its {len(episodes)} {name} episodes have {n} trajectories of {length} steps, not "
+                f"{trajectories}: give task.trajectories={n}, a larger task.held_out, or collect more"
             )
-        return _segments(spec, [starts[i] for i in rng.permutation(n)[:trajectories]], length)
+        return _stack_segments(spec, [starts[i] for i in rng.permutation(n)[:trajectories]], length)
 
     return TransitionData(train, draw(validation, "validation"), draw(test, "test"))
 
@@ -397,10 +402,10 @@ def transition_data(
 def hold_out(
     dataset: EpisodeDataset, share: float, length: int
 ) -> tuple[tuple[Episode, ...], tuple[Episode, ...], tuple[Episode, ...]]:
-    """Episodes to train on, for validation and for the test. Held-out ones are drawn from those of at least ``length`` steps.
+    """(training, validation, test) episodes; the last two are drawn from those of at least ``length`` steps.
 
     Raises:
-        ValueError: there are not three such episodes.
+        ValueError: there are fewer than three such episodes, or none is left for training.
     """
     episodes = dataset.episodes
     long = [index for index, episode in enumerate(episodes) if len(episode) >= length]
@@ -415,30 +420,30 @@ def hold_out(
             f"{dataset.name}: task.held_out={share:g} twice leaves no episode to train on; make it smaller"
         )
     chosen = np.random.default_rng(SPLIT_SEED).permutation(long)[: 2 * count].tolist()
-    taken = set(chosen)
+    held_out = set(chosen)
     pick = lambda indices: tuple(episodes[i] for i in sorted(indices))  # noqa: E731
-    return pick(set(range(len(episodes))) - taken), pick(chosen[:count]), pick(chosen[count:])
+    return pick(set(range(len(episodes))) - held_out), pick(chosen[:count]), pick(chosen[count:])
 
 
 def draw_chunks(
     dataset: EpisodeDataset, spec: SymmetrySpec, episodes: Sequence[Episode], count: int, length: int, seed: int
 ) -> Segments:
-    """Disjoint segments of ``length`` steps, drawn uniformly from all that the episodes can be cut into.
+    """Draw disjoint segments of ``length`` steps uniformly from all into which the episodes can be cut.
 
     Raises:
         ValueError: there are fewer than `count`.
     """
     rng = np.random.default_rng(seed)
-    starts = _starts(episodes, length, rng)
+    starts = _cut_episodes(episodes, length, rng)
     if (n := len(starts)) < count:
         raise ValueError(
             f"{dataset.name}: its training episodes have {n} chunks of {length} steps, not {count}: give "
             f"task.train={n * length} at most, shorter chunks, or collect more"
         )
-    return _segments(spec, [starts[i] for i in rng.permutation(n)[:count]], length)
+    return _stack_segments(spec, [starts[i] for i in rng.permutation(n)[:count]], length)
 
 
-def _check(dataset: EpisodeDataset, spec: SymmetrySpec) -> None:
+def _check_spec(dataset: EpisodeDataset, spec: SymmetrySpec) -> None:
     sizes = dataset.episodes[0].observations.shape[1], dataset.episodes[0].actions.shape[1]
     if sizes != (spec.obs.dim, spec.action.dim):
         raise ValueError(
@@ -447,34 +452,34 @@ def _check(dataset: EpisodeDataset, spec: SymmetrySpec) -> None:
         )
 
 
-def _starts(episodes: Sequence[Episode], length: int, rng: np.random.Generator) -> list[tuple[Episode, int]]:
-    """Cut episodes into disjoint segments of `length` steps: the episode and the first step of each."""
+def _cut_episodes(episodes: Sequence[Episode], length: int, rng: np.random.Generator) -> list[tuple[Episode, int]]:
+    """Cut episodes into disjoint segments of `length` steps: (episode, first step) of each."""
     starts: list[tuple[Episode, int]] = []
     for episode in episodes:
         pieces, spare = divmod(len(episode), length)
-        if pieces:  # where there are steps to spare the first begins at random
+        if pieces:  # the first segment begins at random within the spare steps
             first = int(rng.integers(spare + 1))
             starts += [(episode, first + k * length) for k in range(pieces)]
     return starts
 
 
-def _segments(spec: SymmetrySpec, starts: Sequence[tuple[Episode, int]], length: int) -> Segments:
+def _stack_segments(spec: SymmetrySpec, starts: Sequence[tuple[Episode, int]], length: int) -> Segments:
     observations = np.stack([episode.observations[t : t + length + 1] for episode, t in starts])
     actions = np.stack([episode.actions[t : t + length] for episode, t in starts])
     rewards = np.stack([episode.rewards[t : t + length] for episode, t in starts])
     return Segments(spec.encode(torch.from_numpy(observations)), *map(torch.from_numpy, (actions, rewards)))
 
 
-# -- episodes of an agent's replay buffer, or played by a policy -------------------------------------------------------
+# -- episodes from a replay buffer or a policy -------------------------------------------------------------------------
 
 
 def replay_episodes(agent: OffPolicyAlgorithm) -> list[Episode]:
     """Episodes of an agent's replay buffer, in the order in which they began.
 
-    Transitions of one environment follow each other in the buffer; two are of one episode where the first one's next
-    observation is the second one's and no episode ended between them. A full buffer has overwritten the beginning of its
-    oldest episodes, and the newest ones may not have ended yet. Actions are those that the environment took, rewards are
-    kept in single precision. A buffer of hindsight's has them with the goals that were really set.
+    Successive transitions of an environment belong to one episode if the next observation of the first is the observation of
+    the second, and the episode did not end between them. A full buffer has overwritten the beginning of its oldest episodes,
+    and the newest ones may not have ended. Actions are in the environment's units, rewards in single precision. Episodes of a
+    hindsight buffer have the original goals.
 
     Raises:
         ValueError: the buffer has no next observations, or its observations or actions are no vectors.
@@ -494,19 +499,21 @@ def replay_episodes(agent: OffPolicyAlgorithm) -> list[Episode]:
         raise ValueError(f"the agent's action space is {agent.action_space}; episodes need vectors of numbers")
     oldest = buffer.pos if buffer.full else 0
     order = (oldest + np.arange(buffer.size())) % buffer.buffer_size
-    episodes = [(start, i, episode) for i in range(buffer.n_envs) for start, episode in _episodes_of(agent, order, i)]
+    episodes = [
+        (start, i, episode) for i in range(buffer.n_envs) for start, episode in _environment_episodes(agent, order, i)
+    ]
     return [episode for _, _, episode in sorted(episodes, key=lambda item: item[:2])]
 
 
-def _episodes_of(agent: OffPolicyAlgorithm, order: NDArray, i: int) -> Iterator[tuple[int, Episode]]:
-    """The episodes of environment i, each with the index in `order` where it begins."""
+def _environment_episodes(agent: OffPolicyAlgorithm, order: NDArray, i: int) -> Iterator[tuple[int, Episode]]:
+    """(index in `order` of its first step, episode) of the episodes of environment i."""
     buffer = agent.replay_buffer
     assert buffer is not None
     if not len(order):
         return
-    kept: list[Any] = [buffer.observations, buffer.next_observations]  # arrays, or dictionaries of them
-    parts = [list(one.values()) if isinstance(one, dict) else [one] for one in kept]
-    observations, following = (np.concatenate([x.reshape(*x.shape[:2], -1)[order, i] for x in one], 1) for one in parts)
+    stored: list[Any] = [buffer.observations, buffer.next_observations]  # arrays, or dictionaries of them
+    parts = [list(x.values()) if isinstance(x, dict) else [x] for x in stored]
+    observations, following = (np.concatenate([x.reshape(*x.shape[:2], -1)[order, i] for x in xs], 1) for xs in parts)
     actions = agent.policy.unscale_action(buffer.actions[order, i])  # the buffer's are scaled to [-1, 1]
     done, timeout = (getattr(buffer, key)[order, i].astype(bool) for key in ("dones", "timeouts"))
     ends = np.flatnonzero(done[:-1] | (following[:-1] != observations[1:]).any(-1)) + 1
@@ -525,12 +532,12 @@ def _episodes_of(agent: OffPolicyAlgorithm, order: NDArray, i: int) -> Iterator[
 
 
 def played_episodes(env: gym.Env, policy: Callable[[NDArray], NDArray], *, steps: int, seed: int) -> Iterator[Episode]:
-    """Episodes of a policy until they have at least `steps` steps together; none is longer than that.
+    """Play episodes of a policy until they have at least `steps` steps in total; none is longer than `steps`.
 
-    Only the first reset is seeded, so that no two seeds share an episode.
+    Only the first reset is seeded, so that two seeds share no episode.
 
     Args:
-        policy: observations (1, n) to actions (1, m).
+        policy: function from observations (1, n) to actions (1, m).
     """
     played = 0
     while played < steps:
@@ -548,16 +555,16 @@ def played_episodes(env: gym.Env, policy: Callable[[NDArray], NDArray], *, steps
 
 
 def random_policy(space: gym.Space, seed: int) -> Callable[[NDArray], NDArray]:
-    """Actions drawn from an action space, uniformly within its bounds, whatever is observed."""
+    """A policy of random actions, uniform within the bounds of the action space."""
     space.seed(seed)
     return lambda observations: np.stack([space.sample() for _ in observations])
 
 
 def spread_episodes(episodes: list[Episode], *, steps: int, seed: int) -> list[Episode]:
-    """Episodes drawn uniformly, without replacement and kept in order, until they have at least `steps` steps together.
+    """Draw episodes uniformly, without replacement, until they have at least `steps` steps in total; their order is kept.
 
     Raises:
-        ValueError: there are fewer steps than that.
+        ValueError: the episodes have fewer steps.
     """
     lengths = np.array([len(episode) for episode in episodes], dtype=int)
     if lengths.sum() < steps:

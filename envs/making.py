@@ -1,4 +1,4 @@
-"""Environments as experiments need them, with weakened actuators, monitored and resumable; and those that data are of."""
+"""Make environments for experiments: with weakened actuators, monitored and resumable, and from datasets; load models."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ from rppdyn.errors import UserError, place_in_users_code, reason, require_trust,
 from rppdyn.runs.files import require_memory
 
 ARGUMENTS = ("env_id", "actuator_scale", "monitor", "named_by")
-"""Arguments of `make_env` itself, which no option of an environment may be named after."""
+"""Arguments of `make_env` itself, whose names no option of an environment may have."""
 
-_WARNED: dict = {}
-"""Remarks of Gymnasium's that have been made, as Python's warnings keep them."""
+_SHOWN_WARNINGS: dict = {}
+"""Registry of Gymnasium's warnings that were shown, see `warnings.warn_explicit`."""
 
 TESTED_VERSIONS = {
     "gymnasium_robotics": "gymnasium-robotics 1.4.2 runs on mujoco 3.3.7 and 3.8.0, and only its mazes and Adroit on 4.0.0",
     "dm_control": "dm_control 1.0.50 runs on mujoco 3.17.0, through shimmy 2.0.1",
 }
-"""By package, the versions that were tried; docs/jobs/your-environment.md has the table."""
-
+"""Versions that were tested, by package; docs/jobs/your-environment.md has the table."""
 
 MOTORISED_JOINTS = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
-"""Joints that get a motor where a file names none."""
+"""Joints of a URDF file that get a motor."""
 
 
 class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -48,7 +47,7 @@ class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     Args:
         env: a MuJoCo environment.
-        scale: factor for each actuator, by its name or by the joint it drives.
+        scale: factors by name of an actuator or of the joint that it drives.
     Raises:
         ValueError: an unknown actuator, or a factor that is negative or not finite.
     """
@@ -58,7 +57,7 @@ class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
         gym.utils.RecordConstructorArgs.__init__(self, scale=scale)
         gym.Wrapper.__init__(self, env)
         model = self._model()
-        names = _actuators(model)
+        names = _actuator_indices(model)
         for name, factor in scale.items():
             if name not in names:
                 raise ValueError(f"no actuator {name!r} in {env_name(env)}; it has {', '.join(dict.fromkeys(names))}")
@@ -95,19 +94,19 @@ def make_env(
     named_by: str | Path | None = None,
     **options: Any,
 ) -> gym.Env:
-    """An environment whose state can be captured, also inside a `SubprocVecEnv` (pass `functools.partial(make_env, ...)`).
+    """Make an environment whose state can be captured, also inside a `SubprocVecEnv` (pass `functools.partial(make_env, ...)`).
 
-    Observations that are dictionaries are flattened (:func:`rppdyn.envs.wrappers.flattened`).
+    Dictionaries of observations are flattened (:func:`rppdyn.envs.wrappers.flattened`).
 
     Args:
         env_id: a registered environment.
         actuator_scale: factor on the strength of actuators, for instance ``{"leg_joint": 0.5}``.
         monitor: count episodes with stable-baselines3's `Monitor`.
-        named_by: a file, where that alone names the environment: then no module is imported by name.
+        named_by: a file, if only this file names the environment; no module is then imported by name.
         options: the environment's own options, passed to `gymnasium.make`.
     Raises:
         ValueError: an unknown environment, option or actuator, or dictionaries with images inside.
-        UntrustedError: a file alone names a module, `rppdyn.errors.require_trust`.
+        UntrustedError: only a file names a module, see `rppdyn.errors.require_trust`.
     """
     env = stock_env(env_id, named_by=named_by, **options)
     if actuator_scale:
@@ -125,13 +124,13 @@ def make_env(
 
 
 def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any) -> gym.Env:
-    """`gymnasium.make`, with errors of one line.
+    """Call `gymnasium.make`, with errors of one line.
 
     Args:
-        named_by: as of `make_env`.
+        named_by: as in `make_env`.
     Raises:
-        ValueError: an unknown environment, one that this Gymnasium has no more, a module ("module:EnvId") that can't be
-            imported, or an option that the environment does not know, or with which it can't be made or reset.
+        ValueError: an unknown environment, one that this Gymnasium no longer has, a module ("module:EnvId") that can't be
+            imported, or an option that the environment does not know or with which it can't be made or reset.
     """
     if named_by is not None:
         require_trust(env_id, named_by, options)
@@ -139,13 +138,13 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
         require_model_fits(model)
     if ":" in env_id:
         search_modules()
-    settings = {name: value for name, value in options.items() if name != "disable_env_checker"}  # which is Gymnasium's
+    settings = {name: value for name, value in options.items() if name != "disable_env_checker"}  # Gymnasium's option
     suffix = " with " + ", ".join(f"{name}={value}" for name, value in settings.items()) if settings else ""
     try:
-        with warnings.catch_warnings(record=True) as remarks:
+        with warnings.catch_warnings(record=True) as recorded:
             warnings.simplefilter("always")
             env = gym.make(env_id, **options)
-            if settings or ":" in env_id:  # some values are refused there alone, and what is returned may not fit
+            if settings or ":" in env_id:  # some wrong options only show here
                 try:
                     require_reset(env, env.reset())
                 except BaseException as error:
@@ -166,7 +165,7 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
     except ReturnedError:
         raise
     except Exception as error:
-        if advice := versions_that_go_together(error):
+        if advice := version_advice(error):
             raise ValueError(f"{env_id} can't be made: {advice}") from error
         if not settings and place_in_users_code(error) is not None:
             raise
@@ -175,21 +174,23 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
     if not isinstance(frames, Integral) or frames < 1:
         env.close()
         raise ValueError(f"{env_id} can't be made{suffix}: frame_skip={frames} must be an integer, at least 1")
-    for remark in remarks:  # of an environment that can't be made, none
-        warnings.warn_explicit(remark.message, remark.category, remark.filename, remark.lineno, registry=_WARNED)
+    for warning in recorded:  # shown only if the environment could be made
+        warnings.warn_explicit(
+            warning.message, warning.category, warning.filename, warning.lineno, registry=_SHOWN_WARNINGS
+        )
     return env
 
 
 def is_model_file(name: str | Path) -> bool:
-    """Check whether this is the name of an MJCF or URDF file rather than of an environment."""
+    """Check whether a name is that of an MJCF or URDF file, and not of an environment."""
     return Path(name).suffix.lower() in (".xml", ".mjcf", ".urdf")
 
 
 def load_model(path: str | Path) -> mujoco.MjModel:
-    """The compiled model of an MJCF or URDF file, with errors of one line.
+    """Compile the model of an MJCF or URDF file, with errors of one line.
 
-    A URDF file names no actuators: every hinge and slide in it gets a motor, with the joint's effort as its limit, unless it
-    mimics another joint: then an equality makes it follow.
+    A URDF file names no actuators. Each of its hinges and slides gets a motor, limited by the joint's effort, or an equality
+    constraint if it mimics another joint.
 
     Raises:
         ValueError: there is no such file, MuJoCo can't compile it, or a joint mimics one that can't be followed.
@@ -206,7 +207,7 @@ def load_model(path: str | Path) -> mujoco.MjModel:
             compiled = model.compile()
     except UserError:
         raise
-    except Exception as error:  # MuJoCo's own, among them
+    except Exception as error:  # MuJoCo's error types included
         remedy = "; write paths of meshes relative to the file, not package://NAME/" if "package:" in str(error) else ""
         raise ValueError(f"MuJoCo can't compile {path}: {' '.join(str(error).split())}{remedy}") from None
     for name in FINITE_ARRAYS:
@@ -219,10 +220,11 @@ FINITE_ARRAYS = (
     "qpos0", "body_pos", "body_quat", "body_ipos", "body_iquat", "body_mass", "body_inertia", "jnt_pos", "jnt_axis",
     "jnt_range", "dof_armature", "dof_damping", "geom_pos", "geom_quat", "geom_size", "actuator_gear",
 )  # fmt: skip
+"""Arrays of a compiled model that must be finite."""
 
 
 def _add_mimics(model: mujoco.MjSpec, path: str | Path) -> set[str]:
-    """Make each joint of a URDF file that mimics another follow it, where MuJoCo hasn't; return the names of the followers."""
+    """Add equality constraints for the mimic joints of a URDF file that MuJoCo left out; return the mimic joints' names."""
     followers = {}
     for joint in ElementTree.parse(path).getroot().iter("joint"):
         if (mimic := joint.find("mimic")) is not None and joint.get("type") != "fixed":
@@ -231,11 +233,11 @@ def _add_mimics(model: mujoco.MjSpec, path: str | Path) -> set[str]:
     present = {equality.name1 for equality in model.equalities if equality.type == mujoco.mjtEq.mjEQ_JOINT}
     for name, mimic in followers.items():
         leader = mimic.get("joint", "")
-        seen = {name}
-        while leader in followers and leader not in seen:  # one may follow a follower
-            seen.add(leader)
+        chain = {name}
+        while leader in followers and leader not in chain:  # a follower may have followers
+            chain.add(leader)
             leader = followers[leader].get("joint", "")
-        if leader in seen or leader not in moving or name not in moving:
+        if leader in chain or leader not in moving or name not in moving:
             raise UserError(
                 f"{path}: the joint {name} mimics {mimic.get('joint', '')!r}, which is no other joint that turns or slides by "
                 "itself: name one that does, or take <mimic> out"
@@ -259,8 +261,8 @@ def _add_motors(model: mujoco.MjSpec, followers: set[str]) -> None:
             motor.ctrlrange = joint.actfrcrange
 
 
-def _actuators(model) -> dict[str, int]:
-    """Index of each actuator, by its name and by the joint it drives."""
+def _actuator_indices(model) -> dict[str, int]:
+    """Index of each actuator, by its name and by the joint that it drives."""
     names: dict[str, int] = {}
     for i in range(model.nu):
         if model.actuator_trntype[i] in (0, 1):  # mjTRN_JOINT, mjTRN_JOINTINPARENT
@@ -271,15 +273,15 @@ def _actuators(model) -> dict[str, int]:
     return names
 
 
-def versions_that_go_together(error: BaseException) -> str:
-    """One line on an error that one of these packages raised; "" for any other."""
+def version_advice(error: BaseException) -> str:
+    """One line for an error raised in a package of `TESTED_VERSIONS`; "" for any other error."""
     files = [frame.f_code.co_filename.replace("\\", "/") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    for package, tried in TESTED_VERSIONS.items():
+    for package, tested in TESTED_VERSIONS.items():
         if any(f"/{package}/" in file for file in files[-3:]):
             name = package.replace("gymnasium_robotics", "gymnasium-robotics")
-            said = " ".join(str(error).split())[:160] or "an assertion of its own"
+            message = " ".join(str(error).split())[:160] or "an assertion of its own"
             versions = f"{name} {_version(name)} fails on mujoco {mujoco.__version__}"
-            return f"{versions} ({type(error).__name__}: {said}); {tried}: install versions that go together"
+            return f"{versions} ({type(error).__name__}: {message}); {tested}: install versions that go together"
     return ""
 
 
@@ -291,26 +293,26 @@ def _version(name: str) -> str:
 
 
 def env_name(env: gym.Env) -> str:
-    """The id an environment was registered by, or the name of its class."""
+    """The id under which an environment was registered, or the name of its class."""
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
 
 
-# -- environments of data ------------------------------------------------------------------------------------------------
+# -- environments of datasets --------------------------------------------------------------------------------------------
 
 
 def _is_transparent(name: str) -> bool:
     return name in PASSIVE and PASSIVE[name].is_transparent
 
 
-def recreation(spec: EnvSpec, name: str) -> tuple[str, dict[str, Any], dict[str, float]]:
-    """The arguments of `rppdyn.envs.make_env` for an environment: its id, its options, and factors on actuators' strength.
+def make_env_arguments(spec: EnvSpec, name: str) -> tuple[str, dict[str, Any], dict[str, float]]:
+    """Arguments of `rppdyn.envs.make_env` for the environment of a spec: (id, options, actuator_scale).
 
-    An id that is not registered gets the module of its class before it, which `gymnasium.make` then imports.
+    An id that is not registered is prefixed by the module of its class, which `gymnasium.make` then imports.
 
     Args:
-        name: whose spec it is, for messages.
+        name: name of the dataset, for messages.
     Raises:
-        ValueError: nothing says where the environment is registered, or it is behind a wrapper that may change it.
+        ValueError: the environment is not registered and its module not known, or a wrapper may change it.
     """
     registered = gym.registry.get(spec.id)
     if registered is None and not isinstance(spec.entry_point, str):
@@ -325,15 +327,15 @@ def recreation(spec: EnvSpec, name: str) -> tuple[str, dict[str, Any], dict[str,
     return env_id, kwargs, _actuator_scale(spec, name)
 
 
-def described(env: gym.Env) -> EnvSpec:
-    """An environment's spec as data are written with: without wrappers that only watch, and without a way of drawing.
+def dataset_env_spec(env: gym.Env) -> EnvSpec:
+    """An environment's spec for a dataset: without transparent wrappers and without a render mode.
 
     Raises:
-        ValueError: it was not made by its id, has options that are no plain data, or is behind a wrapper that may change it.
+        ValueError: it was not made by its id, has options that are no plain data, or a wrapper that may change it.
     """
     if env.spec is None:
         raise ValueError(f"{env_name(env)} was not made by its id, so data can't say what it is; gymnasium.register it")
-    _actuator_scale(env.spec, env.spec.id)  # refuses what could not be read again
+    _actuator_scale(env.spec, env.spec.id)  # refuses wrappers that `make_env_arguments` would refuse
     spec = replace(
         env.spec,
         additional_wrappers=tuple(w for w in env.spec.additional_wrappers if not _is_transparent(w.name)),
@@ -355,9 +357,7 @@ def _actuator_scale(spec: EnvSpec, name: str) -> dict[str, float]:
         if wrapper.name == "ScaledActuators":
             for actuator, factor in (wrapper.kwargs or {}).get("scale", {}).items():
                 scale[actuator] = scale.get(actuator, 1.0) * factor
-        elif (
-            not _is_transparent(wrapper.name) and wrapper.name != "FlattenObservation"
-        ):  # which make_env puts there, too
+        elif not _is_transparent(wrapper.name) and wrapper.name != "FlattenObservation":  # make_env adds that itself
             raise ValueError(
                 f"{name}: behind the wrapper {wrapper.name} it may be another environment: collect without it, or from an "
                 "environment that is registered with it inside"
@@ -365,26 +365,29 @@ def _actuator_scale(spec: EnvSpec, name: str) -> dict[str, float]:
     return scale
 
 
-# -- what a model file asks of the memory: MuJoCo allocates what it declares, and takes the machine down with it ---------
+# -- size of model files: MuJoCo allocates whatever they declare, and would exhaust the machine's memory ------------------
 
 
 MAX_ELEMENTS = 100_000
-"""Elements of a model, copies counted, that MuJoCo compiles in seconds."""
-ELEMENT_BYTES = 10_000
-TAG = re.compile(r"""<(/?)([\w:]+)((?:"[^"]*"|'[^']*'|[^<>"'])*)>""")
-ATTRIBUTE = re.compile(r"""([\w:]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
-NAMES = ("name", "class", "childclass", "joint", "body", "geom", "site", "tendon", "target", "objname", "material", "mesh",
-         "model", "texture", "prefix", "file")  # fmt: skip
-UNITS = {unit: 1024**power for power, unit in enumerate("KMGTPE", 1)}
+"""Most elements of a model, copies included, that MuJoCo compiles in seconds."""
+ELEMENT_BYTES = 10_000  # memory per element
+TAG_PATTERN = re.compile(r"""<(/?)([\w:]+)((?:"[^"]*"|'[^']*'|[^<>"'])*)>""")
+ATTRIBUTE_PATTERN = re.compile(r"""([\w:]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+NAME_ATTRIBUTES = (
+    "name", "class", "childclass", "joint", "body", "geom", "site", "tendon", "target", "objname", "material", "mesh", "model",
+    "texture", "prefix", "file",
+)  # fmt: skip
+"""Attributes of tags whose values are names."""
+BYTE_UNITS = {unit: 1024**power for power, unit in enumerate("KMGTPE", 1)}
 
 
 def require_model_fits(path: str | Path) -> None:
-    """Refuse a model file that declares more than fits in memory, more elements than MuJoCo compiles in seconds, or nan.
+    """Refuse a model file that declares more than fits in memory, more than `MAX_ELEMENTS` elements, or nan.
 
     Raises:
         UserError: it does.
     """
-    elements, size = _declared(Path(path), [])
+    elements, size = _count_declared(Path(path), [])
     if elements > MAX_ELEMENTS:
         raise UserError(
             f"{path} declares {elements:.3g} elements, with the copies of its replications; {MAX_ELEMENTS} are compiled in "
@@ -393,34 +396,34 @@ def require_model_fits(path: str | Path) -> None:
     require_memory(str(path), elements * ELEMENT_BYTES + size, "declare smaller fields, textures, arenas, counts")
 
 
-def _declared(path: Path, parents: list[Path]) -> tuple[float, float]:
-    """Elements of a file, and bytes that it declares beside them; included files too."""
+def _count_declared(path: Path, parents: list[Path]) -> tuple[float, float]:
+    """(elements, bytes declared in addition) of a file and the files that it includes."""
     if path in parents or len(parents) > 20 or not path.is_file():
-        return 0.0, 0.0  # MuJoCo says so
+        return 0.0, 0.0  # MuJoCo refuses it
     text = re.sub(r"<!--.*?-->", "", path.read_bytes().decode("utf-8", "replace"), flags=re.S)
     elements, size, copies = 0.0, 0.0, [1.0]
-    for closing, tag, inside in TAG.findall(text):
+    for closing, tag, inside in TAG_PATTERN.findall(text):
         if closing:
             if tag == "replicate" and len(copies) > 1:
                 copies.pop()
             continue
-        own = {name: double or single for name, double, single in ATTRIBUTE.findall(inside)}
-        for name, value in own.items():  # MuJoCo takes them, and leaves a file of its own beside yours
+        attributes = {name: double or single for name, double, single in ATTRIBUTE_PATTERN.findall(inside)}
+        for name, value in attributes.items():  # MuJoCo accepts nan, and writes a log file beside the model
             parts = value.lower().split()
-            if {"nan", "-nan"} & set(parts) and (len(parts) > 1 or name not in NAMES):
+            if {"nan", "-nan"} & set(parts) and (len(parts) > 1 or name not in NAME_ATTRIBUTES):
                 raise UserError(f"{path}: {name}={value!r} of <{tag}> is no number: write one, or leave it out")
-        count = math.prod(max(_number(part), 1.0) for part in own.get("count", "1").split())
+        count = math.prod(max(_number(part), 1.0) for part in attributes.get("count", "1").split())
         elements += copies[-1] * count
         if tag == "replicate" and not inside.rstrip().endswith("/"):
             copies.append(copies[-1] * count)
-        size += 8 * _number(own.get("nrow", "")) * _number(own.get("ncol", ""))
-        width = _number(own.get("width", "")) if tag == "texture" else 0.0
-        size += 6 * 4 * width * max(_number(own.get("height", "")), width)
+        size += 8 * _number(attributes.get("nrow", "")) * _number(attributes.get("ncol", ""))
+        width = _number(attributes.get("width", "")) if tag == "texture" else 0.0
+        size += 6 * 4 * width * max(_number(attributes.get("height", "")), width)
         if tag == "size":
-            size += sum(8 * _number(value) if name != "memory" else _bytes(value) for name, value in own.items())
-        if tag in ("include", "model") and "file" in own:
-            more, bytes_there = _declared(path.parent / own["file"], [*parents, path])
-            elements, size = elements + copies[-1] * more, size + copies[-1] * bytes_there
+            size += sum(8 * _number(value) if name != "memory" else _bytes(value) for name, value in attributes.items())
+        if tag in ("include", "model") and "file" in attributes:
+            included = _count_declared(path.parent / attributes["file"], [*parents, path])
+            elements, size = elements + copies[-1] * included[0], size + copies[-1] * included[1]
     return elements, size
 
 
@@ -434,4 +437,4 @@ def _number(text: str) -> float:
 
 def _bytes(text: str) -> float:
     text = text.strip().upper()
-    return _number(text[:-1]) * UNITS[text[-1]] if text[-1:] in UNITS else _number(text)
+    return _number(text[:-1]) * BYTE_UNITS[text[-1]] if text[-1:] in BYTE_UNITS else _number(text)

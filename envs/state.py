@@ -1,10 +1,9 @@
-"""The complete state of an environment, so that a run resumed from a checkpoint continues bit-identically on the CPU.
+"""Capture and restore the complete state of an environment, so that a resumed run continues bit-identically on the CPU.
 
-Captured are MuJoCo's integration state (positions, velocities, time, controls, the solver's warm start), the parameters of its
-model, the random generators of the environment and its spaces, and what environment and wrappers remember as attributes
-(`Packing`). All of it is plain data: NumPy arrays, numbers, strings, lists and dictionaries; no pickle is needed
-to save it. An environment without MuJoCo says itself what its state is: its method `simulator_state()` returns plain data, and
-`restore_simulator_state(data)` takes it up.
+A state consists of MuJoCo's integration state (positions, velocities, time, controls, the solver's warm start), the parameters
+of its model, the random generators of the environment and its spaces, and the attributes of environment and wrappers
+(`Packing`). It is plain data: NumPy arrays, numbers, strings, lists and dictionaries, saved without pickle. An environment
+without MuJoCo defines its own state: `simulator_state()` returns plain data, and `restore_simulator_state(data)` restores it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ CAPTURED_ELSEWHERE = frozenset({
     "_np_random", "_np_random_seed", "_metadata", "_cached_spec", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs",
     "mujoco_renderer", "viewer", "window", "fullpath", "render_mode", "width", "height", "camera_name", "camera_id",
 })  # fmt: skip
-"""Attributes that are captured otherwise, or belong to construction and drawing."""
+"""Attributes that are captured separately, or belong to construction and rendering."""
 
 RANDOMISED_PREFIXES = (
     "actuator_",
@@ -59,51 +58,50 @@ RANDOMISED_PREFIXES = (
     "site_",
     "tendon_",
 )
-"""Arrays of a model that an environment may draw anew in each episode, besides its options."""
+"""Prefixes of the arrays of a model that an environment may randomise in each episode, besides its options."""
 
 
 def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, Any]:
-    """Everything that determines how an environment goes on, as plain data.
+    """Capture everything that determines how an environment continues, as plain data.
 
     Args:
         env: a Gymnasium MuJoCo environment or one with a `simulator_state`, wrapped or not, or a stable-baselines3
             `DummyVecEnv` or `SubprocVecEnv` (for the latter the environments must come from `rppdyn.envs.make_env`).
-        strict: whether to refuse what can't be captured; if not, an attribute that holds such is left out.
+        strict: refuse attributes that can't be captured; otherwise they are left out.
     Raises:
-        ValueError: an environment whose state is not known, or an attribute of it or of a wrapper that can't be captured.
+        ValueError: the environment's state is not known, or an attribute of it or of a wrapper can't be captured.
     """
     if _is_vectorised(env):
         return {"format": FORMAT, "envs": _each(env, "capture_state", [()] * env.num_envs)}
     layers, base = _layers(env)
-    known: list[Any] = [space for one in (*layers, base) for space in _own_spaces(one).values()]
+    known: list[Any] = [space for layer in (*layers, base) for space in _own_spaces(layer).values()]
     known += [*layers, base, base._np_random, *(getattr(base, key, None) for key in ("model", "data"))]
     packing = Packing(frozenset(map(id, known)) - {id(None)}, strict)
-    owner = [base] if isinstance(base, MujocoEnv) else []  # what says its state itself has no other
     return {
         "format": FORMAT,
         "env_id": base.spec.id if base.spec else type(base).__name__,
         **_simulator_state(base),
-        "random": {"env": _bits(base._np_random)} | _random_spaces(base),
+        "random": {"env": _pack_bits(base._np_random)} | _random_spaces(base),
         "seed": base._np_random_seed,
         "wrappers": [_wrapper_state(layer) for layer in layers],
         "own": [
-            packing.owner(one, type(one).__name__, CAPTURED_ELSEWHERE) for one in (*owner, *_with_attributes(layers))
+            packing.owner(owner, type(owner).__name__, CAPTURED_ELSEWHERE) for owner in _packed_owners(base, layers)
         ],
     }
 
 
 def why_not_capturable(env: gym.Env) -> str:
-    """Why an environment's state can't be captured; "" where it can.
+    """The reason why an environment's state can't be captured; "" if it can.
 
-    An environment or wrapper of a user's is reset and stepped once, since it may make attributes then, and put back.
+    A user's environment or wrapper may add attributes later, so it is reset and stepped once, and restored.
     """
     try:
         layers, base = _layers(env)
-        if not any(is_foreign(type(one)) for one in (*layers, base)):
+        if not any(is_foreign(type(layer)) for layer in (*layers, base)):
             return ""
         before = capture_state(env, strict=False)
         try:
-            with contextlib.suppress(Exception):  # what fails here will fail in the run, which says where
+            with contextlib.suppress(Exception):  # an error here is raised again by the run, with its place
                 env.reset(seed=0)
                 env.step(env.action_space.sample())
             capture_state(env)
@@ -115,10 +113,10 @@ def why_not_capturable(env: gym.Env) -> str:
 
 
 def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
-    """Put an environment, made as the captured one was, into a state that `capture_state` returned.
+    """Restore a state that `capture_state` returned, in an environment that was made in the same way.
 
     Raises:
-        ValueError: another format version, environment, model or stack of wrappers than the captured one.
+        ValueError: another format version, environment, model or stack of wrappers.
     """
     if state.get("format") != FORMAT:
         raise ValueError(f"environment state has format {state.get('format')!r}, this version reads {FORMAT}")
@@ -134,29 +132,30 @@ def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
     env_id = base.spec.id if base.spec else type(base).__name__
     if env_id != state["env_id"]:
         raise ValueError(f"the state is of {state['env_id']}, the environment is {env_id}; make the same one")
-    here, there = [type(layer).__name__ for layer in layers], [saved["type"] for saved in state["wrappers"]]
-    if here != there:
-        raise ValueError(f"the state was captured with wrappers {there}, the environment has {here}; wrap it alike")
+    wrappers, captured = [type(layer).__name__ for layer in layers], [saved["type"] for saved in state["wrappers"]]
+    if wrappers != captured:
+        raise ValueError(
+            f"the state was captured with wrappers {captured}, the environment has {wrappers}; wrap it alike"
+        )
     _restore_simulator(base, state)
     if state["random"]["env"] is None:
         base._np_random = None
     else:
-        base.np_random.bit_generator.state = _own_bits(state["random"]["env"])
+        base.np_random.bit_generator.state = _unpack_bits(state["random"]["env"])
     _restore_spaces(base, state["random"])
     base._np_random_seed = state["seed"]
     for layer, saved in zip(layers, state["wrappers"], strict=True):
         _restore_wrapper(layer, saved)
     if "own" in state:  # version 0.1 left it out
         unpacking = Unpacking()
-        owner = [base] if isinstance(base, MujocoEnv) else []
-        for one, saved in zip((*owner, *_with_attributes(layers)), state["own"], strict=True):
-            unpacking.owner(one, saved, CAPTURED_ELSEWHERE)
+        for owner, saved in zip(_packed_owners(base, layers), state["own"], strict=True):
+            unpacking.owner(owner, saved, CAPTURED_ELSEWHERE)
 
 
 class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
-    """Outermost wrapper with `capture_state()` and `restore_state(state)` as methods, callable in a `SubprocVecEnv`.
+    """Outermost wrapper with the methods `capture_state()` and `restore_state(state)`, which a `SubprocVecEnv` can call.
 
-    It says where an environment of the user's returns what does not fit.
+    It also checks what a user's environment returns, and names the method at fault.
     """
 
     _stepped = False
@@ -189,11 +188,11 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
         restore_state(self, state)
 
 
-# -- the layers -------------------------------------------------------------------------------------------------------
+# -- parts of a state -------------------------------------------------------------------------------------------------
 
 
 def _layers(env) -> tuple[list[Any], Any]:
-    """Wrappers from the outermost to the innermost, and the environment inside, of whatever classes."""
+    """(wrappers from the outermost to the innermost, the environment inside)."""
     layers = []
     while isinstance(env, gym.Wrapper):
         layers.append(env)
@@ -206,30 +205,31 @@ def _layers(env) -> tuple[list[Any], Any]:
     return layers, env
 
 
-def _remembered(layer: Any) -> tuple[str, ...] | None:
-    """Names of what a library's wrapper holds between steps; None where every attribute is taken."""
+def _state_attributes(layer: Any) -> tuple[str, ...] | None:
+    """Names of the attributes of a library's wrapper that belong to its state; None for all attributes."""
     known = PASSIVE.get(type(layer).__name__)
     return None if known is None or is_foreign(type(layer)) else known.remembers
 
 
-def _with_attributes(layers: list[Any]) -> list[Any]:
-    return [layer for layer in layers if _remembered(layer) is None]
+def _packed_owners(base: Any, layers: list[Any]) -> list[Any]:
+    """The environment, unless it defines its own state, and the wrappers all of whose attributes are captured."""
+    owners = [base] if isinstance(base, MujocoEnv) else []
+    return owners + [layer for layer in layers if _state_attributes(layer) is None]
 
 
 def _restore_model(model: mujoco.MjModel, saved: Mapping[str, Any]) -> None:
     for key, value in saved.items():
         owner, name = (model.opt, key[4:]) if key.startswith("opt.") else (model, key)
-        here = getattr(owner, name)
-        if isinstance(here, np.ndarray):
-            here[...] = np.asarray(value, here.dtype).reshape(here.shape)
-        elif here != type(here)(value):
-            setattr(owner, name, type(here)(value))
+        current = getattr(owner, name)
+        if isinstance(current, np.ndarray):
+            current[...] = np.asarray(value, current.dtype).reshape(current.shape)
+        elif current != type(current)(value):
+            setattr(owner, name, type(current)(value))
 
 
 def _simulator_state(base: Any) -> dict:
     if not isinstance(base, MujocoEnv):
-        return {"simulator": _plain(base.simulator_state())}
-    # Parameters of the model that an environment may change from episode to episode.
+        return {"simulator": _copy_plain(base.simulator_state())}
     model = base.model
     named = {key: getattr(model, key) for key in dir(model) if key.startswith(RANDOMISED_PREFIXES)}
     named |= {f"opt.{key}": getattr(model.opt, key) for key in dir(model.opt) if not key.startswith("_")}
@@ -242,7 +242,7 @@ def _simulator_state(base: Any) -> dict:
 
 def _restore_simulator(base: Any, state: Mapping[str, Any]) -> None:
     if not isinstance(base, MujocoEnv):
-        base.restore_simulator_state(_plain(state["simulator"]))
+        base.restore_simulator_state(_copy_plain(state["simulator"]))
         return
     shape, needed = np.shape(state["simulator"]), get_integration_state(base.model, base.data).shape
     if shape != needed:
@@ -255,8 +255,8 @@ def _restore_simulator(base: Any, state: Mapping[str, Any]) -> None:
 
 def _wrapper_state(layer: Any) -> dict:
     name = type(layer).__name__
-    keys = _remembered(layer) or ()
-    saved = {"type": name, "attributes": {key: _plain(getattr(layer, key)) for key in keys}}
+    keys = _state_attributes(layer) or ()
+    saved = {"type": name, "attributes": {key: _copy_plain(getattr(layer, key)) for key in keys}}
     saved["random"] = _random_spaces(layer)
     if name == "Monitor" and keys:
         saved["elapsed"] = time.time() - layer.t_start
@@ -265,18 +265,18 @@ def _wrapper_state(layer: Any) -> dict:
 
 def _restore_wrapper(layer: Any, saved: dict) -> None:
     for key, value in saved["attributes"].items():
-        setattr(layer, key, _plain(value))
+        setattr(layer, key, _copy_plain(value))
     _restore_spaces(layer, saved["random"])
     if "elapsed" in saved:
         layer.t_start = time.time() - saved["elapsed"]
-    if saved["type"] == "PassiveEnvChecker" and _remembered(layer) and layer.checked_reset:
-        # It would compare the next step with one that is not kept; its checks were for the first run.
+    if saved["type"] == "PassiveEnvChecker" and _state_attributes(layer) and layer.checked_reset:
+        # The checker would compare the next step with one that is not saved; it has checked the first run.
         layer.checked_step = layer.checked_data_reuse = True
         layer._previous_data = None
 
 
 def _own_spaces(layer) -> dict[str, gym.Space]:
-    """The spaces that a layer holds itself (a wrapper usually passes on those inside)."""
+    """The spaces of a layer itself; a wrapper usually has none and passes on those inside."""
     keys = (
         ("_action_space", "_observation_space")
         if isinstance(layer, gym.Wrapper)
@@ -287,16 +287,16 @@ def _own_spaces(layer) -> dict[str, gym.Space]:
 
 
 def _random_spaces(layer: Any) -> dict[str, Any]:
-    return {key: _bits(space.np_random) for key, space in _own_spaces(layer).items()}
+    return {key: _pack_bits(space.np_random) for key, space in _own_spaces(layer).items()}
 
 
 def _restore_spaces(layer: Any, saved: Mapping[str, Any]) -> None:
     for key, space in _own_spaces(layer).items():
-        space.np_random.bit_generator.state = _own_bits(saved[key])
+        space.np_random.bit_generator.state = _unpack_bits(saved[key])
 
 
-def _bits(generator: np.random.Generator | None) -> Any:
-    """State of a bit generator; PCG64's 128-bit integers as strings, which every file format can hold."""
+def _pack_bits(generator: np.random.Generator | None) -> Any:
+    """State of a bit generator, with integers of more than 63 bits as strings, which every file format can hold."""
 
     def plain(x: Any) -> Any:
         if isinstance(x, dict):
@@ -306,18 +306,19 @@ def _bits(generator: np.random.Generator | None) -> Any:
     return None if generator is None else plain(generator.bit_generator.state)
 
 
-def _own_bits(saved: Any) -> Any:
+def _unpack_bits(saved: Any) -> Any:
+    """The inverse of `_pack_bits`."""
     if not isinstance(saved, dict):
         return saved
-    return int(saved["int"]) if set(saved) == {"int"} else {key: _own_bits(value) for key, value in saved.items()}
+    return int(saved["int"]) if set(saved) == {"int"} else {key: _unpack_bits(value) for key, value in saved.items()}
 
 
-def _plain(value):
-    """A copy of plain data."""
+def _copy_plain(value):
+    """Copy plain data; refuse anything else."""
     if isinstance(value, dict):
-        return {str(key): _plain(x) for key, x in value.items()}
+        return {str(key): _copy_plain(x) for key, x in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(x) for x in value]
+        return [_copy_plain(x) for x in value]
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -351,9 +352,9 @@ def _each(env, method: str, arguments: list[tuple]) -> list:
 
 # -- attributes as plain data, and back ----------------------------------------------------------------------------------
 #
-# Numbers, texts, arrays, tensors, random generators and containers of these are taken, and objects by their own attributes;
-# what is shared stays shared. Functions, classes, files' paths and MuJoCo's objects are left alone. What else an attribute
-# holds (an iterator, a lock) is refused by name.
+# Numbers, texts, arrays, tensors, random generators and containers of these are packed, other objects by their attributes.
+# Shared objects stay shared. Functions, classes, paths and MuJoCo's objects hold no state and are left as they are. Other
+# values (an iterator, a lock) are refused by name.
 
 STATELESS_TYPES = (
     type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, types.MethodWrapperType,
@@ -377,12 +378,12 @@ class UnknownStateError(ValueError):
 
 
 def is_foreign(kind: type) -> bool:
-    """Check whether a class is none of the libraries whose attributes are known."""
+    """Check whether a class belongs to none of the libraries whose attributes are known (`PACKAGES`)."""
     return kind.__module__.partition(".")[0] not in PACKAGES
 
 
 def attributes_of(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Name and value of each attribute that an object has itself, slots included."""
+    """(name, value) of the attributes of an object itself, slots included."""
     yield from vars(owner).items() if hasattr(owner, "__dict__") else ()
     for kind in type(owner).__mro__:
         slots = vars(kind).get("__slots__", ())
@@ -392,22 +393,24 @@ def attributes_of(owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def class_attributes(kind: type, skip: frozenset[str]) -> Iterator[tuple[type, str, Any]]:
-    """Attributes that hold data on the classes that are no library's."""
-    for one in kind.__mro__:
-        if is_foreign(one):
-            for name, value in vars(one).items():
+    """(class, name, value) of the attributes that hold data on a class and its bases, libraries' left out."""
+    for base in kind.__mro__:
+        if is_foreign(base):
+            for name, value in vars(base).items():
                 descriptor = hasattr(value, "__get__") or isinstance(value, staticmethod | classmethod)
                 if not (name.startswith("__") or name in skip or name == "_abc_impl" or descriptor):
-                    yield one, name, value
+                    yield base, name, value
 
 
 @dataclass
 class Packing:
-    """Values as plain data.
+    """Conversion of attributes to plain data.
 
     Args:
-        references: objects that are known elsewhere: environments, wrappers, MuJoCo's model and data.
-        strict: whether to refuse what can't be taken; if not, it is left out.
+        references: ids of objects that are captured separately: environments, wrappers, MuJoCo's model and data.
+        strict: refuse values that can't be packed; otherwise they are left out.
+        memo: number of each packed object, by its id.
+        alive: the packed objects, so that no other object gets one of their ids.
     """
 
     references: frozenset[int]
@@ -416,11 +419,13 @@ class Packing:
     alive: list[Any] = field(default_factory=list)
 
     def owner(self, owner: Any, where: str, skip: frozenset[str] = frozenset()) -> dict[str, Any]:
-        """Attributes of an object, and those that hold data on its classes."""
-        own = {k: v for k, v in attributes_of(owner) if k not in skip}
+        """Pack the attributes of an object, and those that hold data on its classes."""
+        attributes = {k: v for k, v in attributes_of(owner) if k not in skip}
         shared = {f"{kind.__qualname__}.{k}": v for kind, k, v in class_attributes(type(owner), skip)}
         return {
-            "attributes": {key: self._attribute(value, f"{where}.{key}", self.strict) for key, value in own.items()},
+            "attributes": {
+                key: self._attribute(value, f"{where}.{key}", self.strict) for key, value in attributes.items()
+            },
             "class": {key: self._attribute(value, key, False) for key, value in shared.items()},
         }
 
@@ -432,20 +437,23 @@ class Packing:
                 raise
             return {"is": "alone"}
 
-    def is_state(self, value: Any) -> bool:
-        own = value
-        while isinstance(own, np.ndarray) and own.base is not None:
-            own = own.base
-        is_simulators = type(value).__module__.startswith("mujoco") or type(own).__name__ == "PyCapsule"
-        return not (isinstance(value, STATELESS_TYPES) or id(value) in self.references or is_simulators)
+    def _is_state(self, value: Any) -> bool:
+        """Check whether a value is to be packed: it is no stateless object, no reference, and not MuJoCo's."""
+        memory = value
+        while isinstance(memory, np.ndarray) and memory.base is not None:
+            memory = memory.base
+        is_mujocos = type(value).__module__.startswith("mujoco") or type(memory).__name__ == "PyCapsule"
+        return not (isinstance(value, STATELESS_TYPES) or id(value) in self.references or is_mujocos)
 
     def pack(self, value: Any, where: str) -> Any:
-        """Raises:
-        UnknownStateError: naming the attribute and the class of its value.
+        """Pack a value; `where` is the attribute that holds it, for messages.
+
+        Raises:
+            UnknownStateError: the value can't be packed.
         """
         if value is None or type(value) in (bool, float, str) or (type(value) is int and abs(value) < 2**63):
             return value
-        if not self.is_state(value):
+        if not self._is_state(value):
             return {"is": "alone"}
         if type(value) is int:
             return {"is": "int", "text": str(value)}
@@ -454,10 +462,10 @@ class Packing:
         if id(value) in self.memo:
             return {"is": "same", "of": self.memo[id(value)]}
         self.memo[id(value)] = len(self.memo)
-        self.alive.append(value)  # so that no other value gets its id
-        return {"is": "", "id": self.memo[id(value)]} | self._one(value, where)
+        self.alive.append(value)
+        return {"is": "", "id": self.memo[id(value)]} | self._pack_object(value, where)
 
-    def _one(self, value: Any, where: str) -> dict[str, Any]:
+    def _pack_object(self, value: Any, where: str) -> dict[str, Any]:
         name = type(value).__name__
         if type(value) is complex:
             return {"is": "complex", "parts": [value.real, value.imag]}
@@ -491,17 +499,17 @@ class Packing:
             factory = getattr(value, "default_factory", None)
             if factory is not None and factory not in FACTORIES.values():
                 raise UnknownStateError(f"its attribute {where} is a defaultdict of {factory}, which can't be captured")
-            some = {} if factory is None else {"factory": factory.__name__}
+            options = {} if factory is None else {"factory": factory.__name__}
             pairs = [[self.pack(k, where), self.pack(v, f"{where}[{k!r}]")] for k, v in value.items()]
-            return {"is": name, "pairs": pairs, **some}
+            return {"is": name, "pairs": pairs, **options}
         if type(value) in CONTAINERS.values() or (isinstance(value, tuple) and hasattr(value, "_fields")):
             items = [self.pack(x, f"{where}[{i}]") for i, x in enumerate(value)]
-            some = {"maxlen": value.maxlen} if isinstance(value, collections.deque) else {}
+            options = {"maxlen": value.maxlen} if isinstance(value, collections.deque) else {}
             named = {} if type(value) in CONTAINERS.values() else {"class": _name(type(value))}
-            return {"is": name if not named else "namedtuple", "items": items, **some, **named}
-        own = hasattr(value, "__dict__") or any("__slots__" in vars(kind) for kind in type(value).__mro__[:-1])
-        unknown = isinstance(value, np.ndarray | Iterator | dict | list | set | tuple) or not own
-        if unknown or type(value).__module__ in ("_io", "io", "threading", "_thread", "socket", "subprocess"):
+            return {"is": name if not named else "namedtuple", "items": items, **options, **named}
+        has_attributes = hasattr(value, "__dict__") or any("__slots__" in vars(k) for k in type(value).__mro__[:-1])
+        is_unknown = isinstance(value, np.ndarray | Iterator | dict | list | set | tuple) or not has_attributes
+        if is_unknown or type(value).__module__ in ("_io", "io", "threading", "_thread", "socket", "subprocess"):
             kind = type(value).__qualname__
             raise UnknownStateError(f"its attribute {where} is a {kind}, which can't be captured")
         return {"is": "object", "class": _name(type(value)), "own": self.owner(value, where)}
@@ -509,72 +517,72 @@ class Packing:
 
 @dataclass
 class Unpacking:
-    """The inverse of `Packing`: what is there already is filled, so that whoever shares it goes on sharing it."""
+    """The inverse of `Packing`. Present objects are filled in place, so that those who share them still do."""
 
     known: dict[int, Any] = field(default_factory=dict)
 
     def owner(self, owner: Any, packed: Mapping[str, Any], skip: frozenset[str] = frozenset()) -> None:
-        """Put attributes in place, and delete those that were not there when the others were taken."""
-        here = {key: value for key, value in attributes_of(owner) if key not in skip}
+        """Restore the attributes of an object, and delete those that it had not when it was packed."""
+        present = {key: value for key, value in attributes_of(owner) if key not in skip}
         for key, data in packed["attributes"].items():
-            value = self.value(data, here.get(key))
-            if data != {"is": "alone"} and (key not in here or value is not here[key]):
+            value = self.value(data, present.get(key))
+            if data != {"is": "alone"} and (key not in present or value is not present[key]):
                 object.__setattr__(owner, key, value)
-        for key in here.keys() - packed["attributes"].keys():
+        for key in present.keys() - packed["attributes"].keys():
             object.__delattr__(owner, key)
         for key, data in packed["class"].items():
-            for kind in (one for one in type(owner).__mro__ if is_foreign(one)):
+            for kind in filter(is_foreign, type(owner).__mro__):
                 name = key.removeprefix(f"{kind.__qualname__}.")
                 if name != key and data != {"is": "alone"}:
                     value = self.value(data, vars(kind).get(name))
                     if name not in vars(kind) or value is not vars(kind)[name]:
                         setattr(kind, name, value)
 
-    def value(self, data: Any, here: Any = None) -> Any:
-        """The value that was packed, in place of the present one, or that one itself with the same content."""
+    def value(self, data: Any, present: Any = None) -> Any:
+        """The packed value: a new object, or the present one filled with the packed content."""
         if not isinstance(data, Mapping):
             return data
         kind = data["is"]
         if kind == "alone":
-            return here
+            return present
         if kind == "same":
             return self.known[data["of"]]
         if kind == "int":
             return int(data["text"])
         if kind == "enum":
-            return type(here)[data["name"]] if isinstance(here, Enum) else _class(data["class"])[data["name"]]
-        value = self._one(kind, data, here)
+            return type(present)[data["name"]] if isinstance(present, Enum) else _class(data["class"])[data["name"]]
+        value = self._unpack_object(kind, data, present)
         return self.known.setdefault(data["id"], value)
 
-    def _one(self, kind: str, data: Mapping[str, Any], here: Any) -> Any:
+    def _unpack_object(self, kind: str, data: Mapping[str, Any], present: Any) -> Any:
         if kind == "complex":
             return complex(*data["parts"])
         if kind in ("bytes", "bytearray"):
             return bytes.fromhex(data["hex"]) if kind == "bytes" else bytearray.fromhex(data["hex"])
         if kind == "view":
-            base = self.value(data["base"], getattr(here, "base", None))
+            base = self.value(data["base"], getattr(present, "base", None))
             return np.ndarray(data["shape"], np.dtype(data["dtype"]), base, data["offset"], data["strides"])
         if kind in ("array", "number"):
             array = np.frombuffer(_raw(data), np.dtype(data["dtype"])).reshape(data["shape"])
             if kind == "number":
                 return array[()]
-            if isinstance(here, np.ndarray) and (here.dtype, here.shape) == (array.dtype, array.shape):
-                if here.flags.writeable:
-                    here[...] = array
-                return here
+            if isinstance(present, np.ndarray) and (present.dtype, present.shape) == (array.dtype, array.shape):
+                if present.flags.writeable:
+                    present[...] = array
+                return present
             return array.copy()
         if kind == "tensor":
             tensor = torch.frombuffer(bytearray(_raw(data)) or bytearray(1), dtype=torch.uint8)[: len(_raw(data))]
             tensor = tensor.view(getattr(torch, data["dtype"].removeprefix("torch."))).reshape(data["shape"])
-            if isinstance(here, torch.Tensor) and (here.dtype, here.shape) == (tensor.dtype, tensor.shape):
-                here.data.copy_(tensor)
-                return here
+            if isinstance(present, torch.Tensor) and (present.dtype, present.shape) == (tensor.dtype, tensor.shape):
+                present.data.copy_(tensor)
+                return present
             return tensor.clone()
         if kind == "torch generator":
-            generator = here if isinstance(here, torch.Generator) else torch.Generator()
+            generator = present if isinstance(present, torch.Generator) else torch.Generator()
             return generator.set_state(torch.frombuffer(bytearray(_raw(data)), dtype=torch.uint8))
         if "bits" in data:
-            value: Any = here if type(here).__name__ == kind else None
+            value: Any = present if type(present).__name__ == kind else None
             bits: Any = getattr(value, "bit_generator", value)
             if type(bits).__name__ != data["bits"]:
                 bits = BIT_GENERATORS[data["bits"]]()
@@ -582,51 +590,59 @@ class Unpacking:
             bits.state = self.value(data["state"])
             return value
         if kind == "Random":
-            source = here if type(here).__name__ == kind else random.Random()
+            source = present if type(present).__name__ == kind else random.Random()
             source.setstate(self.value(data["state"]))
             return source
         if kind == "RandomState":
-            legacy = here if type(here).__name__ == kind else np.random.RandomState()
+            legacy = present if type(present).__name__ == kind else np.random.RandomState()
             legacy.set_state(self.value(data["state"]))
             return legacy
         if kind == "space":
-            if isinstance(here, gym.Space) and data["random"] is not None:
-                here._np_random = self.value(data["random"], here._np_random)
-            return here
+            if isinstance(present, gym.Space) and data["random"] is not None:
+                present._np_random = self.value(data["random"], present._np_random)
+            return present
         if "pairs" in data:
-            if type(here).__name__ != kind:
+            if type(present).__name__ != kind:
                 factory = FACTORIES.get(data.get("factory", ""))
-                here = CONTAINERS[kind]() if kind in CONTAINERS else collections.defaultdict(factory)
-            self.known[data["id"]], old = here, dict(here)
+                present = CONTAINERS[kind]() if kind in CONTAINERS else collections.defaultdict(factory)
+            self.known[data["id"]], old = present, dict(present)
             keys = [self.value(key) for key, _ in data["pairs"]]
             values = [self.value(value, old.get(key)) for key, (_, value) in zip(keys, data["pairs"], strict=True)]
-            here.clear()
-            here.update(dict(zip(keys, values, strict=True)))
-            return here
+            present.clear()
+            present.update(dict(zip(keys, values, strict=True)))
+            return present
         if "items" in data:
-            return self._items(kind, data, here)
-        alike = here is not None and _name(type(here)) == data["class"]
-        target = here if alike else object.__new__(_class(data["class"]))
+            return self._items(kind, data, present)
+        alike = present is not None and _name(type(present)) == data["class"]
+        target = present if alike else object.__new__(_class(data["class"]))
         self.known[data["id"]] = target
         self.owner(target, data["own"])
         return target
 
-    def _items(self, kind: str, data: Mapping[str, Any], here: Any) -> Any:
+    def _items(self, kind: str, data: Mapping[str, Any], present: Any) -> Any:
         if kind in ("list", "deque"):
-            if type(here).__name__ != kind or getattr(here, "maxlen", None) != data.get("maxlen"):
-                here = collections.deque(maxlen=data["maxlen"]) if kind == "deque" else []
-            self.known[data["id"]] = here
-        old = [*(here if isinstance(here, list | tuple | collections.deque) else ()), *[None] * len(data["items"])]
-        items = [self.value(item, one) for item, one in zip(data["items"], old, strict=False)]
+            if type(present).__name__ != kind or getattr(present, "maxlen", None) != data.get("maxlen"):
+                present = collections.deque(maxlen=data["maxlen"]) if kind == "deque" else []
+            self.known[data["id"]] = present
+        old = [
+            *(present if isinstance(present, list | tuple | collections.deque) else ()),
+            *[None] * len(data["items"]),
+        ]
+        items = [self.value(item, previous) for item, previous in zip(data["items"], old, strict=False)]
         if kind == "namedtuple":
-            return (type(here) if hasattr(here, "_fields") else _class(data["class"]))(*items)
-        if kind == "tuple" and type(here) is tuple and len(here) == len(items) and all(map(operator.is_, here, items)):
-            return here
-        if type(here).__name__ != kind or kind in ("tuple", "frozenset"):
+            return (type(present) if hasattr(present, "_fields") else _class(data["class"]))(*items)
+        if (
+            kind == "tuple"
+            and type(present) is tuple
+            and len(present) == len(items)
+            and all(map(operator.is_, present, items))
+        ):
+            return present
+        if type(present).__name__ != kind or kind in ("tuple", "frozenset"):
             return CONTAINERS[kind](items)
-        here.clear()
-        (here.update if kind == "set" else here.extend)(items)
-        return here
+        present.clear()
+        (present.update if kind == "set" else present.extend)(items)
+        return present
 
 
 def _bytes(array: np.ndarray) -> dict[str, Any]:
@@ -642,12 +658,12 @@ def _name(kind: type) -> str:
 
 
 def _class(name: str) -> Any:
-    """A class of a module that is imported already; no library's, of which a file could make anything."""
+    """The class of this name in an imported module; libraries' are refused, for a file could make anything with them."""
     module, _, path = name.partition(":")
     try:
-        found = functools.reduce(getattr, path.split("."), sys.modules[module])
+        kind = functools.reduce(getattr, path.split("."), sys.modules[module])
     except (KeyError, AttributeError):
-        found = None
-    if not isinstance(found, type) or not is_foreign(found):
+        kind = None
+    if not isinstance(kind, type) or not is_foreign(kind):
         raise ValueError(f"the state has an object of the class {name}, which is not there; make the same environment")
-    return found
+    return kind

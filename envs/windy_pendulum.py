@@ -1,4 +1,4 @@
-"""`rppdyn/WindyPendulum-v0`: the double spring pendulum as a task for an agent, which holds it plumb in the wind."""
+"""`rppdyn/WindyPendulum-v0`: a task in which an agent holds a double spring pendulum plumb in the wind."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ WINDY_PENDULUM = "rppdyn/WindyPendulum-v0"
 EPISODE_STEPS = 200
 
 TIME_STEP = 0.1
-"""Seconds between two actions, one step of the integrator of order 8."""
+"""Seconds between two actions: one step of the integrator of order 8."""
 
 MAX_TORQUE = 3.0
-"""N m, of the torque's horizontal part and of its vertical part."""
+"""N m; limit of the torque's horizontal part and of its vertical part."""
 
-PLUMB_WITHIN = 0.5
-"""Metres from the z axis at which the reward is exp(-1/2) of what it is on it."""
+REWARD_WIDTH = 0.5
+"""m; distance s from the z axis at which the reward for being plumb is exp(-1/2)."""
 
-TORQUE_COST = 0.001
+TORQUE_COST = 0.001  # per (N m)^2
 
-KICKS_AFTER = (0.0, *KICKS)
+PADDED_KICKS = (0.0, *KICKS)
 """The kick before each drift of a step, which begins with a drift."""
 
-SHORTEST_ARM = 0.1
-"""Metres: a torque acts on a shorter arm as on one of this length, so that its force stays bounded."""
+MIN_ARM = 0.1
+"""m; a torque acts on a shorter arm as on one of this length, which bounds its force."""
 
 _CHOICES: Mapping[str, tuple[Group, tuple[str, ...]]] = {
     "O(2)": (O2eR3(), ("left-right", "yaw")),
@@ -133,7 +133,7 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
                 raise ValueError(f"{WINDY_PENDULUM}: in state {self._z.tolist()} a spring has no length")
         self._torque = torch.zeros(3, dtype=torch.float64)
         if self._figure is not None:
-            self._figure.forget()
+            self._figure.clear_trail()
         if self.render_mode == "human":
             self.render()
         return self._observation(), {}
@@ -141,21 +141,23 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
     @torch.no_grad()
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """One tenth of a second with a torque."""
-        torque = _limited(_numbers(action, 3, "action").tolist())
+        tx, ty, tz = _numbers(action, 3, "action").tolist()
+        horizontal, vertical = (max(length / MAX_TORQUE, 1.0) for length in (math.hypot(tx, ty), abs(tz)))
+        torque = [tx / horizontal, ty / horizontal, tz / vertical]  # both parts within MAX_TORQUE
         self._torque = torch.tensor(torque, dtype=torch.float64)
-        self._z = torch.tensor(z := self._advanced(self._z.tolist(), torque), dtype=torch.float64)
+        self._z = torch.tensor(z := self._advance(self._z.tolist(), torque), dtype=torch.float64)
         info = {
-            "reward_plumb": math.exp(-(z[3] ** 2 + z[4] ** 2) / (2 * PLUMB_WITHIN**2)),
+            "reward_plumb": math.exp(-(z[3] ** 2 + z[4] ** 2) / (2 * REWARD_WIDTH**2)),
             "reward_torque": -TORQUE_COST * sum(part**2 for part in torque),
         }
         if self.render_mode == "human":
             self.render()
         return self._observation(), sum(info.values()), False, False, info
 
-    def _advanced(self, z: list[float], torque: list[float]) -> list[float]:
-        """The state after a step: `symplectic_step` with `Pendulum.force` and the push, on plain numbers.
+    def _advance(self, z: list[float], torque: list[float]) -> list[float]:
+        """The state after a step: `symplectic_step` with `Pendulum.force` and the torque's force, on plain numbers.
 
-        A step takes 17 forces on six numbers, where each operation of NumPy costs more than ten of plain ones.
+        A step computes 17 forces of six numbers, for which NumPy is ten times as slow.
         """
         pendulum = self.pendulum
         wx, wy, wz = (pendulum.wind * part for part in pendulum.w)
@@ -164,13 +166,13 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
         inverse_1, inverse_2 = TIME_STEP / pendulum.m1, TIME_STEP / pendulum.m2
         tx, ty, tz = torque
         x1, y1, z1, x2, y2, z2, px1, py1, pz1, px2, py2, pz2 = z
-        for kick, drift in zip(KICKS_AFTER, DRIFTS, strict=True):
-            if kick:  # by the force where the last drift has led
+        for kick, drift in zip(PADDED_KICKS, DRIFTS, strict=True):
+            if kick:  # by the force at the present positions
                 square = x1 * x1 + y1 * y1 + z1 * z1
                 dx, dy, dz = x2 - x1, y2 - y1, z2 - z1
                 upper = k1 - k1 * l1 / (math.sqrt(square) or math.nan)
                 lower = k2 - k2 * l2 / (math.sqrt(dx * dx + dy * dy + dz * dz) or math.nan)
-                push, s = 1 / max(square, SHORTEST_ARM**2), kick * TIME_STEP
+                push, s = 1 / max(square, MIN_ARM**2), kick * TIME_STEP
                 px1 += s * (wx - upper * x1 + lower * dx + (ty * z1 - tz * y1) * push)
                 py1 += s * (wy - upper * y1 + lower * dy + (tz * x1 - tx * z1) * push)
                 pz1 += s * (wz - weight_1 - upper * z1 + lower * dz + (tx * y1 - ty * x1) * push)
@@ -188,7 +190,7 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
     # -- symmetry and state -------------------------------------------------------------------------------------------
 
     def symmetry_spec(self, symmetry: str | None = None) -> SymmetrySpec:
-        """Action of a group on observations and actions; `rppdyn.envs.symmetry_spec` asks for it.
+        """Action of a group on observations and actions; called by `rppdyn.envs.symmetry_spec`.
 
         Args:
             symmetry: one of `symmetry_choices`; None is O(2).
@@ -221,17 +223,17 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
         )
 
     def simulator_state(self) -> dict[str, Any]:
-        """The state that the next step follows from, beside the random generators; `rppdyn.envs.capture_state` asks for it."""
+        """The state that determines the next step, without random generators; called by `rppdyn.envs.capture_state`."""
         return {"state": self._z.numpy().copy(), "torque": self._torque.numpy().copy()}
 
     def restore_simulator_state(self, state: Mapping[str, Any]) -> None:
-        """Take up a state that `simulator_state` returned."""
+        """Restore a state that `simulator_state` returned."""
         self._z, self._torque = _numbers(state["state"], 12, "state"), _numbers(state["torque"], 3, "torque")
 
     # -- drawing ------------------------------------------------------------------------------------------------------
 
     def render(self) -> np.ndarray | None:
-        """A frame, (480, 480, 3) of uint8, or None where it is shown in a window."""
+        """A frame, (480, 480, 3) of uint8; None if it is shown in a window."""
         if self.render_mode is None:
             gym.logger.warn("render() without a render_mode draws nothing; pass render_mode to gymnasium.make")
             return None
@@ -252,19 +254,12 @@ def _numbers(values: Any, n: int, name: str) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _limited(torque: list[float]) -> list[float]:
-    """The torque with its horizontal part, and its vertical part, shortened to the maximum where they are longer."""
-    x, y, z = torque
-    horizontal, vertical = (max(length / MAX_TORQUE, 1.0) for length in (math.hypot(x, y), abs(z)))
-    return [x / horizontal, y / horizontal, z / vertical]
-
-
-# -- a picture, drawn again at every step -----------------------------------------------------------------------------------
+# -- rendering --------------------------------------------------------------------------------------------------------------
 
 PIXELS, DPI = 480, 100
-REACH, DEPTH = 3.0, 7.5  # of the box that is drawn, in metres
-TRAIL_STEPS = 40
-COILS, COIL_RADIUS = 9, 0.12
+REACH, DEPTH = 3.0, 7.5  # half width and depth of the drawn box, in metres
+TRAIL_STEPS = 40  # steps of the lower mass that are drawn
+COILS, COIL_RADIUS = 9, 0.12  # a drawn spring's number of coils and their radius in metres
 AZIMUTH = -60  # of the camera, in degrees
 SPRING, UPPER, LOWER, WIND, TORQUE, FAINT = "#5b6470", "#2f6db5", "#d1602b", "#3d9970", "#8e44ad", "#b8bec6"
 
@@ -273,8 +268,8 @@ class PendulumFigure:
     """Springs, masses, the lower mass's trail and shadow, the wind and the torque.
 
     Args:
-        pendulum: whose springs and wind they are.
-        window: show it in a window of matplotlib's, where that has one, rather than return pixels.
+        pendulum: the pendulum.
+        window: show frames in a window of matplotlib, and don't return pixels.
     """
 
     def __init__(self, pendulum: Pendulum, window: bool = False):
@@ -298,9 +293,9 @@ class PendulumFigure:
             self.figure = Figure(figsize=size, dpi=DPI)
             self._pixels = FigureCanvasAgg(self.figure)
         self._trail: deque[np.ndarray] = deque(maxlen=TRAIL_STEPS)
-        self._scene(pendulum)
+        self._draw_background(pendulum)
 
-    def _scene(self, pendulum: Pendulum) -> None:
+    def _draw_background(self, pendulum: Pendulum) -> None:
         axes: Any = self.figure.add_axes((0, 0, 1, 1), projection="3d")
         axes.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), zlim=(-DEPTH, 0.5))
         axes.set_box_aspect((2 * REACH, 2 * REACH, DEPTH + 0.5), zoom=1.15)
@@ -326,7 +321,7 @@ class PendulumFigure:
         self._masses = [axes.plot([], [], [], "o", color=color, ms=13, mec="white")[0] for color in (UPPER, LOWER)]
 
     def draw(self, z: np.ndarray, torque: np.ndarray, pause: float = 0.1) -> np.ndarray | None:
-        """The frame of a state and a torque, (480, 480, 3), or None and for ``pause`` seconds in the window."""
+        """Draw a state and a torque; return the frame, (480, 480, 3), or show it in the window for ``pause`` seconds."""
         x1, x2 = z[:3], z[3:6]
         self._trail.append(x2.copy())
         for line, (start, end) in zip(self._springs, ((np.zeros(3), x1), (x1, x2)), strict=True):
@@ -344,8 +339,8 @@ class PendulumFigure:
         self._pixels.draw()
         return np.asarray(self._pixels.buffer_rgba())[..., :3].copy()
 
-    def forget(self) -> None:
-        """Begin another trail."""
+    def clear_trail(self) -> None:
+        """Begin a new trail."""
         self._trail.clear()
 
     def close(self) -> None:
