@@ -36,7 +36,7 @@ from scipy.linalg import block_diag
 
 from rppdyn import groups
 from rppdyn.envs.making import env_name
-from rppdyn.envs.spec import NOT_CERTIFIED, SPACES, Entry, Matrix, Space, Symmetry, SymmetrySpec
+from rppdyn.envs.spec import NOT_CERTIFIED, SPACES, Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.wrappers import dictionary_of, flat_names
 from rppdyn.groups import Group, Trivial, Z
 from rppdyn.reps import Pseudoscalar, Rep, Scalar, V
@@ -82,7 +82,11 @@ def mirror_spec(
     """
 
     def space(key, permutation, signs, names=None, origin=()):
-        matrix = _involution(f"{env_id} {key}", permutation, signs)
+        matrix = _signed_permutation(f"{env_id} {key}", permutation, signs, len(permutation))
+        if (wrong := np.flatnonzero((matrix @ matrix != np.eye(len(matrix))).any(1))).size:
+            raise ValueError(
+                f"{env_id} {key}: mirroring twice does not return entry {wrong[0]}; swap in pairs with equal signs"
+            )
         names = [f"{key}[{i}]" for i in range(len(matrix))] if names is None else names
         if len(names) != len(matrix):
             raise ValueError(f"{env_id}: {len(names)} names for {len(matrix)} entries of {key}")
@@ -147,8 +151,13 @@ def group_spec(
     array([-2.,  1., -4.,  3.])
     """
     G = group if isinstance(group, Group) else _parse_group(env_id, group)
-    names = tuple(generators) or _generator_names(G)
-    if len(names) != (count := len(G.discrete_generators) + len(G.lie_algebra)):
+    count = len(G.discrete_generators) + len(G.lie_algebra)
+    names = tuple(generators) or tuple(f"generator {k}" for k in range(count))
+    kind, _, size = str(G).rstrip(")").partition("(")
+    if not generators and kind in ("Z", "D") and size.isdigit():
+        turn = {"2": "half turn", "4": "quarter turn"}.get(size, f"turn by 2 pi/{size}")
+        names = (turn, "mirror")[: len(G.discrete_generators)]
+    if len(names) != count:
         raise ValueError(f"{env_id}: {len(names)} names of generators for {count} generators of {G}; give as many")
     states = {} if qpos is None else {"qpos": (qpos, None), "qvel": (qpos if qvel is None else qvel, None)}
     parts = {"obs": (obs, obs_names), "action": (action, action_names), **states}
@@ -170,14 +179,6 @@ def _parse_group(env_id: str, text: Any) -> Group:
     except (TypeError, ValueError) as error:
         raise ValueError(f"{env_id}: group {text!r}: {error}; write for example D(4)") from None
     raise ValueError(f"{env_id}: group {text!r} is unknown; write for example D(4) or O(3); known: {', '.join(known)}")
-
-
-def _generator_names(G: Group) -> tuple[str, ...]:
-    kind, _, size = str(G).rstrip(")").partition("(")
-    if kind in ("Z", "D") and size.isdigit():
-        turn = {"2": "half turn", "4": "quarter turn"}.get(size, f"turn by 2 pi/{size}")
-        return (turn, "mirror")[: len(G.discrete_generators)]
-    return tuple(f"generator {k}" for k in range(len(G.discrete_generators) + len(G.lie_algebra)))
 
 
 def _make_space(title: str, G: Group, generators: tuple[str, ...], parts: Any, names: Sequence[str] | None) -> Space:
@@ -316,14 +317,6 @@ def _signed_permutation(title: str, permutation, signs, n: int) -> np.ndarray:
     return matrix
 
 
-def _involution(title: str, permutation, signs) -> Matrix:
-    n = len(permutation)
-    matrix = _signed_permutation(title, permutation, signs, n)
-    if (wrong := np.flatnonzero((matrix @ matrix != np.eye(n)).any(1))).size:
-        raise ValueError(f"{title}: mirroring twice does not return entry {wrong[0]}; swap in pairs with equal signs")
-    return tuple(map(tuple, matrix.tolist()))
-
-
 # -- partial symmetries --------------------------------------------------------------------------------------------------
 
 
@@ -432,17 +425,15 @@ def _exchange_sides(*names: str) -> dict[str, str]:
     return {f"{a}_{name}": f"{b}_{name}" for name in names for a, b in (("right", "left"), ("left", "right"))}
 
 
-def _planar_odd(*names: str) -> frozenset[str]:
-    return frozenset({"rootx", "rooty", *names})
-
-
 _WALKER = {a: b for joint in ("thigh", "leg", "foot")
            for a, b in ((f"{joint}_joint", f"{joint}_left_joint"), (f"{joint}_left_joint", f"{joint}_joint"))}  # fmt: skip
 
 PUBLISHED: Mapping[str, _Published] = {
-    "Hopper": _Published("front-back", Z(2), odd=_planar_odd("thigh_joint", "leg_joint", "foot_joint")),
+    "Hopper": _Published(
+        "front-back", Z(2), odd=frozenset({"rootx", "rooty", "thigh_joint", "leg_joint", "foot_joint"})
+    ),
     "HalfCheetah": _Published(
-        "front-back", Z(2), odd=_planar_odd("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot")
+        "front-back", Z(2), odd=frozenset({"rootx", "rooty", "bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot"})
     ),
     "Walker2d": _Published("leg swap", Z(2), _WALKER),
     "Swimmer": _Published("left-right", Z(2), odd=frozenset({"free_body_rot", "motor1_rot", "motor2_rot"})),

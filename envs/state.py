@@ -31,7 +31,7 @@ import torch
 from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs.simulator import get_derived, get_integration_state, set_integration_state
-from rppdyn.envs.wrappers import PASSIVE, delay_warnings, raise_naming_method, require_reset, require_step
+from rppdyn.envs.wrappers import PASSIVE, delay_warnings, layers, raise_naming_method, require_reset, require_step
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -193,16 +193,13 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
 def _layers(env) -> tuple[list[Any], Any]:
     """(wrappers from the outermost to the innermost, the environment inside)."""
-    layers = []
-    while isinstance(env, gym.Wrapper):
-        layers.append(env)
-        env = env.env
-    if not (isinstance(env, MujocoEnv) or hasattr(env, "simulator_state")):
+    base = getattr(env, "unwrapped", env)
+    if not (isinstance(base, MujocoEnv) or hasattr(base, "simulator_state")):
         raise ValueError(
-            f"{type(env).__name__} is no Gymnasium MuJoCo environment; its state can't be captured unless it has the "
+            f"{type(base).__name__} is no Gymnasium MuJoCo environment; its state can't be captured unless it has the "
             "methods simulator_state and restore_simulator_state"
         )
-    return layers, env
+    return list(layers(env)), base
 
 
 def _state_attributes(layer: Any) -> tuple[str, ...] | None:

@@ -517,18 +517,15 @@ def environment_digest(env: gym.Env) -> str | None:
         content = sorted(hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files)
         names = [f"{kind.__module__}:{kind.__qualname__}" for kind in classes]
         parts = [names, content, arguments, getattr(base, "frame_skip", None)]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=_with_dtype).encode()).hexdigest()
+        # Arrays are written with their dtype: the same numbers in another precision are another option.
+        encode = lambda value: [str(value.dtype), value.tolist()] if hasattr(value, "dtype") else plain(value)  # noqa: E731
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=encode).encode()).hexdigest()
     except (OSError, TypeError, ValueError):
         return None
 
 
 RENDER_OPTIONS = "render_mode width height camera_id camera_name default_camera_config max_geom visual_options".split()
 """Options of an environment that only change how it is drawn."""
-
-
-def _with_dtype(value: Any) -> Any:
-    """Plain data of an option; arrays with their dtype, as numbers of another precision are another option."""
-    return [str(value.dtype), value.tolist()] if hasattr(value, "dtype") else plain(value)
 
 
 def spec_digest(spec: SymmetrySpec) -> str:

@@ -137,7 +137,8 @@ def certify(
         with ExitStack() as stack:
             if solver == "tight" and not isinstance(simulator, ObservedSimulator):
                 stack.enter_context(tight_solver(simulator.model))
-            total = Examination.count_steps(n_states, sum(len(spec.generator_names) for spec in specs))
+            n_generators = sum(len(spec.generator_names) for spec in specs)
+            total = 2 * STRIDE * n_states + (1 + n_generators) * (n_states + ROLLOUTS * ROLLOUT_STEPS)
             label = f"certify {specs[0].env_id}"
             bar = stack.enter_context(
                 Progress(total, description=label, enabled=progress, delay=PROGRESS_DELAY_SECONDS)
@@ -312,11 +313,6 @@ class Examination:
             resets=simulator.reset_states(n_resets, rng) if simulator.is_task else None,
             independent=simulator.read(independent, *simulator.state_keys),
         )
-
-    @staticmethod
-    def count_steps(n_states: int, n_generators: int) -> int:
-        """Number of simulator steps of an examination and its reports, for a progress bar."""
-        return 2 * STRIDE * n_states + (1 + n_generators) * (n_states + ROLLOUTS * ROLLOUT_STEPS)
 
     def report(self, spec: SymmetrySpec, k: int, elements: Elements, tick: Tick = ignore) -> GeneratorReport:
         """Report on the spec's k-th generator."""

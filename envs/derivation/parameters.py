@@ -185,7 +185,7 @@ def _text(values: np.ndarray) -> str:
 
 def parameters(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     """Every parameter that the dynamics depend on."""
-    elements = (_joints, _dofs, _bodies, _geoms, contact_pairs, _sites, _tendons, actuators, _equalities)
+    elements = (_joints, _dofs, _bodies, _geoms, _contact_pairs, _sites, _tendons, _actuators, _equalities)
     for group in (*elements, _constants, _shortcuts):
         yield from group(skeleton, match)
 
@@ -424,38 +424,28 @@ def _geoms(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     turn = lambda i, row: np.array([orientation_gap(skeleton, i, int(to[i]), axes(i))])  # noqa: E731
     size = lambda i, row: image_size(skeleton, i, int(to[i]), axes(i), row)  # noqa: E731
 
+    def drag(i: int, row: np.ndarray) -> np.ndarray:
+        """Six coefficients, then virtual masses and inertias along the axes."""
+        return np.r_[row[:6], size(i, row[6:9]), size(i, row[9:])]
+
+    def velocity(i: int, row: np.ndarray) -> np.ndarray:
+        W = skeleton.axes["geom"][to[i]].T @ axes(i)
+        return np.r_[W @ row[:3], np.sign(np.linalg.det(W)) * (W @ row[3:])]
+
     paired = to != NONE
     yield Parameter("geom", "pos", m.geom_pos.copy(), to, place, shaped, skeleton.size, "geom_pos")
     yield Parameter("geom", "size", m.geom_size.copy(), to, size, shaped & has_size & paired, attribute="geom_size")
     yield Parameter("geom", "orientation", np.zeros((m.ngeom, 1)), to, turn, shaped & paired, skeleton.size)
-    yield from surfaces(skeleton, match, axes)
-    yield from plugin_parameters(m, "geom", to, colliding & paired)
-
-
-def surfaces(skeleton: Skeleton, match: Match, axes_of: Callable[[int], np.ndarray]) -> Iterator[Parameter]:
-    """Friction, drag and other parameters of surfaces, given the axes of each geom's image in its partner's body."""
-    m, to = skeleton.model, match.geoms
-    colliding, paired = skeleton.colliding, to != NONE
-
-    def drag(i: int, row: np.ndarray) -> np.ndarray:
-        """Six coefficients, then virtual masses and inertias along the axes."""
-        axes = axes_of(i)
-        return np.r_[row[:6], *(image_size(skeleton, i, int(to[i]), axes, x) for x in (row[6:9], row[9:]))]
-
-    def velocity(i: int, row: np.ndarray) -> np.ndarray:
-        W = skeleton.axes["geom"][to[i]].T @ axes_of(i)
-        return np.r_[W @ row[:3], np.sign(np.linalg.det(W)) * (W @ row[3:])]
-
     yield from shared_parameters(m, "geom", to, colliding=colliding & paired)
     if skeleton.in_fluid:
-        counts = skeleton.shaped & paired
-        yield Parameter("geom", "fluid", m.geom_fluid.copy(), to, drag, counts, attribute="geom_fluid")
+        yield Parameter("geom", "fluid", m.geom_fluid.copy(), to, drag, shaped & paired, attribute="geom_fluid")
     if (moving := _rows(m, "geom_surfacevel")) is not None:
         counts = colliding & paired & (moving.any(1) | moving[to].any(1))
         yield Parameter("geom", "surfacevel", moving, to, velocity, counts)
+    yield from plugin_parameters(m, "geom", to, colliding & paired)
 
 
-def contact_pairs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
+def _contact_pairs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     """Explicit contact pairs; the partner of a pair is the pair of the geoms' images, in either order."""
     m, to, R = skeleton.model, match.geoms, match.trees.isometry.rotation
     geoms = np.column_stack([m.pair_geom1, m.pair_geom2])
@@ -521,7 +511,7 @@ def _tendons(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     yield Parameter("tendon", "path", paths, to, path, ~fixed)
 
 
-def actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
+def _actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     m, to, signs = skeleton.model, match.actuators, match.actuator_signs
     n = len(to)
     if not n:

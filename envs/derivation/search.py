@@ -169,7 +169,11 @@ def _body_turns(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[Ma
             body = skeleton.world[root].T @ rotation_about(up, angle) @ skeleton.world[root]
             best = _best_match(skeleton, [Isometry(np.eye(3), np.zeros(3), {root: _snap_integers(body)})])
             if best is not None:
-                yield _element(skeleton, best, turn_name(angle))
+                n = 2 * np.pi / angle
+                name = f"turn by {np.degrees(angle):.4g} degrees"
+                if abs(n - round(n)) < 1e-3:
+                    name = {2: "half turn", 4: "quarter turn"}.get(round(n), f"turn by 2 pi/{round(n)}")
+                yield _element(skeleton, best, name)
 
 
 def _swaps(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[MatchedSymmetry]:
@@ -208,7 +212,10 @@ def _world_turns(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[M
         best = _best_match(skeleton, [Isometry(rotation, p - rotation @ p, keep_roots=True) for p in pivots])
         if best is not None:
             turn = _element(skeleton, best, name)
-            if not turn.symmetry.deviations and not _is_product(turn, known):
+            action, n = state_matrix(turn.symmetry), len(turn.symmetry.joint_shift)
+            actions = [state_matrix(s.symmetry) for s in known if not s.symmetry.is_continuous]
+            is_product = any(acts_alike(action, a @ b, n) for a in actions for b in actions)
+            if not turn.symmetry.deviations and not is_product:
                 yield turn
                 return
 
@@ -287,13 +294,6 @@ def _are_equal(skeleton: Skeleton, new: MatchedSymmetry, known: MatchedSymmetry,
         return False
     angle = angle_about(np.eye(3)[skeleton.vertical], a.rotation @ b.rotation.T)
     return acts_alike(A, state_matrix(finite_element(yaw.symmetry, angle)) @ B, n)
-
-
-def _is_product(new: MatchedSymmetry, known: list[MatchedSymmetry]) -> bool:
-    """Check whether a discrete symmetry is the product of two known ones."""
-    actions = [state_matrix(matched.symmetry) for matched in known if not matched.symmetry.is_continuous]
-    action, n = state_matrix(new.symmetry), len(new.symmetry.joint_shift)
-    return any(acts_alike(action, a @ b, n) for a in actions for b in actions)
 
 
 def _drop_powers(symmetries: list[MatchedSymmetry]) -> list[MatchedSymmetry]:
@@ -431,14 +431,6 @@ def _is_planar_walker(skeleton: Skeleton) -> bool:
     slides = [skeleton.data.xaxis[j] for j in joints if m.jnt_type[j] == SLIDE]
     hinged = any(m.jnt_type[j] == HINGE for j in joints)
     return hinged and len(slides) >= 2 and max(abs(a[skeleton.vertical]) for a in slides) > 0.5
-
-
-def turn_name(angle: float) -> str:
-    """Name of a turn of a robot alone: half turn, quarter turn, 2 pi/n, or its angle in degrees."""
-    n = 2 * np.pi / angle
-    if abs(n - round(n)) < 1e-3:
-        return {2: "half turn", 4: "quarter turn"}.get(round(n), f"turn by 2 pi/{round(n)}")
-    return f"turn by {np.degrees(angle):.4g} degrees"
 
 
 def swap_name(skeleton: Skeleton, b: int, c: int, known: Collection[str]) -> str:

@@ -233,7 +233,10 @@ class _Matcher:
                 while stop < len(js) and m.jnt_type[js[stop]] == SLIDE:
                     stop += 1
                 A, B = m.jnt_axis[list(js[i:stop])].T, m.jnt_axis[list(ks[i:stop])].T
-                P = _snap(np.linalg.lstsq(B, M @ A, rcond=None)[0])
+                P = np.linalg.lstsq(B, M @ A, rcond=None)[0]
+                rounded = np.round(P)
+                is_near = np.abs(P - rounded).max() < AXIS_TOLERANCE and (np.abs(rounded).sum(0) == 1).all()
+                P = rounded if is_near else np.where(np.abs(P - rounded) < SNAP_TOLERANCE, rounded, P)
                 axis_gap = max(axis_gap, float(np.linalg.norm(B @ P - M @ A, axis=0).max()))
                 delta = np.linalg.lstsq(B, gap, rcond=None)[0]
                 gap = gap - B @ delta
@@ -381,14 +384,6 @@ def _shift_angles(axis: np.ndarray, v: np.ndarray, w: np.ndarray) -> list[float]
     if lengths[0] <= SNAP_TOLERANCE * lengths[1]:
         return []
     return [-float(np.arctan2(axis @ np.cross(v, w), v @ w))]
-
-
-def _snap(matrix: np.ndarray) -> np.ndarray:
-    """Round the joints' map P: to a signed permutation if it is near one, otherwise entries that are almost integers."""
-    whole = np.round(matrix)
-    if np.abs(matrix - whole).max() < AXIS_TOLERANCE and (np.abs(whole).sum(0) == 1).all():
-        return whole
-    return np.where(np.abs(matrix - whole) < SNAP_TOLERANCE, whole, matrix)
 
 
 # -- a MuJoCo model's kinematic trees as plain arrays in the reference pose `qpos0` --------------------------------------------

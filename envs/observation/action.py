@@ -24,13 +24,7 @@ from scipy.linalg import block_diag
 from scipy.sparse.csgraph import connected_components
 
 from rppdyn.envs.model_symmetry import ModelSymmetry, Quantity, finite_element
-from rppdyn.envs.observation.recognition import (
-    Observation,
-    compute_derived,
-    observation_of,
-    preserve_data,
-    simulate_states,
-)
+from rppdyn.envs.observation.recognition import Observation, compute_derived, keep_data, observation_of, simulate_states
 from rppdyn.envs.spec import Encoding, Space
 
 CLOSURE_TOLERANCE = 1e-9  # largest part of an image outside of the observed features
@@ -338,7 +332,7 @@ def _observe_images(observation: Observation, entries: list[int], symmetries: li
     """(entries in simulated states, entries in their images under the symmetries in turn), (`FIT_STATES`, n) each."""
     model, data = observation.model, observation.data
     before, after = [], []
-    with preserve_data(model, data):
+    with keep_data(model, data):
         image = mujoco.MjData(model)
         for k, _ in enumerate(simulate_states(model, data, FIT_STATES)):
             before.append(observation.read()[entries])

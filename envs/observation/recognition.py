@@ -168,7 +168,7 @@ def recognise(
         ValueError: the observation is not a vector of finite numbers, or not a function of the simulator's state.
     """
     quantities = quantities_of(model)
-    with preserve_data(model, data):
+    with keep_data(model, data):
         first, precision = _read_vector(observe, name, strict)
         unsteady = first != _read_vector(observe, name, strict)[0]  # also where the entry is nan
         if strict and unsteady.any():
@@ -186,7 +186,7 @@ def recognise(
         unsteady |= ~np.isfinite(values).all(0)
         values[:, unsteady] = 0.0
         sources = _explain(values, columns, quantities, tolerance)
-    with preserve_data(model, data), quiet_mujoco():
+    with keep_data(model, data), quiet_mujoco():
         simulated = [sample() for _ in simulate_states(model, data, SIMULATED_SAMPLES)]
     for i, source in enumerate(sources):
         if unsteady[i]:
@@ -243,7 +243,7 @@ def state_entries(simulator: Simulator) -> StateEntries:
 
 
 @contextmanager
-def preserve_data(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[None]:
+def keep_data(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[None]:
     """Restore all contents of the data at the end of the context."""
     before = mujoco.MjData(model)
     mujoco.mj_copyData(before, model, data)

@@ -13,7 +13,7 @@ from rppdyn.envs.derivation import derive
 from rppdyn.envs.model_symmetry import finite_element
 from rppdyn.envs.observation.action import set_image_state
 from rppdyn.envs.observation.quantities import quantities_of
-from rppdyn.envs.observation.recognition import compute_derived, preserve_data, simulate_states
+from rppdyn.envs.observation.recognition import compute_derived, keep_data, simulate_states
 
 # Two arms on ball joints, sensors of most types, a target that a mocap body carries, a sign that stands still.
 TWO_ARMS = """
@@ -93,7 +93,7 @@ def robot(request):
 def defects(model, data, fields, symmetry, n: int = 6) -> dict[str, float]:
     """The largest defect of each field over states, relative to its largest number."""
     image, size, worst = mujoco.MjData(model), {}, {}
-    with preserve_data(model, data):
+    with keep_data(model, data):
         for _ in simulate_states(model, data, n):
             set_image_state(model, fields, data, image, symmetry)
             compute_derived(model, image)
@@ -174,7 +174,7 @@ def test_mistakes_show(mistake):
     }[mistake]
     image = mujoco.MjData(model)
     found = {field.key: 0.0 for field in fields}
-    with preserve_data(model, data):
+    with keep_data(model, data):
         for _ in simulate_states(model, data, 4):
             set_image_state(model, fields, data, image, right)
             compute_derived(model, image)

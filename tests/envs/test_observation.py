@@ -17,7 +17,7 @@ from scipy.linalg import expm
 from rppdyn.envs.derivation import derive, state_spaces
 from rppdyn.envs.model_symmetry import finite_element
 from rppdyn.envs.observation.action import notes, observation_space, set_image_state, space_of
-from rppdyn.envs.observation.recognition import compute_derived, observation_of, preserve_data, recognise
+from rppdyn.envs.observation.recognition import compute_derived, keep_data, observation_of, recognise
 from rppdyn.envs.simulator import Simulator
 
 ALL = "exclude_current_positions_from_observation"
@@ -86,14 +86,14 @@ def images(observation, symmetry, n: int = 5):
     element = finite_element(symmetry, 0.6) if symmetry.is_continuous else symmetry
     rng, image = np.random.default_rng(2), mujoco.MjData(model)
     before, after, contacts = [], [], 0
-    with preserve_data(model, data):
+    with keep_data(model, data):
         for _ in range(n):
             data.ctrl[:] = rng.uniform(-0.3, 0.3, model.nu)
             mujoco.mj_step(model, data, 5)
             compute_derived(model, data)
             contacts += data.ncon
             before.append(observation.read())
-            with preserve_data(model, data):
+            with keep_data(model, data):
                 mujoco.mj_copyData(image, model, data)
                 set_image_state(model, observation.quantities, data, image, element)
                 compute_derived(model, image)
@@ -143,7 +143,7 @@ def test_after_a_real_step(env_id):
         symmetry = symmetries[name]
         element = finite_element(symmetry, 0.6) if symmetry.is_continuous else symmetry
         space = space_of(observation, [symmetry])
-        with preserve_data(model, data):
+        with keep_data(model, data):
             for _ in range(4):
                 state = simulator.get()
                 action = 0.3 * rng.uniform(env.action_space.low, env.action_space.high)
