@@ -21,6 +21,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from rppdyn.envs import planar
 from rppdyn.envs.approximate import CURRENT_SWIMMER, TILTED_REACHER
 from rppdyn.envs.catalogue import compiled_terms, file_spec, symmetry_spec
 from rppdyn.envs.certification.certificate import Certificate, certificate_for, save_certificate
@@ -30,6 +31,7 @@ from rppdyn.envs.certification.faults import find_fault
 from rppdyn.envs.episodes import Episode, read_episodes, write_episodes
 from rppdyn.envs.making import make_env
 from rppdyn.envs.mirror import group_spec, mirror_spec, without
+from rppdyn.envs.planar import NAVIGATION, SWARM
 from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
 from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM
@@ -38,6 +40,8 @@ for _id, _class, _steps in (
     (WINDY_PENDULUM, "windy_pendulum:WindyPendulum", EPISODE_STEPS),
     (TILTED_REACHER, "approximate:TiltedReacher", 50),
     (CURRENT_SWIMMER, "approximate:CurrentSwimmer", 1000),
+    (NAVIGATION, "planar:Navigation", planar.EPISODE_STEPS),
+    (SWARM, "planar:Swarm", planar.EPISODE_STEPS),
 ):
     if _id not in gym.registry:
         gym.register(_id, f"rppdyn.envs.{_class}", max_episode_steps=_steps)

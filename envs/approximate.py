@@ -6,9 +6,11 @@ environment                    number       what it is                          
 rppdyn/WindyPendulum-v0        ``wind``     a steady wind on a double pendulum                      O(2), D4, D6
 rppdyn/TiltedReacher-v0        ``tilt``     rad: a table on which a loaded arm is drawn downhill       O(2)
 rppdyn/CurrentSwimmer-v0       ``current``  m/s: the medium flows along y, across the way           left-right
+rppdyn/Navigation-v0           ``hill``     J: a hill beside the middle of a point mass's way        O(2), D8, D4
+rppdyn/Swarm-v0                ``fault``    the share of its thrust that one mass of four lacks     S(4) x D(4), D(4)
 =============================  ===========  ======================================================  =================
 
-The spec is that of the stock robot for any number; :func:`rppdyn.envs.certify` measures how far the symmetry is off.
+The spec is the same for any number; :func:`rppdyn.envs.certify` measures how far the symmetry is off.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from gymnasium.envs.mujoco.swimmer_v5 import SwimmerEnv
 from gymnasium.utils import EzPickle
 
 from rppdyn.envs.catalogue import symmetry_choices, symmetry_spec
+from rppdyn.envs.planar import NAVIGATION, SWARM, check_range
 from rppdyn.envs.spec import SymmetrySpec
 
 TILTED_REACHER = "rppdyn/TiltedReacher-v0"
@@ -34,6 +37,8 @@ KNOBS: Mapping[str, str] = {
     "rppdyn/WindyPendulum-v0": "wind",
     TILTED_REACHER: "tilt",
     CURRENT_SWIMMER: "current",
+    NAVIGATION: "hill",
+    SWARM: "fault",
 }
 """The number that breaks the symmetry, by environment."""
 
@@ -71,7 +76,7 @@ class TiltedReacher(ReacherEnv):
     """The symmetries to choose from, the default first, and the names of each one's generators."""
 
     def __init__(self, tilt: float = 0.0, **options: Any):
-        self.tilt = _check_range(TILTED_REACHER, "tilt", tilt, MAX_TILT)
+        self.tilt = check_range(TILTED_REACHER, "tilt", tilt, MAX_TILT)
         super().__init__(**options)
         EzPickle.__init__(self, tilt, **options)
         model = self.model
@@ -108,7 +113,7 @@ class CurrentSwimmer(SwimmerEnv):
     """The symmetries to choose from, the default first, and the names of each one's generators."""
 
     def __init__(self, current: float = 0.0, **options: Any):
-        self.current = _check_range(CURRENT_SWIMMER, "current", current, math.inf)
+        self.current = check_range(CURRENT_SWIMMER, "current", current, math.inf)
         super().__init__(**options)
         EzPickle.__init__(self, current, **options)
         self.model.opt.wind[:] = np.array([0.0, self.current, 0.0])
@@ -117,12 +122,6 @@ class CurrentSwimmer(SwimmerEnv):
         """Swimmer-v5's spec; called by `rppdyn.envs.symmetry_spec`."""
         note = f"A current of {self.current:g} m/s along y breaks it." if self.current else ""
         return _stock_spec(CURRENT_SWIMMER, "Swimmer-v5", symmetry, note, self.current >= BROKEN_CURRENT)
-
-
-def _check_range(env_id: str, name: str, value: float, largest: float) -> float:
-    if not (math.isfinite(value) and 0 <= value <= largest):
-        raise ValueError(f"{env_id}: {name}={value}: give 0 to {largest:.4g}")
-    return float(value)
 
 
 def _stock_spec(env_id: str, stock: str, symmetry: str | None, note: str, broken: bool) -> SymmetrySpec:
