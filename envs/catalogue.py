@@ -308,7 +308,7 @@ def symmetry_specs(source: Source) -> tuple[list[SymmetrySpec], list[str]]:
         choices = ["+".join(default)] if default else []
         choices += [name for name in derivation.names if name not in default]
         if not choices:
-            raise ValueError(no_symmetry(name))
+            raise ValueError(_no_symmetry_message(name))
         specs, refused = [], []
         for choice in choices:
             try:
@@ -322,7 +322,7 @@ def symmetry_specs(source: Source) -> tuple[list[SymmetrySpec], list[str]]:
     return specs, refused
 
 
-def no_symmetry(name: str) -> str:
+def _no_symmetry_message(name: str) -> str:
     return (
         f"no symmetry of {name} was found: no mirror image, turn or exchange of limbs carries its bodies and joints onto "
         "one another; one that you know is described by hand with rppdyn.envs.mirror_spec"
@@ -335,16 +335,16 @@ def symmetry_choices(source: Source) -> dict[str, Choice]:
     Raises:
         ValueError: no such environment or file, or one without a MuJoCo model.
     """
-    if isinstance(source, str) and (named := _TASKS.get(_task_name(source))):
-        return dict(named)
+    if isinstance(source, str) and (choices := _TASKS.get(_task_name(source))):
+        return dict(choices)
     with open_source(source) as (system, name):
         if isinstance(system, mujoco.MjModel):
-            named = None
+            choices = None
         else:
-            named = (
+            choices = (
                 _TASKS[_task_name(name)] if _is_stock(system) else getattr(system.unwrapped, "symmetry_choices", None)
             )
-        return dict(named) if named else {key: (key,) for key in derive(_model_of(system)).names}
+        return dict(choices) if choices else {key: (key,) for key in derive(_model_of(system)).names}
 
 
 def _spec_of_system(system: Any, name: str, symmetry: str | None, variant: str) -> SourcedSpec:
@@ -378,7 +378,7 @@ def _spec_of_system(system: Any, name: str, symmetry: str | None, variant: str) 
 
 
 def _environment_spec(env, symmetry: str | None, variant: str) -> SymmetrySpec:
-    """The spec that an environment gives itself, which must fit the spaces that the agent sees."""
+    """The spec that an environment gives itself, checked against the agent's spaces."""
     if variant == "published":
         raise ValueError(f"variant='published' is of Gymnasium's tasks only; leave it out for {env_name(env)}")
     spec = env.unwrapped.symmetry_spec(symmetry)
@@ -433,24 +433,24 @@ def single_environment(env: Any) -> Iterator[gym.Env]:
 
 
 def _choose(
-    named: Mapping[str, Choice], derivation: Derivation, symmetry: str | None, name: str, default: Choice = ()
+    choices: Mapping[str, Choice], derivation: Derivation, symmetry: str | None, name: str, default: Choice = ()
 ) -> Choice:
     """Names of symmetries, from the name of a choice or from their own names; without any, the default or the exact ones."""
-    named = {key: names for key, names in named.items() if set(names) <= set(derivation.names)}
+    choices = {key: names for key, names in choices.items() if set(names) <= set(derivation.names)}
     if symmetry is not None:
-        if symmetry in named:
-            return named[symmetry]
+        if symmetry in choices:
+            return choices[symmetry]
         parts = [part.strip() for part in symmetry.split("+")]
         if unknown := [part for part in parts if part not in derivation.names]:
-            known = ", ".join(dict.fromkeys([*named, *derivation.names])) or "none"
+            known = ", ".join(dict.fromkeys([*choices, *derivation.names])) or "none"
             raise ValueError(f"{name} has no symmetry {unknown[0]!r}; known: {known} (several are joined by +)")
         return tuple(sorted(parts, key=derivation.names.index))
-    if default in named.values():
+    if default in choices.values():
         return default
     if exact := _exact_symmetries(derivation):
         return exact
     if not derivation.symmetries:
-        raise ValueError(no_symmetry(name))
+        raise ValueError(_no_symmetry_message(name))
     first = derivation.symmetries[0]
     deviation_text = f" ({first.name}: {first.deviations[0]})" if first.deviations else ""
     raise ValueError(

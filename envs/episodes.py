@@ -387,14 +387,11 @@ def transition_data(
     train, validation, test = hold_out(dataset, held_out, length)
 
     def draw(episodes: Sequence[Episode], name: str) -> Segments:
-        rng = np.random.default_rng(SPLIT_SEED)
-        starts = _cut_episodes(episodes, length, rng)
-        if (n := len(starts)) < trajectories:
-            raise ValueError(
-                f"{dataset.name}: its {len(episodes)} {name} episodes have {n} trajectories of {length} steps, not "
-                f"{trajectories}: give task.trajectories={n}, a larger task.held_out, or collect more"
-            )
-        return _stack_segments(spec, [starts[i] for i in rng.permutation(n)[:trajectories]], length)
+        lack = lambda n: (  # noqa: E731
+            f"{dataset.name}: its {len(episodes)} {name} episodes have {n} trajectories of {length} steps, not {trajectories}: "
+            f"give task.trajectories={n}, a larger task.held_out, or collect more"
+        )
+        return _draw_segments(spec, episodes, trajectories, length, SPLIT_SEED, lack)
 
     return TransitionData(train, draw(validation, "validation"), draw(test, "test"))
 
@@ -433,14 +430,11 @@ def draw_chunks(
     Raises:
         ValueError: there are fewer than `count`.
     """
-    rng = np.random.default_rng(seed)
-    starts = _cut_episodes(episodes, length, rng)
-    if (n := len(starts)) < count:
-        raise ValueError(
-            f"{dataset.name}: its training episodes have {n} chunks of {length} steps, not {count}: give "
-            f"task.train={n * length} at most, shorter chunks, or collect more"
-        )
-    return _stack_segments(spec, [starts[i] for i in rng.permutation(n)[:count]], length)
+    lack = lambda n: (  # noqa: E731
+        f"{dataset.name}: its training episodes have {n} chunks of {length} steps, not {count}: give task.train={n * length} "
+        "at most, shorter chunks, or collect more"
+    )
+    return _draw_segments(spec, episodes, count, length, seed, lack)
 
 
 def _check_spec(dataset: EpisodeDataset, spec: SymmetrySpec) -> None:
@@ -452,21 +446,23 @@ def _check_spec(dataset: EpisodeDataset, spec: SymmetrySpec) -> None:
         )
 
 
-def _cut_episodes(episodes: Sequence[Episode], length: int, rng: np.random.Generator) -> list[tuple[Episode, int]]:
-    """Cut episodes into disjoint segments of `length` steps: (episode, first step) of each."""
+def _draw_segments(
+    spec: SymmetrySpec, episodes: Sequence[Episode], count: int, length: int, seed: int, lack: Callable[[int], str]
+) -> Segments:
+    """Cut episodes into disjoint segments and draw some; `lack(n)` is the error if there are only n segments."""
+    rng = np.random.default_rng(seed)
     starts: list[tuple[Episode, int]] = []
     for episode in episodes:
         pieces, spare = divmod(len(episode), length)
         if pieces:  # the first segment begins at random within the spare steps
             first = int(rng.integers(spare + 1))
             starts += [(episode, first + k * length) for k in range(pieces)]
-    return starts
-
-
-def _stack_segments(spec: SymmetrySpec, starts: Sequence[tuple[Episode, int]], length: int) -> Segments:
-    observations = np.stack([episode.observations[t : t + length + 1] for episode, t in starts])
-    actions = np.stack([episode.actions[t : t + length] for episode, t in starts])
-    rewards = np.stack([episode.rewards[t : t + length] for episode, t in starts])
+    if len(starts) < count:
+        raise ValueError(lack(len(starts)))
+    chosen = [starts[i] for i in rng.permutation(len(starts))[:count]]
+    observations = np.stack([episode.observations[t : t + length + 1] for episode, t in chosen])
+    actions = np.stack([episode.actions[t : t + length] for episode, t in chosen])
+    rewards = np.stack([episode.rewards[t : t + length] for episode, t in chosen])
     return Segments(spec.encode(torch.from_numpy(observations)), *map(torch.from_numpy, (actions, rewards)))
 
 

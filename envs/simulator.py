@@ -35,6 +35,14 @@ MEMORY_TEST_STATES = 40  # states by which an environment is tested for memory
 START_SPREAD = 0.1  # standard deviation of a bare model's random starts, in radians or metres and their rates
 
 
+Tick = Callable[[int], None]
+"""Function that reports n simulated steps to a progress bar."""
+
+
+def ignore(n: int) -> None:
+    """A `Tick` without a progress bar."""
+
+
 def get_integration_state(model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
     """MuJoCo's full integration state: time, positions, velocities, controls and the solver's warm start."""
     state = np.empty(mujoco.mj_stateSize(model, INTEGRATION))
@@ -336,17 +344,15 @@ class Simulator:
             fault = NOT_FINITE["reward"]
         return obs, reward, terminated, fault
 
-    def steps(self, states: np.ndarray, actions: np.ndarray, tick: Callable[[int], None] = lambda n: None) -> Outcome:
-        """One step from each state, stacked; `tick(n)` reports n steps to a progress bar."""
+    def steps(self, states: np.ndarray, actions: np.ndarray, tick: Tick = ignore) -> Outcome:
+        """One step from each state, stacked."""
         outcomes = []
         for state, action in zip(states, actions, strict=True):
             outcomes.append(self.step(state, action))
             tick(1)
         return Outcome(*(np.array(column) for column in zip(*outcomes, strict=True)))
 
-    def trajectories(
-        self, starts: np.ndarray, actions: np.ndarray, tick: Callable[[int], None] = lambda n: None
-    ) -> list[np.ndarray]:
+    def trajectories(self, starts: np.ndarray, actions: np.ndarray, tick: Tick = ignore) -> list[np.ndarray]:
         """The coordinates (R, T, .) along actions (R, T, m) from R starts; terminations are ignored.
 
         From a faulty step on (see `Outcome`) they are NaN.
@@ -364,13 +370,7 @@ class Simulator:
         return [np.array(column) for column in zip(*paths, strict=True)]
 
     def rollout_states(
-        self,
-        n: int,
-        rng: np.random.Generator,
-        *,
-        stride: int,
-        horizon: int,
-        tick: Callable[[int], None] = lambda n: None,
+        self, n: int, rng: np.random.Generator, *, stride: int, horizon: int, tick: Tick = ignore
     ) -> tuple[np.ndarray, np.ndarray]:
         """States (n, .) and uniformly random actions (n, m), every `stride` steps of episodes of at most `horizon` steps."""
         low, high = self.action_bounds

@@ -151,12 +151,12 @@ def quaternion(matrix: Array) -> Array:
     """
     lib = torch if isinstance(matrix, torch.Tensor) else np
     xx, xy, xz, yx, yy, yz, zx, zy, zz = (matrix[..., i] for i in range(9))
-    one = lib.ones_like(xx)
+    ones = lib.ones_like(xx)
     rows = lib.stack([
-        lib.stack([one + xx + yy + zz, zy - yz, xz - zx, yx - xy], -1),
-        lib.stack([zy - yz, one + xx - yy - zz, xy + yx, xz + zx], -1),
-        lib.stack([xz - zx, xy + yx, one - xx + yy - zz, yz + zy], -1),
-        lib.stack([yx - xy, xz + zx, yz + zy, one - xx - yy + zz], -1),
+        lib.stack([ones + xx + yy + zz, zy - yz, xz - zx, yx - xy], -1),
+        lib.stack([zy - yz, ones + xx - yy - zz, xy + yx, xz + zx], -1),
+        lib.stack([xz - zx, xy + yx, ones - xx + yy - zz, yz + zy], -1),
+        lib.stack([yx - xy, xz + zx, yz + zy, ones - xx - yy + zz], -1),
     ], -2)  # fmt: skip
     diagonal = lib.stack([rows[..., i, i] for i in range(4)], -1)
     best = diagonal.argmax(-1)
@@ -571,7 +571,7 @@ class SymmetrySpec:
         }
 
     def contract(self, certificate: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The content of `symmetry.json` beside a policy: `to_dict`, and what a reader without this package needs.
+        """The content of `symmetry.json` beside a policy: `to_dict`, and entries for readers without this package.
 
         Its keys are listed in docs/jobs/export.md. `from_dict` reads it, and refuses it if spaces, images or joints were
         changed by hand; terms, certificate and version are records that are not checked.

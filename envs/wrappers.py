@@ -86,7 +86,7 @@ def acting_wrappers(env: gym.Env) -> list[gym.Wrapper]:
 
 
 def step_wrappers(env: gym.Env) -> list[gym.Wrapper]:
-    """The acting wrappers without those that only map observations, which a symmetry spec accounts for."""
+    """The acting wrappers that do more than map observations, which a symmetry spec accounts for."""
 
     def maps_observations(layer: gym.Wrapper) -> bool:
         kind, mapping = type(layer), gym.ObservationWrapper

@@ -529,7 +529,7 @@ RENDER_OPTIONS = "render_mode width height camera_id camera_name default_camera_
 
 
 def spec_digest(spec: SymmetrySpec) -> str:
-    """SHA-256 of a group's action, without the verdicts that the spec states, which are what a certificate tests."""
+    """SHA-256 of a group's action, without the spec's verdicts, which a certificate replaces."""
     return replace(spec, symmetries=()).digest
 
 

@@ -57,14 +57,12 @@ from rppdyn.envs.certification.evidence import (
     Comparison,
     Elements,
     SimulatedSteps,
-    Tick,
     counted_features,
-    ignore,
     step_faults,
 )
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.model_symmetry import ModelSymmetry
-from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Simulator, quiet_mujoco, tight_solver
+from rppdyn.envs.simulator import BareSimulator, ObservedSimulator, Simulator, Tick, ignore, quiet_mujoco, tight_solver
 from rppdyn.envs.spec import SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
 from rppdyn.envs.terms.layout import CompiledTerms
@@ -335,9 +333,10 @@ class Examination:
             values["reward"] = np.abs(m.reward - s.reward) / (np.std(s.reward) or np.sqrt(np.mean(s.reward**2)) or 1.0)
         visited = [getattr(self.evidence.outcome, key) for key in self.evidence.state_keys]
         features = self._features(elements, visited), self._features(elements, visited, image=True)
-        visits, near, far = measure_support(*features, self._features(elements, self.independent), state.names)
+        independent = self._features(elements, self.independent)
+        visits, *distances = measure_support(*features, independent, state.names)
         symmetry = spec.symmetries[k] if spec.symmetries else None
-        quantiles = values | {"visited": near, "images": far}
+        quantiles = values | dict(zip(("visited", "images"), distances, strict=True))
         masks = {"contact": s.contact, "free": ~s.contact}
         quantiles |= {f"state {where}": state.relative[mask] for where, mask in masks.items() if mask.any()}
         defects = {name: Defect.from_values(v) for name, v in values.items()}
@@ -438,11 +437,11 @@ def measure_support(
     """
     tree = cKDTree(rank_places(independent, independent))
     image_places = rank_places(images, independent)
-    near, far = tree.query(rank_places(visited, independent))[0], tree.query(image_places)[0]
+    visited_distances, image_distances = tree.query(rank_places(visited, independent))[0], tree.query(image_places)[0]
     outside = ((image_places < -1) | (image_places > 2)).mean(0)
     worst = int(outside.argmax())
-    share = float(np.mean(far <= np.quantile(near, NEAR_QUANTILE) + EQUALITY_TOLERANCE))
-    return Support(share, names[worst], float(outside[worst])), near, far
+    share = float(np.mean(image_distances <= np.quantile(visited_distances, NEAR_QUANTILE) + EQUALITY_TOLERANCE))
+    return Support(share, names[worst], float(outside[worst])), visited_distances, image_distances
 
 
 def rank_places(y: np.ndarray, reference: np.ndarray) -> np.ndarray:

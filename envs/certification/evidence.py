@@ -9,7 +9,7 @@ same steps, with and without each wrapper.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,7 +18,7 @@ import numpy as np
 from scipy.linalg import expm
 
 from rppdyn.envs.certification.certificate import EXACT_BELOW, Defect
-from rppdyn.envs.simulator import Outcome, Simulator, quiet_mujoco
+from rppdyn.envs.simulator import Outcome, Simulator, Tick, ignore, quiet_mujoco
 from rppdyn.envs.spec import SPACES, VERDICTS, Space, SymmetrySpec
 from rppdyn.envs.state import capture_state, restore_state
 from rppdyn.envs.wrappers import step_wrappers
@@ -28,13 +28,6 @@ STRIDE = 10  # steps between sampled states; neighbours in time are nearly equal
 REST_SHARE = 1e-4  # shorter steps, in units of the median step, count as this long; 1e-12 of the median still shows
 ROUNDING_TOLERANCE = 1e-13  # smaller changes count as none
 HORIZON = 100  # steps after which a rollout restarts, so that an odd episode is a small part of the states
-
-Tick = Callable[[int], None]
-"""Function that reports n simulated steps to a progress bar."""
-
-
-def ignore(n: int) -> None:
-    """A `Tick` without a progress bar."""
 
 
 def counted_features(space: Space) -> list[int]:

@@ -1,6 +1,6 @@
 """Symmetries of a MuJoCo model, derived from its bodies, joints and actuators with no index or sign typed in.
 
-found = derive(model)                             # candidates, exact and approximate, and what spoils them
+found = derive(model)                             # symmetries, exact and approximate, and deviations from them
 print(found)
 chosen = [found["left-right"], found["yaw"]]
 symmetry_group(chosen); state_spaces(model, chosen)

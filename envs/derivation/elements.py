@@ -218,11 +218,11 @@ def match_actuators(
             if tuple(map(int, image)) != tuple(map(int, driven)) or kinds[i] != kinds[j] or size == 0:
                 continue
             cosine[i, j] = v @ w / size
-            unlike = np.abs(m.actuator_gainprm[i] - m.actuator_gainprm[j]).max() > 0
-            unlike = unlike or (m.actuator_ctrlrange[i] != m.actuator_ctrlrange[j]).any()
+            differs = np.abs(m.actuator_gainprm[i] - m.actuator_gainprm[j]).max() > 0
+            differs = differs or (m.actuator_ctrlrange[i] != m.actuator_ctrlrange[j]).any()
             if abs(cosine[i, j]) > MIN_PARTNER_COSINE:
                 stretch = abs(np.log(np.linalg.norm(v) / np.linalg.norm(w)))
-                cost[i, j] = 10 * (1 - abs(cosine[i, j])) + 0.5 * bool(unlike) + 1e-6 * (i != j) + min(stretch, 1.0)
+                cost[i, j] = 10 * (1 - abs(cosine[i, j])) + 0.5 * bool(differs) + 1e-6 * (i != j) + min(stretch, 1.0)
     rows, columns = linear_sum_assignment(cost)
     partners, signs, turns = np.full(n, NONE), np.zeros(n), np.zeros(n)
     C, A = np.zeros((m.nu, m.nu)), np.zeros((m.na, m.na))
@@ -310,9 +310,9 @@ def orientation_gap(skeleton: Skeleton, i: int, j: int, axes: np.ndarray) -> flo
         carried = image_size(skeleton, i, j, axes, m.geom_size[i])
         return float(np.abs(W @ squared @ W.T - np.diag(carried**2)).max() / size.max())
     if shape == GEOM.BOX:
-        whole = np.round(np.abs(W))
-        gap = float(np.abs(np.abs(W) - whole).max())
-        return float(np.linalg.norm(size)) * (gap if _is_permutation(whole) else 1.0)
+        rounded = np.round(np.abs(W))
+        gap = float(np.abs(np.abs(W) - rounded).max())
+        return float(np.linalg.norm(size)) * (gap if _is_permutation(rounded) else 1.0)
     if shape == GEOM.MESH:
         a, b = int(m.geom_dataid[i]), int(m.geom_dataid[j])
         if a == b and np.abs(W - np.eye(3)).max() < 1e-9:
@@ -329,8 +329,8 @@ def image_size(skeleton: Skeleton, i: int, j: int, axes: np.ndarray, size: np.nd
     """Size of geom i's image along the axes of geom j: a quarter turn of a box exchanges two of its lengths."""
     if skeleton.model.geom_type[i] not in (GEOM.BOX, GEOM.ELLIPSOID):
         return size
-    whole = np.round(np.abs(skeleton.axes["geom"][j].T @ axes))
-    return whole @ size if _is_permutation(whole) else size
+    rounded = np.round(np.abs(skeleton.axes["geom"][j].T @ axes))
+    return rounded @ size if _is_permutation(rounded) else size
 
 
 def _is_permutation(matrix: np.ndarray) -> bool:
@@ -338,7 +338,7 @@ def _is_permutation(matrix: np.ndarray) -> bool:
 
 
 def _hull(m, mesh: int) -> np.ndarray:
-    """Vertices of a mesh's convex hull, which is what collides, (n, 3); without one, up to `MAX_MESH_VERTICES` of the mesh."""
+    """Vertices of a mesh's convex hull, which collides, (n, 3); without a hull, up to `MAX_MESH_VERTICES` of the mesh."""
     vertices = m.mesh_vert[m.mesh_vertadr[mesh] : m.mesh_vertadr[mesh] + m.mesh_vertnum[mesh]].astype(float)
     graph = int(m.mesh_graphadr[mesh])
     if graph < 0:
@@ -357,19 +357,19 @@ def _field_gap(m, i: int, j: int, W: np.ndarray) -> float:
     grid, partner = heights(i), heights(j)
     if np.ptp(grid) == 0 and np.array_equal(grid, partner) and W[2, 2] > 0.999999:
         return 0.0
-    whole = np.round(W)
-    if np.abs(W - whole).max() > 1e-6 or whole[2, 2] != 1:
+    rounded = np.round(W)
+    if np.abs(W - rounded).max() > 1e-6 or rounded[2, 2] != 1:
         return float(np.abs(m.hfield_size[j, :2]).max())
     # Rows run along y and columns along x.
-    image = grid if whole[0, 0] else grid.T
-    image = image[:, ::-1] if whole[0].sum() < 0 else image
-    image = image[::-1] if whole[1].sum() < 0 else image
-    extent = m.hfield_size[i, [0, 1] if whole[0, 0] else [1, 0]]
+    image = grid if rounded[0, 0] else grid.T
+    image = image[:, ::-1] if rounded[0].sum() < 0 else image
+    image = image[::-1] if rounded[1].sum() < 0 else image
+    extent = m.hfield_size[i, [0, 1] if rounded[0, 0] else [1, 0]]
     if image.shape != partner.shape or np.abs(extent - m.hfield_size[j, :2]).max() > 0:
         return float(np.abs(m.hfield_size[j, :2]).max())
     # Each cell is two triangles, cut along one diagonal; a reflection carries it to the other diagonal.
     bent = partner[1:, 1:] + partner[:-1, :-1] - partner[1:, :-1] - partner[:-1, 1:]
-    cut = np.abs(bent).max() / 2 if whole[0, :2].sum() != whole[1, :2].sum() else 0.0
+    cut = np.abs(bent).max() / 2 if rounded[0, :2].sum() != rounded[1, :2].sum() else 0.0
     return float(np.abs(image - partner).max() + cut + abs(m.hfield_size[i, 3] - m.hfield_size[j, 3]))
 
 

@@ -266,11 +266,10 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     def about_zero(carry: Carry) -> Carry:
         """Apply `carry` to positions measured from `qpos0`, add delta, and measure from zero again."""
 
-        def carried(i: int, row: np.ndarray) -> np.ndarray:
-            to = trees.joints[i]
-            return carry(i, row - zero[i]) + shift[i] + zero[to]
+        def carry_position(i: int, row: np.ndarray) -> np.ndarray:
+            return carry(i, row - zero[i]) + shift[i] + zero[trees.joints[i]]
 
-        return carried
+        return carry_position
 
     def frame(i: int) -> np.ndarray:
         """M at joint i: delta of a body's last hinge turns the body's frame, but not the joints before it."""
@@ -283,11 +282,11 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
     def anchor(i: int, row: np.ndarray) -> np.ndarray:
         """Image of the anchor; along a hinge's axis, where it does not matter, the partner's place."""
-        to, carried = trees.joints[i], frame(i) @ row
+        partner, carried = trees.joints[i], frame(i) @ row
         if m.jnt_type[i] != HINGE:
             return carried
-        axis = m.jnt_axis[to]
-        return carried + axis * (axis @ (m.jnt_pos[to] - carried))
+        axis = m.jnt_axis[partner]
+        return carried + axis * (axis @ (m.jnt_pos[partner] - carried))
 
     def axis(i: int, row: np.ndarray) -> np.ndarray:
         if signs[i] == 0:
@@ -298,9 +297,9 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     def spring(i: int, row: np.ndarray) -> np.ndarray:
         if signs[i]:
             return about_zero(lambda i, row: signs[i] * row)(i, row)
-        to = place[int(trees.joints[i])]
+        row_index = place[int(trees.joints[i])]
         offset = m.qpos_spring[m.jnt_qposadr[scalars]] - zero[scalars]
-        return np.array([trees.matrix[to] @ offset + trees.shift[to] + zero[trees.joints[i]]])
+        return np.array([trees.matrix[row_index] @ offset + trees.shift[row_index] + zero[trees.joints[i]]])
 
     def interval(i: int, row: np.ndarray) -> np.ndarray:
         if m.jnt_type[i] == BALL:
@@ -311,15 +310,17 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     sprung = m.jnt_stiffness != 0
     if (poly := _rows(m, "jnt_stiffnesspoly")) is not None:
         sprung = sprung | (poly != 0).any(1)
-    everywhere, to = np.ones(m.njnt, bool), trees.joints
+    everywhere, partners = np.ones(m.njnt, bool), trees.joints
     springs = m.qpos_spring[m.jnt_qposadr][:, None]
-    yield Parameter("joint", "axis", m.jnt_axis.copy(), to, axis, np.isin(m.jnt_type, (HINGE, SLIDE)), 1.0, "jnt_axis")
-    yield Parameter("joint", "pos", m.jnt_pos.copy(), to, anchor, turning, skeleton.size, "jnt_pos")
-    yield from shared_parameters(m, "joint", to, always=everywhere, limited=limited)
-    yield Parameter("joint", "range", m.jnt_range.copy(), to, interval, limited, attribute="jnt_range")
-    yield Parameter("joint", "springref", springs, to, spring, sprung & np.isin(m.jnt_type, (HINGE, SLIDE)), 1.0)
+    yield Parameter(
+        "joint", "axis", m.jnt_axis.copy(), partners, axis, np.isin(m.jnt_type, (HINGE, SLIDE)), 1.0, "jnt_axis"
+    )
+    yield Parameter("joint", "pos", m.jnt_pos.copy(), partners, anchor, turning, skeleton.size, "jnt_pos")
+    yield from shared_parameters(m, "joint", partners, always=everywhere, limited=limited)
+    yield Parameter("joint", "range", m.jnt_range.copy(), partners, interval, limited, attribute="jnt_range")
+    yield Parameter("joint", "springref", springs, partners, spring, sprung & np.isin(m.jnt_type, (HINGE, SLIDE)), 1.0)
     yield from _spring_poses(skeleton, trees, sprung)
-    yield from interval_parameters(m, "joint", to, signs, forced=m.jnt_actfrclimited.astype(bool))
+    yield from interval_parameters(m, "joint", partners, signs, forced=m.jnt_actfrclimited.astype(bool))
 
 
 def _spring_poses(skeleton: Skeleton, trees: TreeMatch, sprung: np.ndarray) -> Iterator[Parameter]:
@@ -341,10 +342,10 @@ def _spring_poses(skeleton: Skeleton, trees: TreeMatch, sprung: np.ndarray) -> I
         outer = R if free[i] else skeleton.rest[c].T @ trees.frames[m.body_parentid[b]] @ skeleton.rest[b]
         return (outer @ row.reshape(3, 3) @ trees.frames[b].T).ravel()
 
-    to = trees.joints
-    yield Parameter("joint", "spring position", places, to, lambda i, row: R @ row + trees.isometry.translation,
+    partners = trees.joints
+    yield Parameter("joint", "spring position", places, partners, lambda i, row: R @ row + trees.isometry.translation,
                     counts & free, skeleton.size)  # fmt: skip
-    yield Parameter("joint", "spring orientation", axes, to, orientation, counts, 1.0)
+    yield Parameter("joint", "spring orientation", axes, partners, orientation, counts, 1.0)
 
 
 def _dofs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
@@ -375,14 +376,14 @@ def _dofs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
 def _bodies(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     m, trees = skeleton.model, match.trees
-    moving, to = m.body_weldid != 0, trees.bodies
+    moving, partners = m.body_weldid != 0, trees.bodies
     carried = carried_inertias(trees, pseudo_inertias(skeleton))
     counts = inertia_differs(skeleton, trees, carried)
     placed = moving.copy()  # bodies whose place matters
     placed[m.geom_bodyid[skeleton.shaped]] = True
     placed[m.body_parentid[moving]] = True
     placed[0] = False
-    image_places = np.einsum("bij,bj->bi", skeleton.rest[to], trees.gaps) + m.body_pos[to]
+    image_places = np.einsum("bij,bj->bi", skeleton.rest[partners], trees.gaps) + m.body_pos[partners]
     parents = trees.frames[m.body_parentid]
     offsets = image_places - np.einsum("bij,bj->bi", parents, m.body_pos)
 
@@ -392,19 +393,19 @@ def _bodies(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     tensor = lambda i, row: (M[i] @ row.reshape(3, 3) @ M[i].T).ravel()  # noqa: E731
     free = np.array([bool(js) and m.jnt_type[js[0]] == FREE for js in skeleton.joints])
     tensors = skeleton.inertia.reshape(-1, 9)
-    yield Parameter("body", "pos", m.body_pos.copy(), to, place, placed & ~free, skeleton.size, "body_pos")
-    yield Parameter("body", "mass", m.body_mass[:, None].copy(), to, _identity, counts)
-    yield Parameter("body", "com", m.body_ipos.copy(), to, local, counts, skeleton.size)
-    yield Parameter("body", "inertia", tensors, to, tensor, counts)
-    yield from shared_parameters(m, "body", to, moving=moving)
-    yield from plugin_parameters(m, "body", to, np.ones(m.nbody, bool))
+    yield Parameter("body", "pos", m.body_pos.copy(), partners, place, placed & ~free, skeleton.size, "body_pos")
+    yield Parameter("body", "mass", m.body_mass[:, None].copy(), partners, _identity, counts)
+    yield Parameter("body", "com", m.body_ipos.copy(), partners, local, counts, skeleton.size)
+    yield Parameter("body", "inertia", tensors, partners, tensor, counts)
+    yield from shared_parameters(m, "body", partners, moving=moving)
+    yield from plugin_parameters(m, "body", partners, np.ones(m.nbody, bool))
     if m.opt.enableflags & getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", 0):
         policy = np.r_[m.tree_sleep_policy, 0][m.body_treeid][:, None].astype(float)
-        yield Parameter("body", "sleep", policy, to, _identity, m.body_parentid == 0)
+        yield Parameter("body", "sleep", policy, partners, _identity, m.body_parentid == 0)
 
 
 def _geoms(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
-    m, trees, to = skeleton.model, match.trees, match.geoms
+    m, trees, partners = skeleton.model, match.trees, match.geoms
     if not m.ngeom:
         return
     shaped, colliding = skeleton.shaped, skeleton.colliding
@@ -413,44 +414,46 @@ def _geoms(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     def place(i: int, row: np.ndarray) -> np.ndarray:
         position = trees.image(m.geom_bodyid[i], row)
         if m.geom_type[i] == GEOM.PLANE:
-            partner = m.geom_pos[to[i]]
-            normal = rotation_matrix(m.geom_quat[to[i]]).reshape(3, 3)[:, 2]
+            partner = m.geom_pos[partners[i]]
+            normal = rotation_matrix(m.geom_quat[partners[i]]).reshape(3, 3)[:, 2]
             return partner + normal * (normal @ (position - partner))
         return position
 
     def axes(i: int) -> np.ndarray:
         return image_in_body(skeleton, trees, "geom", i)[2]
 
-    turn = lambda i, row: np.array([orientation_gap(skeleton, i, int(to[i]), axes(i))])  # noqa: E731
-    size = lambda i, row: image_size(skeleton, i, int(to[i]), axes(i), row)  # noqa: E731
+    turn = lambda i, row: np.array([orientation_gap(skeleton, i, int(partners[i]), axes(i))])  # noqa: E731
+    size = lambda i, row: image_size(skeleton, i, int(partners[i]), axes(i), row)  # noqa: E731
 
     def drag(i: int, row: np.ndarray) -> np.ndarray:
         """Six coefficients, then virtual masses and inertias along the axes."""
         return np.r_[row[:6], size(i, row[6:9]), size(i, row[9:])]
 
     def velocity(i: int, row: np.ndarray) -> np.ndarray:
-        W = skeleton.axes["geom"][to[i]].T @ axes(i)
+        W = skeleton.axes["geom"][partners[i]].T @ axes(i)
         return np.r_[W @ row[:3], np.sign(np.linalg.det(W)) * (W @ row[3:])]
 
-    paired = to != NONE
-    yield Parameter("geom", "pos", m.geom_pos.copy(), to, place, shaped, skeleton.size, "geom_pos")
-    yield Parameter("geom", "size", m.geom_size.copy(), to, size, shaped & has_size & paired, attribute="geom_size")
-    yield Parameter("geom", "orientation", np.zeros((m.ngeom, 1)), to, turn, shaped & paired, skeleton.size)
-    yield from shared_parameters(m, "geom", to, colliding=colliding & paired)
+    paired = partners != NONE
+    yield Parameter("geom", "pos", m.geom_pos.copy(), partners, place, shaped, skeleton.size, "geom_pos")
+    yield Parameter(
+        "geom", "size", m.geom_size.copy(), partners, size, shaped & has_size & paired, attribute="geom_size"
+    )
+    yield Parameter("geom", "orientation", np.zeros((m.ngeom, 1)), partners, turn, shaped & paired, skeleton.size)
+    yield from shared_parameters(m, "geom", partners, colliding=colliding & paired)
     if skeleton.in_fluid:
-        yield Parameter("geom", "fluid", m.geom_fluid.copy(), to, drag, shaped & paired, attribute="geom_fluid")
+        yield Parameter("geom", "fluid", m.geom_fluid.copy(), partners, drag, shaped & paired, attribute="geom_fluid")
     if (moving := _rows(m, "geom_surfacevel")) is not None:
-        counts = colliding & paired & (moving.any(1) | moving[to].any(1))
-        yield Parameter("geom", "surfacevel", moving, to, velocity, counts)
-    yield from plugin_parameters(m, "geom", to, colliding & paired)
+        counts = colliding & paired & (moving.any(1) | moving[partners].any(1))
+        yield Parameter("geom", "surfacevel", moving, partners, velocity, counts)
+    yield from plugin_parameters(m, "geom", partners, colliding & paired)
 
 
 def _contact_pairs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     """Explicit contact pairs; the partner of a pair is the pair of the geoms' images, in either order."""
-    m, to, R = skeleton.model, match.geoms, match.trees.isometry.rotation
+    m, geom_images, R = skeleton.model, match.geoms, match.trees.isometry.rotation
     geoms = np.column_stack([m.pair_geom1, m.pair_geom2])
     known = [frozenset(pair) for pair in geoms.tolist()]
-    images = [frozenset(to[pair].tolist()) for pair in geoms]
+    images = [frozenset(geom_images[pair].tolist()) for pair in geoms]
     partners = np.array([known.index(image) if image in known else NONE for image in images], int)
 
     def friction(i: int, row: np.ndarray) -> np.ndarray:
@@ -468,7 +471,7 @@ def _contact_pairs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
 
 def _sites(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
-    """Places of the sites in use; their orientations are compared with what uses them."""
+    """Places of the sites in use; their orientations are compared with the elements that use them."""
     m, trees = skeleton.model, match.trees
 
     place = lambda i, row: image_in_body(skeleton, trees, "site", i)[1]  # noqa: E731
@@ -481,7 +484,7 @@ def _sites(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
 
 def _tendons(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
-    m, to, signs = skeleton.model, match.tendons, match.tendon_signs
+    m, partners, signs = skeleton.model, match.tendons, match.tendon_signs
     if not m.ntendon:
         return
 
@@ -489,7 +492,7 @@ def _tendons(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         """Side sites and divisors along the partner's path, which may run from the other end."""
         (kinds, objects), (_, partner) = (
             (m.wrap_type[adr : adr + num].tolist(), m.wrap_objid[adr : adr + num].tolist())
-            for adr, num in ((m.tendon_adr[k], m.tendon_num[k]) for k in (i, to[i]))
+            for adr, num in ((m.tendon_adr[k], m.tendon_num[k]) for k in (i, partners[i]))
         )
         maps = {WRAP.SITE: match.sites, WRAP.SPHERE: match.geoms, WRAP.CYLINDER: match.geoms}
         images = [int(maps[kind][k]) if kind in maps else k for kind, k in zip(kinds, objects, strict=True)]
@@ -499,21 +502,21 @@ def _tendons(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
     everywhere, limited = np.ones(m.ntendon, bool), m.tendon_limited.astype(bool)
     lossy, sprung = m.tendon_frictionloss != 0, m.tendon_stiffness != 0
-    yield from shared_parameters(m, "tendon", to, always=everywhere, limited=limited, lossy=lossy)
+    yield from shared_parameters(m, "tendon", partners, always=everywhere, limited=limited, lossy=lossy)
     forced = np.asarray(getattr(m, "tendon_actfrclimited", np.zeros(m.ntendon)), bool)
-    yield from interval_parameters(m, "tendon", to, signs, limited=limited, forced=forced, sprung=sprung)
+    yield from interval_parameters(m, "tendon", partners, signs, limited=limited, forced=forced, sprung=sprung)
     fixed = m.wrap_type[m.tendon_adr] == WRAP.JOINT
     rows = tendon_coefficients(skeleton)
-    yield Parameter("tendon", "coef", rows, to, lambda i, row: signs[i] * (match.trees.matrix @ row), fixed)
+    yield Parameter("tendon", "coef", rows, partners, lambda i, row: signs[i] * (match.trees.matrix @ row), fixed)
     paths = np.zeros((m.ntendon, int(m.tendon_num.max(initial=0))))  # side site or divisor of each object on the path
     for k, (adr, num) in enumerate(zip(m.tendon_adr, m.tendon_num, strict=True)):
         paths[k, :num] = np.where(m.wrap_type[adr : adr + num] == WRAP.SITE, 0.0, m.wrap_prm[adr : adr + num])
-    yield Parameter("tendon", "path", paths, to, path, ~fixed)
+    yield Parameter("tendon", "path", paths, partners, path, ~fixed)
 
 
 def _actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
-    m, to, signs = skeleton.model, match.actuators, match.actuator_signs
-    n = len(to)
+    m, partners, signs = skeleton.model, match.actuators, match.actuator_signs
+    n = len(partners)
     if not n:
         return
 
@@ -535,28 +538,30 @@ def _actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     everywhere = np.ones(n, bool)
     gears = np.array([[np.linalg.norm(active_gear(m, i))] for i in range(n)])
     turns, nothing = match.actuator_turns, np.zeros((n, 1))
-    yield Parameter("actuator", "gear", gears, to, _identity, everywhere)
-    yield Parameter("actuator", "direction", nothing, to, lambda i, row: turns[i : i + 1], turns > 1e-6, 1.0)
+    yield Parameter("actuator", "gear", gears, partners, _identity, everywhere)
+    yield Parameter("actuator", "direction", nothing, partners, lambda i, row: turns[i : i + 1], turns > 1e-6, 1.0)
     conditions = {"forced": m.actuator_forcelimited != 0, "active": m.actuator_actlimited != 0}
-    yield from interval_parameters(m, "actuator", to, signs, muscle=m.actuator_gaintype == GAIN.MUSCLE, **conditions)
+    yield from interval_parameters(
+        m, "actuator", partners, signs, muscle=m.actuator_gaintype == GAIN.MUSCLE, **conditions
+    )
     gains, biases = m.actuator_gainprm.copy(), m.actuator_biasprm.copy()
-    yield Parameter("actuator", "gainprm", gains, to, gain, everywhere, attribute="actuator_gainprm")
-    yield Parameter("actuator", "biasprm", biases, to, bias, everywhere, attribute="actuator_biasprm")
-    yield from shared_parameters(m, "actuator", to, always=everywhere)
-    yield from plugin_parameters(m, "actuator", to, everywhere)
+    yield Parameter("actuator", "gainprm", gains, partners, gain, everywhere, attribute="actuator_gainprm")
+    yield Parameter("actuator", "biasprm", biases, partners, bias, everywhere, attribute="actuator_biasprm")
+    yield from shared_parameters(m, "actuator", partners, always=everywhere)
+    yield from plugin_parameters(m, "actuator", partners, everywhere)
     if m.opt.disableactuator:
         group = np.clip(m.actuator_group, 0, 31)
         off = (m.opt.disableactuator >> group & (group < 31))[:, None].astype(float)
-        yield Parameter("actuator", "disabled", off, to, _identity, everywhere)
+        yield Parameter("actuator", "disabled", off, partners, _identity, everywhere)
     adr, num = control_addresses(m)
     owners = np.repeat(np.arange(n), num)  # actuator of each control
-    controls = adr[to[owners]] + np.arange(m.nu) - adr[owners]
+    controls = adr[partners[owners]] + np.arange(m.nu) - adr[owners]
     yield from shared_parameters(m, "control", controls, always=np.ones(m.nu, bool))
     yield from interval_parameters(m, "control", controls, signs[owners], limited=m.actuator_ctrllimited.astype(bool))
 
 
 def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
-    m, to, trees = skeleton.model, match.equalities, match.trees
+    m, partners, trees = skeleton.model, match.equalities, match.trees
     if not m.neq:
         return
     place = {int(j): n for n, j in enumerate(skeleton.scalars)}
@@ -571,7 +576,7 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     def is_swapped(k: int) -> bool:
         """Check whether the partner names the images of k's two objects in the other order."""
         images = images_of_objects(m, k, trees, match.sites, match.tendons)
-        return m.eq_obj2id[k] >= 0 and images[m.eq_obj1id[k]] != m.eq_obj1id[to[k]]
+        return m.eq_obj2id[k] >= 0 and images[m.eq_obj1id[k]] != m.eq_obj1id[partners[k]]
 
     def polynomial(k: int, row: np.ndarray) -> np.ndarray:
         """y = sum_n c_n x^n, or y = c_0. If swapped, x = (y - c_0) / c_1, which weighs errors alike for c_1 = 1 or -1 only."""
@@ -600,7 +605,7 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         if kind == EQUALITY.WELD:
             pose = trees.frames[a] @ rotation_matrix(row[6:10]).reshape(3, 3) @ trees.frames[b].T
             mujoco.mju_mat2Quat(quat := np.zeros(4), (pose.T if is_swapped(k) else pose).ravel())
-            partner = m.eq_data[to[k], 6:10] / np.linalg.norm(m.eq_data[to[k], 6:10])
+            partner = m.eq_data[partners[k], 6:10] / np.linalg.norm(m.eq_data[partners[k], 6:10])
             carried[6:10] = quat if quat @ partner > 0 else -quat
         return carried
 
@@ -624,16 +629,16 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
     values = np.array([in_use(k, row) for k, row in enumerate(m.eq_data)])
     site_welds = (m.eq_type == EQUALITY.WELD) & (m.eq_objtype == OBJECT.SITE)
-    yield Parameter("equality", "data", values, to, data, np.ones(m.neq, bool), attribute="eq_data")
-    yield Parameter("equality", "orientation", np.zeros((m.neq, 1)), to, weld_turn, site_welds, 1.0, blank=True)
-    yield from shared_parameters(m, "equality", to, blank=True, always=np.ones(m.neq, bool))
+    yield Parameter("equality", "data", values, partners, data, np.ones(m.neq, bool), attribute="eq_data")
+    yield Parameter("equality", "orientation", np.zeros((m.neq, 1)), partners, weld_turn, site_welds, 1.0, blank=True)
+    yield from shared_parameters(m, "equality", partners, blank=True, always=np.ones(m.neq, bool))
 
 
 # -- derived constants, bounds and flags ------------------------------------------------------------------------------
 
 
 def _constants(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
-    """`CONSTANTS`, where they differ from what MuJoCo computes from the model's other numbers."""
+    """`CONSTANTS` that differ from MuJoCo's results for the model's other numbers."""
     dofs = (match.dofs**2).argmax(0) if match.dofs.size else np.zeros(0, int)
     partners = {"body": match.trees.bodies, "dof": dofs, "tendon": match.tendons, "actuator": match.actuators}
     for kind, fields in CONSTANTS.items():
@@ -645,12 +650,12 @@ def _constants(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
 
 def _shortcuts(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
-    """`SHORTCUTS` of elements in use, where they differ from what the shapes give; each row is compared with the right one.
+    """`SHORTCUTS` of elements in use that don't follow from the shapes; each row is compared with the recomputed one.
 
     Partners whose bounds are off by the same amount are left out: their sizes were changed alike after compilation.
     """
     m, recomputed = skeleton.model, skeleton.constants
-    partners = {"body": match.trees.bodies, "geom": match.geoms, "site": match.sites}
+    partners_by_kind = {"body": match.trees.bodies, "geom": match.geoms, "site": match.sites}
     sites = np.isin(np.arange(m.nsite), skeleton.sites_in_use)
     used = {"body": np.ones(m.nbody, bool), "geom": skeleton.shaped, "site": sites}
     for kind, fields in SHORTCUTS.items():
@@ -669,8 +674,9 @@ def _shortcuts(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
                 ]
                 values, computed = values[worst], computed[worst]
                 gaps = np.where(np.array(worst) == NONE, 0.0, gaps[worst])
-            to = partners[kind]
-            alike = (to != np.arange(len(to))) & (to != NONE) & (np.abs(gaps - gaps[to]) < STALE_TOLERANCE)
+            partners = partners_by_kind[kind]
+            paired = (partners != np.arange(len(partners))) & (partners != NONE)
+            alike = paired & (np.abs(gaps - gaps[partners]) < STALE_TOLERANCE)
             right_row = lambda i, row, computed=computed: computed[i]  # noqa: E731
             counts = used[kind] & (gaps > STALE_TOLERANCE) & ~alike
             yield Parameter(kind, field.split("_", 1)[1], values, np.arange(len(values)), right_row, counts)

@@ -318,7 +318,7 @@ def _names(symmetries: list[MatchedSymmetry]) -> list[str]:
 
 
 def _azimuths(skeleton: Skeleton, root: int) -> list[float]:
-    """Angles about the vertical at which the limbs of a root lie: those of the first bodies that are off its vertical axis."""
+    """Azimuths of a root's limbs: of the first bodies off its vertical axis."""
     horizontal = [a for a in range(3) if a != skeleton.vertical]
     azimuths, todo = [], list(skeleton.children[root])
     while todo:

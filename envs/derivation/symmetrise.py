@@ -149,7 +149,7 @@ EQUALITY_TOLERANCE = 1e-12  # relative; numbers that would change by less are no
 
 
 def symmetrise(model: mujoco.MjModel, symmetry: ModelSymmetry, only: Deviation | None = None) -> mujoco.MjModel:
-    """A copy of the model in which every number that deviates from a symmetry is replaced by its mean over the orbit.
+    """A copy of the model in which numbers that deviate from a symmetry are replaced by their means over its orbit.
 
     Masses, places, axes, sizes and the parameters of joints and actuators are averaged, and MuJoCo's derived constants are
     recomputed. Meshes, height fields and flags, such as whether a joint is limited, stay as they are.
@@ -223,9 +223,9 @@ def _average_inertias(
     """Average masses, centres of mass and inertias; return the bodies that changed."""
     J = pseudo_inertias(skeleton)
     mean = _orbit_mean(partial(carried_inertias, match.trees), J, order)
-    unlike = np.abs(mean - J).max((1, 2)) > EQUALITY_TOLERANCE * np.abs(J).max((1, 2))
-    unlike &= _element_mask(only, skeleton, "body", len(J))
-    bodies = np.flatnonzero(unlike & (skeleton.model.body_weldid != 0) & (skeleton.model.body_mass > 0))
+    changed = np.abs(mean - J).max((1, 2)) > EQUALITY_TOLERANCE * np.abs(J).max((1, 2))
+    changed &= _element_mask(only, skeleton, "body", len(J))
+    bodies = np.flatnonzero(changed & (skeleton.model.body_weldid != 0) & (skeleton.model.body_mass > 0))
     set_inertias(new, mean, bodies)
     return bodies
 
@@ -261,8 +261,8 @@ def _nearest_axes(shape: int, axes: np.ndarray, reference: np.ndarray) -> np.nda
         cosine = reference[:, 2] @ z
         return (np.eye(3) + K + K @ K / (1 + cosine)) @ reference if cosine > -0.999 else None
     if shape in (GEOM.BOX, GEOM.ELLIPSOID):
-        whole = np.round(reference.T @ axes)
-        return axes @ whole.T if np.abs(np.abs(whole).sum(0) - 1).max() == 0 else None
+        rounded = np.round(reference.T @ axes)
+        return axes @ rounded.T if np.abs(np.abs(rounded).sum(0) - 1).max() == 0 else None
     return None
 
 

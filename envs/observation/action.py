@@ -167,9 +167,9 @@ class _Features:
         A = block_diag(*(A for A, _ in parts), fitted) if parts else fitted
         a = np.concatenate([*(a for _, a in parts), np.zeros(len(observation.unexplained))])
         S = self.matrix
-        lost = np.isnan(A).any(1)
-        if (S[:, lost] != 0).any():
-            i = self.entry_of(int(np.flatnonzero((S[:, lost] != 0).any(1))[0]))
+        without_image = np.isnan(A).any(1)
+        if (S[:, without_image] != 0).any():
+            i = self.entry_of(int(np.flatnonzero((S[:, without_image] != 0).any(1))[0]))
             raise ValueError(
                 f"{observation.name}: {observation.describe(i)} is the image under {symmetry.name} of nothing in the "
                 "model; leave it out of the observation, or put a partner at its mirrored place"
@@ -190,8 +190,8 @@ class _Features:
             )
         if not symmetry.is_continuous:
             rho = rho + np.eye(len(S)) - span  # identity on combinations of entries that are always zero
-        whole = np.round(rho)
-        return np.where(np.abs(rho - whole) < INTEGER_TOLERANCE, whole, rho), S @ np.where(lost, 0.0, a)
+        rounded = np.round(rho)
+        return np.where(np.abs(rho - rounded) < INTEGER_TOLERANCE, rounded, rho), S @ np.where(without_image, 0.0, a)
 
 
 def common_fixed_point(symmetries, actions, b: np.ndarray) -> tuple[np.ndarray, set[int]]:

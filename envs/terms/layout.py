@@ -205,9 +205,9 @@ class Layout:
         step, shift = self._step_action(symmetry)
         place, ago = self._features
         A = np.where(ago[:, None] == ago, step[np.ix_(place, place)], 0.0)
-        lost = (A != 0).sum(1) < (step != 0).sum(1)[place]
-        if lost.any():
-            n = int(place[lost.argmax()])
+        is_incomplete = (A != 0).sum(1) < (step != 0).sum(1)[place]
+        if is_incomplete.any():
+            n = int(place[is_incomplete.argmax()])
             source = next(k for k in np.flatnonzero(step[n]) if self._shown[k][0] != self._shown[n][0])
             target, origin = (self.terms[self._shown[k][0]] for k in (n, source))
             raise ValueError(
