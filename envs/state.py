@@ -73,9 +73,9 @@ def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, An
     """
     if _is_vectorised(env):
         return {"format": FORMAT, "envs": _each(env, "capture_state", [()] * env.num_envs)}
-    layers, base = _layers(env)
-    known: list[Any] = [space for layer in (*layers, base) for space in _own_spaces(layer).values()]
-    known += [*layers, base, base._np_random, *(getattr(base, key, None) for key in ("model", "data"))]
+    wrappers, base = _unwrap(env)
+    known: list[Any] = [space for layer in (*wrappers, base) for space in _own_spaces(layer).values()]
+    known += [*wrappers, base, base._np_random, *(getattr(base, key, None) for key in ("model", "data"))]
     packing = Packing(frozenset(map(id, known)) - {id(None)}, strict)
     return {
         "format": FORMAT,
@@ -83,9 +83,9 @@ def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, An
         **_simulator_state(base),
         "random": {"env": _pack_bits(base._np_random)} | _random_spaces(base),
         "seed": base._np_random_seed,
-        "wrappers": [_wrapper_state(layer) for layer in layers],
+        "wrappers": [_wrapper_state(layer) for layer in wrappers],
         "own": [
-            packing.owner(owner, type(owner).__name__, CAPTURED_ELSEWHERE) for owner in _packed_owners(base, layers)
+            packing.owner(owner, type(owner).__name__, CAPTURED_ELSEWHERE) for owner in _packed_owners(base, wrappers)
         ],
     }
 
@@ -96,8 +96,8 @@ def why_not_capturable(env: gym.Env) -> str:
     A user's environment or wrapper may add attributes later, so it is reset and stepped once, and restored.
     """
     try:
-        layers, base = _layers(env)
-        if not any(is_foreign(type(layer)) for layer in (*layers, base)):
+        wrappers, base = _unwrap(env)
+        if not any(is_foreign(type(layer)) for layer in (*wrappers, base)):
             return ""
         before = capture_state(env, strict=False)
         try:
@@ -128,15 +128,13 @@ def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
         return
     if "simulator" not in state:
         raise ValueError("the state is of a vectorised environment; restore it into one")
-    layers, base = _layers(env)
+    wrappers, base = _unwrap(env)
     env_id = base.spec.id if base.spec else type(base).__name__
     if env_id != state["env_id"]:
         raise ValueError(f"the state is of {state['env_id']}, the environment is {env_id}; make the same one")
-    wrappers, captured = [type(layer).__name__ for layer in layers], [saved["type"] for saved in state["wrappers"]]
-    if wrappers != captured:
-        raise ValueError(
-            f"the state was captured with wrappers {captured}, the environment has {wrappers}; wrap it alike"
-        )
+    names, captured = [type(layer).__name__ for layer in wrappers], [saved["type"] for saved in state["wrappers"]]
+    if names != captured:
+        raise ValueError(f"the state was captured with wrappers {captured}, the environment has {names}; wrap it alike")
     _restore_simulator(base, state)
     if state["random"]["env"] is None:
         base._np_random = None
@@ -144,11 +142,11 @@ def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
         base.np_random.bit_generator.state = _unpack_bits(state["random"]["env"])
     _restore_spaces(base, state["random"])
     base._np_random_seed = state["seed"]
-    for layer, saved in zip(layers, state["wrappers"], strict=True):
+    for layer, saved in zip(wrappers, state["wrappers"], strict=True):
         _restore_wrapper(layer, saved)
     if "own" in state:  # version 0.1 left it out
         unpacking = Unpacking()
-        for owner, saved in zip(_packed_owners(base, layers), state["own"], strict=True):
+        for owner, saved in zip(_packed_owners(base, wrappers), state["own"], strict=True):
             unpacking.owner(owner, saved, CAPTURED_ELSEWHERE)
 
 
@@ -191,7 +189,7 @@ class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
 # -- parts of a state -------------------------------------------------------------------------------------------------
 
 
-def _layers(env) -> tuple[list[Any], Any]:
+def _unwrap(env) -> tuple[list[Any], Any]:
     """(wrappers from the outermost to the innermost, the environment inside)."""
     base = getattr(env, "unwrapped", env)
     if not (isinstance(base, MujocoEnv) or hasattr(base, "simulator_state")):
@@ -208,10 +206,10 @@ def _state_attributes(layer: Any) -> tuple[str, ...] | None:
     return None if known is None or is_foreign(type(layer)) else known.remembers
 
 
-def _packed_owners(base: Any, layers: list[Any]) -> list[Any]:
+def _packed_owners(base: Any, wrappers: list[Any]) -> list[Any]:
     """The environment, unless it defines its own state, and the wrappers all of whose attributes are captured."""
     owners = [base] if isinstance(base, MujocoEnv) else []
-    return owners + [layer for layer in layers if _state_attributes(layer) is None]
+    return owners + [layer for layer in wrappers if _state_attributes(layer) is None]
 
 
 def _restore_model(model: mujoco.MjModel, saved: Mapping[str, Any]) -> None:

@@ -62,10 +62,6 @@ class Isometry:
     keep_roots: bool = False
     swapped: tuple[int, int] | None = None
 
-    @property
-    def determinant(self) -> float:
-        return float(round(np.linalg.det(self.rotation)))
-
 
 @dataclass(frozen=True, eq=False)
 class TreeMatch:
@@ -134,6 +130,8 @@ class _Pair:
 
 
 class _Matcher:
+    """Matches two trees from the root down; every method is about body b and its candidate image c."""
+
     def __init__(self, skeleton: Skeleton, isometry: Isometry):
         self.s, self.m, self.isometry = skeleton, skeleton.model, isometry
         self.scale = skeleton.size
@@ -284,11 +282,8 @@ class _Matcher:
             for angle in _shift_angles(axis, M @ self.lever(b), self.lever(c)):
                 turned = rotation_about(axis, -angle) @ M
                 fits = self.is_image(b, c, turned) and not self.is_image(b, c, M)
-                if (
-                    fits
-                    and self.misfit_below(b, c, turned) < SNAP_TOLERANCE
-                    and self.is_within_range(b, c, M, axis, angle)
-                ):
+                fits = fits and self.misfit_below(b, c, turned) < SNAP_TOLERANCE
+                if fits and self.is_within_range(b, c, M, axis, angle):
                     return angle
         return 0.0
 
