@@ -74,9 +74,9 @@ class Layout:
         return max(term.history for term in self.terms)
 
     @cached_property
-    def bound(self) -> list[tuple[Quantity, list[int]]]:
+    def bindings(self) -> list[tuple[Quantity, list[int]]]:
         """(quantity, indices of its numbers that are shown) of each term."""
-        bound = []
+        bindings = []
         for term in self.terms:
             if isinstance(term, LastAction):
                 if self.action is None:
@@ -87,12 +87,12 @@ class Layout:
                 rows = list(indices)
             if not rows:
                 raise ValueError(f"{self.name}: {term.title} shows no entry; name some, or leave the term out")
-            bound.append((quantity, rows))
-        return bound
+            bindings.append((quantity, rows))
+        return bindings
 
     def _numbers(self, i: int, key: str) -> np.ndarray:
         """Scale or offset of each number that term i shows."""
-        term, (quantity, rows), n = self.terms[i], self.bound[i], len(self.bound[i][1])
+        term, (quantity, rows), n = self.terms[i], self.bindings[i], len(self.bindings[i][1])
         value = getattr(term, key)
         if isinstance(value, Mapping):
             names = [quantity.entries[row].joint or quantity.entries[row].name for row in rows]
@@ -127,7 +127,7 @@ class Layout:
         slices: dict[str, slice] = {}
         start = 0
         for i, _ in self.order:
-            quantity, rows = self.bound[i]
+            quantity, rows = self.bindings[i]
             size = 4 if quantity.quaternions else len(rows)
             title = self.terms[i].title
             first = slices[title].start if title in slices and self.stack == "term" else start
@@ -140,7 +140,7 @@ class Layout:
         """Names of the flat vector's numbers."""
         entries: list[Entry] = []
         for i, ago in self.order:
-            quantity, rows = self.bound[i]
+            quantity, rows = self.bindings[i]
             when = f" {ago} ago" if ago else ""
             shown = quantity.entries if quantity.quaternions else [quantity.entries[row] for row in rows]
             entries += [entry._replace(name=entry.name + when) for entry in shown]
@@ -170,7 +170,7 @@ class Layout:
         raw: list[float] = []
         features = 0
         for i, _ in self.order:
-            quantity, rows = self.bound[i]
+            quantity, rows = self.bindings[i]
             if quantity.quaternions:
                 quaternions.append(len(raw))
             raw += [0.0] * 4 if quantity.quaternions else origin[features : features + len(rows)].tolist()
@@ -184,19 +184,19 @@ class Layout:
     @cached_property
     def _shown(self) -> list[tuple[int, int]]:
         """(term, index in its quantity) of each feature of one time step."""
-        return [(i, row) for i, (_, rows) in enumerate(self.bound) for row in rows]
+        return [(i, row) for i, (_, rows) in enumerate(self.bindings) for row in rows]
 
     @cached_property
     def _features(self) -> tuple[np.ndarray, np.ndarray]:
         """(index among the features of one time step, steps ago) of each feature of the flat vector."""
-        firsts = np.cumsum([0, *(len(rows) for _, rows in self.bound)])
+        firsts = np.cumsum([0, *(len(rows) for _, rows in self.bindings)])
         places = [np.arange(firsts[i], firsts[i + 1]) for i, _ in self.order]
         return np.concatenate(places), np.repeat([ago for _, ago in self.order], [len(place) for place in places])
 
     def _name(self, n: int, ago: int = 0, row: int | None = None) -> str:
         """Name of feature n of one time step; with `row`, of another number of its quantity."""
         i, shown_row = self._shown[n]
-        quantity = self.bound[i][0]
+        quantity = self.bindings[i][0]
         name = quantity.entries[0 if quantity.quaternions else shown_row if row is None else row].name
         return name + (f" {ago} ago" if ago else "")
 
@@ -218,13 +218,13 @@ class Layout:
 
     def _step_action(self, symmetry: ModelSymmetry) -> Affine:
         """A and a on the features of one time step. Images are looked for in a number's own term first, then in all terms."""
-        acts = {quantity.key: quantity.act(symmetry) for quantity, _ in self.bound}
+        acts = {quantity.key: quantity.act(symmetry) for quantity, _ in self.bindings}
         scale, offset = (np.concatenate(part) for part in zip(*self.scales, strict=True))
         in_term = {shown: n for n, shown in enumerate(self._shown)}
-        in_any_term = {(self.bound[i][0].key, row): n for n, (i, row) in enumerate(self._shown)}
+        in_any_term = {(self.bindings[i][0].key, row): n for n, (i, row) in enumerate(self._shown)}
         step, shift = np.zeros((len(scale),) * 2), np.zeros(len(scale))
         for n, (i, row) in enumerate(self._shown):
-            quantity = self.bound[i][0]
+            quantity = self.bindings[i][0]
             A, a = acts[quantity.key]
             if np.isnan(A[row]).any():
                 raise ValueError(
@@ -252,7 +252,7 @@ class Layout:
     def read_step(self, scene: Scene) -> list[np.ndarray]:
         """The block of each term at one time step, to be kept for a history."""
         step = []
-        for (quantity, rows), (scale, offset) in zip(self.bound, self.scales, strict=True):
+        for (quantity, rows), (scale, offset) in zip(self.bindings, self.scales, strict=True):
             values = np.asarray(quantity.read(scene), dtype=np.float64)
             step.append(values if quantity.quaternions else (values[rows] - offset) * scale)
         return step
@@ -319,7 +319,7 @@ def action_layout(robot: Robot, content: Sequence[Any] | None, symmetries: Seque
     layout = Layout("action", robot, tuple(terms), tuple(symmetries))
     moved: set[tuple[Any, int]] = set()
     idle = robot.idle_joints
-    for quantity, rows in layout.bound:
+    for quantity, rows in layout.bindings:
         for row in rows:
             if (quantity.key, row) in moved:
                 raise ValueError(f"action: {quantity.entries[row].name!r} is moved twice; leave one out")

@@ -140,7 +140,7 @@ class TermsSimulator(BareSimulator):
         """Apply controls and torques as they are, and targets by springs."""
         data, places, dofs, layout, k = self.data, self.robot.places, self.robot.dofs, self.compiled.action, 0
         data.qfrc_applied[:] = 0.0
-        for term, (_, rows), (scale, offset) in zip(layout.terms, layout.bound, layout.scales, strict=True):
+        for term, (_, rows), (scale, offset) in zip(layout.terms, layout.bindings, layout.scales, strict=True):
             rows, values = list(rows), action[k : k + len(rows)] / scale + offset
             k += len(rows)
             match term.kind:
