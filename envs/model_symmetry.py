@@ -230,12 +230,6 @@ def _cofactor(Q: np.ndarray) -> np.ndarray:
     return np.array([np.cross(Q[1], Q[2]), np.cross(Q[2], Q[0]), np.cross(Q[0], Q[1])])
 
 
-def _tensor_map(R: np.ndarray) -> np.ndarray:
-    i, j = _TENSOR_INDICES
-    products = np.einsum("ak,bl->abkl", R, R)[i, j]  # row ab of R I R^T in terms of I_kl
-    return products[:, i, j] + np.where(np.equal(i, j), 0, products[:, j, i])
-
-
 def lift(kind: str, R: np.ndarray, M: np.ndarray) -> np.ndarray:
     """The matrix by which a quantity of this kind transforms; polynomial of degree two in (R, M)."""
     match kind:
@@ -250,7 +244,9 @@ def lift(kind: str, R: np.ndarray, M: np.ndarray) -> np.ndarray:
         case "own axial":
             return _cofactor(M)
         case "tensor":
-            return _tensor_map(R)
+            i, j = _TENSOR_INDICES
+            products = np.einsum("ak,bl->abkl", R, R)[i, j]  # row ab of R I R^T in terms of I_kl
+            return products[:, i, j] + np.where(np.equal(i, j), 0, products[:, j, i])
         case "orientation" | "quaternion":
             return np.kron(R, M)
     raise AssertionError(kind)

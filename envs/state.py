@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import gymnasium as gym
-import mujoco
 import numpy as np
 import torch
 from gymnasium.envs.mujoco import MujocoEnv
@@ -85,7 +84,8 @@ def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, An
         "seed": base._np_random_seed,
         "wrappers": [_wrapper_state(layer) for layer in wrappers],
         "own": [
-            packing.owner(owner, type(owner).__name__, CAPTURED_ELSEWHERE) for owner in _packed_owners(base, wrappers)
+            packing.pack_attributes(owner, type(owner).__name__, CAPTURED_ELSEWHERE)
+            for owner in _packed_owners(base, wrappers)
         ],
     }
 
@@ -147,7 +147,7 @@ def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
     if "own" in state:  # version 0.1 left it out
         unpacking = Unpacking()
         for owner, saved in zip(_packed_owners(base, wrappers), state["own"], strict=True):
-            unpacking.owner(owner, saved, CAPTURED_ELSEWHERE)
+            unpacking.unpack_attributes(owner, saved, CAPTURED_ELSEWHERE)
 
 
 class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -212,16 +212,6 @@ def _packed_owners(base: Any, wrappers: list[Any]) -> list[Any]:
     return owners + [layer for layer in wrappers if _state_attributes(layer) is None]
 
 
-def _restore_model(model: mujoco.MjModel, saved: Mapping[str, Any]) -> None:
-    for key, value in saved.items():
-        owner, name = (model.opt, key[4:]) if key.startswith("opt.") else (model, key)
-        current = getattr(owner, name)
-        if isinstance(current, np.ndarray):
-            current[...] = np.asarray(value, current.dtype).reshape(current.shape)
-        elif current != type(current)(value):
-            setattr(owner, name, type(current)(value))
-
-
 def _simulator_state(base: Any) -> dict:
     if not isinstance(base, MujocoEnv):
         return {"simulator": _copy_plain(base.simulator_state())}
@@ -242,7 +232,13 @@ def _restore_simulator(base: Any, state: Mapping[str, Any]) -> None:
     shape, needed = np.shape(state["simulator"]), get_integration_state(base.model, base.data).shape
     if shape != needed:
         raise ValueError(f"the state has shape {shape}, the model of {state['env_id']} {needed}; use the same model")
-    _restore_model(base.model, state.get("model", {}))
+    for key, value in state.get("model", {}).items():
+        owner, name = (base.model.opt, key[4:]) if key.startswith("opt.") else (base.model, key)
+        current = getattr(owner, name)
+        if isinstance(current, np.ndarray):
+            current[...] = np.asarray(value, current.dtype).reshape(current.shape)
+        elif current != type(current)(value):
+            setattr(owner, name, type(current)(value))
     set_integration_state(base.model, base.data, np.array(state["simulator"], dtype=np.float64))
     for name, value in state["derived"].items():
         getattr(base.data, name)[...] = np.asarray(value)
@@ -368,6 +364,10 @@ BIT_GENERATORS: dict[str, Any] = {
 PACKAGES = ("gymnasium", "mujoco", "rppdyn", "stable_baselines3", "builtins", "abc", "typing", "torch", "numpy")
 
 
+NOT_STORED = {"is": "alone"}
+"""Packed form of a value that holds no state; the present value stays."""
+
+
 class UnknownStateError(ValueError):
     """An attribute whose value can't be captured."""
 
@@ -413,24 +413,24 @@ class Packing:
     memo: dict[int, int] = field(default_factory=dict)
     alive: list[Any] = field(default_factory=list)
 
-    def owner(self, owner: Any, where: str, skip: frozenset[str] = frozenset()) -> dict[str, Any]:
+    def pack_attributes(self, owner: Any, where: str, skip: frozenset[str] = frozenset()) -> dict[str, Any]:
         """Pack the attributes of an object, and those that hold data on its classes."""
         attributes = {k: v for k, v in attributes_of(owner) if k not in skip}
         shared = {f"{kind.__qualname__}.{k}": v for kind, k, v in class_attributes(type(owner), skip)}
         return {
             "attributes": {
-                key: self._attribute(value, f"{where}.{key}", self.strict) for key, value in attributes.items()
+                key: self._pack_attribute(value, f"{where}.{key}", self.strict) for key, value in attributes.items()
             },
-            "class": {key: self._attribute(value, key, False) for key, value in shared.items()},
+            "class": {key: self._pack_attribute(value, key, False) for key, value in shared.items()},
         }
 
-    def _attribute(self, value: Any, where: str, strict: bool) -> Any:
+    def _pack_attribute(self, value: Any, where: str, strict: bool) -> Any:
         try:
             return self.pack(value, where)
         except UnknownStateError:
             if strict:
                 raise
-            return {"is": "alone"}
+            return NOT_STORED
 
     def _is_state(self, value: Any) -> bool:
         """Check whether a value is to be packed: it is no stateless object, no reference, and not MuJoCo's."""
@@ -449,7 +449,7 @@ class Packing:
         if value is None or type(value) in (bool, float, str) or (type(value) is int and abs(value) < 2**63):
             return value
         if not self._is_state(value):
-            return {"is": "alone"}
+            return NOT_STORED
         if type(value) is int:
             return {"is": "int", "text": str(value)}
         if isinstance(value, Enum):
@@ -507,7 +507,7 @@ class Packing:
         if is_unknown or type(value).__module__ in ("_io", "io", "threading", "_thread", "socket", "subprocess"):
             kind = type(value).__qualname__
             raise UnknownStateError(f"its attribute {where} is a {kind}, which can't be captured")
-        return {"is": "object", "class": _name(type(value)), "own": self.owner(value, where)}
+        return {"is": "object", "class": _name(type(value)), "own": self.pack_attributes(value, where)}
 
 
 @dataclass
@@ -516,29 +516,29 @@ class Unpacking:
 
     known: dict[int, Any] = field(default_factory=dict)
 
-    def owner(self, owner: Any, packed: Mapping[str, Any], skip: frozenset[str] = frozenset()) -> None:
+    def unpack_attributes(self, owner: Any, packed: Mapping[str, Any], skip: frozenset[str] = frozenset()) -> None:
         """Restore the attributes of an object, and delete those that it had not when it was packed."""
         present = {key: value for key, value in attributes_of(owner) if key not in skip}
         for key, data in packed["attributes"].items():
-            value = self.value(data, present.get(key))
-            if data != {"is": "alone"} and (key not in present or value is not present[key]):
+            value = self.unpack(data, present.get(key))
+            if data != NOT_STORED and (key not in present or value is not present[key]):
                 object.__setattr__(owner, key, value)
         for key in present.keys() - packed["attributes"].keys():
             object.__delattr__(owner, key)
         for key, data in packed["class"].items():
             for kind in filter(is_foreign, type(owner).__mro__):
                 name = key.removeprefix(f"{kind.__qualname__}.")
-                if name != key and data != {"is": "alone"}:
-                    value = self.value(data, vars(kind).get(name))
+                if name != key and data != NOT_STORED:
+                    value = self.unpack(data, vars(kind).get(name))
                     if name not in vars(kind) or value is not vars(kind)[name]:
                         setattr(kind, name, value)
 
-    def value(self, data: Any, present: Any = None) -> Any:
+    def unpack(self, data: Any, present: Any = None) -> Any:
         """The packed value: a new object, or the present one filled with the packed content."""
         if not isinstance(data, Mapping):
             return data
         kind = data["is"]
-        if kind == "alone":
+        if data == NOT_STORED:
             return present
         if kind == "same":
             return self.known[data["of"]]
@@ -555,7 +555,7 @@ class Unpacking:
         if kind in ("bytes", "bytearray"):
             return bytes.fromhex(data["hex"]) if kind == "bytes" else bytearray.fromhex(data["hex"])
         if kind == "view":
-            base = self.value(data["base"], getattr(present, "base", None))
+            base = self.unpack(data["base"], getattr(present, "base", None))
             return np.ndarray(data["shape"], np.dtype(data["dtype"]), base, data["offset"], data["strides"])
         if kind in ("array", "number"):
             array = np.frombuffer(_raw(data), np.dtype(data["dtype"])).reshape(data["shape"])
@@ -582,39 +582,39 @@ class Unpacking:
             if type(bits).__name__ != data["bits"]:
                 bits = BIT_GENERATORS[data["bits"]]()
                 value = bits if kind == data["bits"] else np.random.Generator(bits)
-            bits.state = self.value(data["state"])
+            bits.state = self.unpack(data["state"])
             return value
         if kind == "Random":
             source = present if type(present).__name__ == kind else random.Random()
-            source.setstate(self.value(data["state"]))
+            source.setstate(self.unpack(data["state"]))
             return source
         if kind == "RandomState":
             legacy = present if type(present).__name__ == kind else np.random.RandomState()
-            legacy.set_state(self.value(data["state"]))
+            legacy.set_state(self.unpack(data["state"]))
             return legacy
         if kind == "space":
             if isinstance(present, gym.Space) and data["random"] is not None:
-                present._np_random = self.value(data["random"], present._np_random)
+                present._np_random = self.unpack(data["random"], present._np_random)
             return present
         if "pairs" in data:
             if type(present).__name__ != kind:
                 factory = FACTORIES.get(data.get("factory", ""))
                 present = CONTAINERS[kind]() if kind in CONTAINERS else collections.defaultdict(factory)
             self.known[data["id"]], old = present, dict(present)
-            keys = [self.value(key) for key, _ in data["pairs"]]
-            values = [self.value(value, old.get(key)) for key, (_, value) in zip(keys, data["pairs"], strict=True)]
+            keys = [self.unpack(key) for key, _ in data["pairs"]]
+            values = [self.unpack(value, old.get(key)) for key, (_, value) in zip(keys, data["pairs"], strict=True)]
             present.clear()
             present.update(dict(zip(keys, values, strict=True)))
             return present
         if "items" in data:
-            return self._items(kind, data, present)
+            return self._unpack_items(kind, data, present)
         alike = present is not None and _name(type(present)) == data["class"]
         target = present if alike else object.__new__(_class(data["class"]))
         self.known[data["id"]] = target
-        self.owner(target, data["own"])
+        self.unpack_attributes(target, data["own"])
         return target
 
-    def _items(self, kind: str, data: Mapping[str, Any], present: Any) -> Any:
+    def _unpack_items(self, kind: str, data: Mapping[str, Any], present: Any) -> Any:
         if kind in ("list", "deque"):
             if type(present).__name__ != kind or getattr(present, "maxlen", None) != data.get("maxlen"):
                 present = collections.deque(maxlen=data["maxlen"]) if kind == "deque" else []
@@ -623,7 +623,7 @@ class Unpacking:
             *(present if isinstance(present, list | tuple | collections.deque) else ()),
             *[None] * len(data["items"]),
         ]
-        items = [self.value(item, previous) for item, previous in zip(data["items"], old, strict=False)]
+        items = [self.unpack(item, previous) for item, previous in zip(data["items"], old, strict=False)]
         if kind == "namedtuple":
             return (type(present) if hasattr(present, "_fields") else _class(data["class"]))(*items)
         if (
