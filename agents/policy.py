@@ -145,13 +145,10 @@ class NetworkOptions:
     def _read_chain(self) -> None:
         chain: Any = self.groups  # which may be none
         if isinstance(chain, Sequence):
-            chain = [_group(G) if isinstance(G, Mapping) else G for G in chain]
+            chain = [Group.from_dict(G) if isinstance(G, Mapping) else G for G in chain]
         check_chain(chain, self.variances)
         self.variances = list(self.variances)
-        self.groups = [
-            dict(name=G.name, lie_algebra=G.lie_algebra.tolist(), discrete_generators=G.discrete_generators.tolist())
-            for G in chain
-        ]
+        self.groups = [G.to_dict() for G in chain]
 
     @classmethod
     def read(cls, critic: str, *, net_arch: Any = None, activation_fn: Any = None, **arguments: Any) -> NetworkOptions:
@@ -288,7 +285,7 @@ class NetworkOptions:
         )
 
     def _chain_of(self, spec: SymmetrySpec, who: str) -> list[Group]:
-        groups = [_group(data) for data in self.groups]
+        groups = [Group.from_dict(data) for data in self.groups]
         if groups[0] != spec.group:
             raise ValueError(
                 f"groups={groups}: begins with {groups[0]}, and the symmetry of {spec.env_id} is {spec.group}: begin with "
@@ -302,10 +299,6 @@ class NetworkOptions:
                     f"{prefix + key}={given} with groups: variances has them all, the free pathway's last; leave it out"
                 )
         return groups
-
-
-def _group(data: Mapping[str, Any]) -> Group:
-    return Group(data["name"], **{key: data[key] or None for key in ("lie_algebra", "discrete_generators")})
 
 
 def _widths(key: str, widths: Any) -> list[int]:

@@ -550,12 +550,6 @@ class SymmetrySpec:
 
     def to_dict(self) -> dict:
         """JSON-able content of the spec."""
-        group = {
-            "name": self.group.name,
-            "d": self.group.d,
-            "discrete_generators": self.group.discrete_generators.tolist(),
-            "lie_algebra": self.group.lie_algebra.tolist(),
-        }
         spaces = {key: _space_to_dict(getattr(self, key)) for key in SPACES}
         symmetries = [symmetry._asdict() for symmetry in self.symmetries]
         groups = {"observation_groups": [list(g) for g in self.observation_groups]} if self.observation_groups else {}
@@ -563,7 +557,7 @@ class SymmetrySpec:
         return {
             "format": FORMAT,
             "env_id": self.env_id,
-            "group": group,
+            "group": self.group.to_dict(),
             **spaces,
             "symmetries": symmetries,
             **groups,
@@ -619,11 +613,9 @@ class SymmetrySpec:
                 f"symmetry spec has format {data.get('format')!r}, this version reads {FORMAT}; rebuild it"
             )
         try:
-            group = data["group"]
-            parts = {key: group[key] or None for key in ("discrete_generators", "lie_algebra")}
             spec = cls(
                 env_id=data["env_id"],
-                group=Group(group["name"], **parts),
+                group=Group.from_dict(data["group"]),
                 symmetries=tuple(Symmetry(**s) for s in data["symmetries"]),
                 observation_groups=tuple((name, size) for name, size in data.get("observation_groups", ())),
                 terms=data.get("terms"),
@@ -648,6 +640,7 @@ class SymmetrySpec:
         """
         data = self.to_dict()
         data.pop("terms", None)
+        data["group"].pop("factors", None)
         for part in (data["group"], *(data[key] for key in SPACES if data[key] is not None)):
             part |= {key: round_for_digest(part[key]).tolist() for key in ROUNDED_KEYS & part.keys()}
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

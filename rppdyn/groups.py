@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
-from functools import cached_property, wraps
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, reduce, wraps
 from itertools import combinations
 from numbers import Integral
+from operator import mul
 from types import FunctionType
 from typing import Any
 
@@ -280,6 +281,30 @@ class Group:
             for letter in torch.randint(len(letters), (length, n), generator=generator):
                 g = g @ letters[letter]
         return g.contiguous()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able content: name and generators, and those of each factor of a direct product."""
+        data: dict[str, Any] = {"name": self.name, "d": self.d}
+        data |= {"discrete_generators": self._discrete.tolist(), "lie_algebra": self._lie.tolist()}
+        return data | ({"factors": [factor.to_dict() for factor in self.factors]} if len(self.factors) > 1 else {})
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Group:
+        """The group that `to_dict` described.
+
+        Raises:
+            ValueError: the factors' product has other generators.
+        """
+        group = cls(data["name"], **{key: data[key] or None for key in ("lie_algebra", "discrete_generators")})
+        if "factors" not in data:
+            return group
+        product = reduce(mul, map(cls.from_dict, data["factors"]))
+        pairs = (product._lie, group._lie), (product._discrete, group._discrete)
+        if not all(torch.equal(a.to(b.dtype), b) for a, b in pairs):
+            raise ValueError(
+                f"group {group}: the product of its factors, {product}, has other generators; write it again"
+            )
+        return _rebuild(group.name, group._lie.numpy(), group._discrete.numpy(), product.factors)
 
     def __mul__(self, other: Group) -> Group:
         """The direct product; its elements are block-diagonal.

@@ -20,12 +20,12 @@ from mutants import EXACT, joint_mutants
 from refusals import refused
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rppdyn.envs import Entry, Space, SymmetrySpec, certify, mirror_spec, symmetry_spec
+from rppdyn.envs import Entry, Space, SymmetrySpec, certify, make_env, mirror_spec, symmetry_spec
 from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, symmetry_choices, symmetry_specs
 from rppdyn.envs.derivation import derive
 from rppdyn.envs.making import load_model
 from rppdyn.envs.mirror import PUBLISHED
-from rppdyn.groups import SO
+from rppdyn.groups import SO, D, S
 from rppdyn.reps import V
 
 every_env = pytest.mark.parametrize("env_id", KNOWN_ENVIRONMENTS)
@@ -524,3 +524,16 @@ def test_entries_of_a_space_may_be_names_alone():
     for entry in (3, (), ("x", 3), "", ("a", "b", "c", True, "e")):
         with refused("of a space", "Entry(name, joint, unit)"):
             Space([entry])
+
+
+def test_a_product_of_groups_comes_back_with_its_factors():
+    """Layers choose points for these; agents and run folders keep specs as dictionaries."""
+    spec = symmetry_spec(make_env("rppdyn/Swarm-v0"))
+    copy = SymmetrySpec.from_dict(json.loads(json.dumps(spec.to_dict())))
+    assert copy == spec and copy.digest == spec.digest and copy.group.factors == spec.group.factors == (S(4), D(4))
+    data = spec.to_dict()
+    data["group"]["factors"].reverse()
+    with refused("S(4) x D(4)", "other generators", "write it again"):
+        SymmetrySpec.from_dict(data)
+    del data["group"]["factors"]  # as earlier versions wrote it, whose layers go on as they were built
+    assert SymmetrySpec.from_dict(data).group.factors == (SymmetrySpec.from_dict(data).group,)
