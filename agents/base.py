@@ -39,13 +39,13 @@ from rppdyn.errors import DivergedError
 from rppdyn.runs.files import first_non_finite
 
 MAX_ENTRY = float(np.finfo(np.float32).max)
-"""Entries of observations, which networks take in single precision."""
+"""Largest entry of an observation; networks compute in single precision."""
 
-LOST = "what is learned from it would be lost, so the environment must return numbers alone"
-SMALLER = "start again with a smaller learning_rate, or rewards of a smaller scale"
+LOST_REMEDY = "what is learned from it would be lost, so the environment must return numbers alone"
+DIVERGED_REMEDY = "start again with a smaller learning_rate, or rewards of a smaller scale"
 
 HARMLESS_WRAPPERS = (VecNormalize, VecMonitor, VecCheckNan, VecVideoRecorder)
-"""Vectorised wrappers that leave actions and observations alone, VecNormalize where `check_wrapper` lets it pass."""
+"""Vectorised wrappers that do not change actions and observations; for VecNormalize `check_wrapper` makes sure of it."""
 
 
 class SymmetricAgent(BaseAlgorithm):
@@ -54,9 +54,9 @@ class SymmetricAgent(BaseAlgorithm):
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]]
     policy: Any  # a SymmetricPolicy; each algorithm declares its own
     policy_class: Any  # its class
-    _keys: Sequence[str] = ()  # of the dictionaries that observations are flattened from, in their order
-    fresh_episodes = False  # whether captures leave out environments, whose episodes then begin anew
-    _pending_log: dict[str, Any]  # log entries of a restored run that were not written yet
+    _keys: Sequence[str] = ()  # keys of the dictionaries that observations are flattened from, in their order
+    fresh_episodes = False  # whether captures leave out environments, so that restored agents begin new episodes
+    _pending_log: dict[str, Any]  # log entries that were not written when the agent was captured
 
     @property
     def spec(self) -> SymmetrySpec:
@@ -68,7 +68,7 @@ class SymmetricAgent(BaseAlgorithm):
         return self.policy.pathway_statistics()
 
     def equivariance_errors(self, observations: NDArray, actions: NDArray) -> dict[str, AgentEquivarianceError]:
-        """Equivariance errors of the "policy" and the "critic", of PPO the value, at raw observations (n, ...) and actions."""
+        """Equivariance errors of the "policy" and the "critic" (PPO's value) at raw observations and actions (n, ...)."""
         return {
             "policy": policy_equivariance_error(self, observations),
             "critic": critic_equivariance_error(self, observations, actions),
@@ -86,51 +86,51 @@ class SymmetricAgent(BaseAlgorithm):
     def capture(self) -> dict[str, Any]:
         """Everything that an exact continuation needs, as tensors, numbers, strings, lists and dictionaries.
 
-        `torch.save(agent.capture(), path)` is readable with `weights_only=True`. Tensors are copies. Taken in a callback
-        or between calls of `learn`, of PPO between rollouts; continue with
+        `torch.save(agent.capture(), path)` is readable with `weights_only=True`. Tensors are copies. Call it in a callback
+        or between calls of `learn`, for PPO between rollouts; continue with
 
             agent.restore(data); agent.learn(total - agent.num_timesteps, reset_num_timesteps=False)
 
         Raises:
-            ValueError: an environment, wrapper or action noise whose state can't be captured, or a rollout of PPO under way.
-            DivergedError: weights, an optimiser's state or transitions that are not finite, from which nothing can go on.
+            ValueError: an environment, wrapper or action noise whose state can't be captured, or an unfinished rollout of PPO.
+            DivergedError: weights, an optimiser's state or transitions that are not finite.
         """
         return checkpoint.capture(self)
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Continue from what `capture` returned, in an agent built with the same arguments and environment.
+        """Continue from a result of `capture`, in an agent built with the same arguments and environment.
 
         Sets the state of NumPy's, torch's and Python's global generators too, since stable-baselines3 draws from them. Settings
-        that may change in training (discount, learning rate and its like) are this agent's: the continuation is exact where
-        they are the same.
+        that may change in training (discount, learning rate and the like) stay this agent's: the continuation is exact if they
+        are equal.
 
         Raises:
             ValueError: the data is of an agent with another `identity`, precision, or kind of temperature (learned or fixed);
-                the message says in what it differs.
+                the message names the difference.
         """
         checkpoint.restore(self, data)
 
     @abstractmethod
-    def _capture_own(self) -> dict[str, Any]:
-        """The parts of the state that other algorithms don't have."""
+    def _capture_algorithm(self) -> dict[str, Any]:
+        """The parts of the state that only this algorithm has."""
 
     @abstractmethod
-    def _restore_own(self, data: dict[str, Any]) -> None:
-        """Put these parts in place."""
+    def _restore_algorithm(self, data: dict[str, Any]) -> None:
+        """Restore the parts that `_capture_algorithm` returned."""
 
     @classmethod
     def load(cls, path: str | pathlib.Path | io.BufferedIOBase, *args: Any, **kwargs: Any) -> Self:
         """Load a saved agent; arguments as in stable-baselines3. Neither environment nor model file is needed.
 
         Raises:
-            ValueError: the file is truncated, or no saved agent of this class; settings that a new agent can't have either, or
-                what the saved networks were built for, such as a spec.
+            ValueError: the file is truncated, or no saved agent of this class; settings that a new agent refuses, too, or that
+                the saved networks fix, such as a spec.
         """
         if kwargs.pop("spec", None) is not None:
             raise ValueError(f"spec= is for new agents, the one in {path} has that of its networks: leave it out")
-        with checkpoint.reading(path, cls, kwargs):
+        with checkpoint.explain_load_errors(path, cls, kwargs):
             agent = super().load(path, *args, **kwargs)
-        warn_of_another_robot(agent)
+        warn_if_other_robot(agent)
         return agent
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
@@ -142,7 +142,7 @@ class SymmetricAgent(BaseAlgorithm):
         if isinstance(env, VecEnv):
             check_wrapper(unwrap_vec_normalize(env))
         super().set_env(env, force_reset)
-        warn_of_another_robot(self)
+        warn_if_other_robot(self)
 
     def learn(self, *args: Any, **kwargs: Any) -> Self:
         """Train; arguments as in stable-baselines3.
@@ -158,19 +158,19 @@ class SymmetricAgent(BaseAlgorithm):
         return self
 
     def record_updates(self, wait: bool = True) -> None:
-        """Record metrics of updates that wait for it; none where they are recorded as updates end."""
+        """Record pending metrics of updates; does nothing for algorithms that record them at each update."""
 
     def check_finite(self, data: Any = None) -> None:
-        """Refuse to go on with, or to keep, numbers that have diverged.
+        """Refuse numbers that are not finite, before training continues or a checkpoint keeps them.
 
         Args:
-            data: nested tensors, arrays and numbers; None are weights, statistics and optimisers' states. An infinite second
-                moment keeps weights where they are, which looks like learning that has ended.
+            data: nested tensors, arrays and numbers; None for weights, statistics and optimisers' states. (An infinite second
+                moment stops Adam's weights silently.)
         Raises:
-            DivergedError: naming the first that is not finite, and the step.
+            DivergedError: it names the first number that is not finite, and the step.
         """
         if (name := first_non_finite(super().get_parameters() if data is None else data, "")) is not None:
-            raise DivergedError(f"training diverged: {name} is not finite at step {self.num_timesteps}; {SMALLER}")
+            raise DivergedError(f"training diverged: {name} is not finite at step {self.num_timesteps}; {DIVERGED_REMEDY}")
 
     def predict(self, observation: Any, *args: Any, **kwargs: Any) -> tuple[NDArray, tuple[NDArray, ...] | None]:
         """Choose actions; arguments as in stable-baselines3. A dictionary is flattened as in training."""
@@ -179,16 +179,16 @@ class SymmetricAgent(BaseAlgorithm):
         return super().predict(observation, *args, **kwargs)
 
     def _find_symmetry(self, spec: SymmetrySpec | None, needs_one: bool = False) -> None:
-        """Put the environment's symmetry, and what its certificate says, into the policy's arguments.
+        """Put the environment's symmetry, and the variance that its certificate gives, into the policy's arguments.
 
         Args:
-            needs_one: what is learned needs a symmetry, whatever the networks are.
+            needs_one: the algorithm needs a symmetry, even with plain networks.
         """
         check_wrapper(self._vec_normalize_env)
         if self.env is not None and hasattr(self.env, "envs"):
             self._keys = list(dictionary_of(self.env.envs[0]) or ())
         if spec is None and "spec" not in self.policy_kwargs:
-            spec = spec_of(self.env, needs_one or self.policy_kwargs.get("model") != "mlp")
+            spec = find_spec(self.env, needs_one or self.policy_kwargs.get("model") != "mlp")
         elif spec is None:
             data = self.policy_kwargs["spec"]
             spec = data if isinstance(data, SymmetrySpec) else SymmetrySpec.from_dict(dict(data))
@@ -206,7 +206,7 @@ class SymmetricAgent(BaseAlgorithm):
         if tb_log_name in ("SAC", "PPO", "CrossQ"):  # what stable-baselines3 calls every run
             tb_log_name = f"{self.spec.env_id}-{self.policy.model}".replace("/", "-")
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
-        for name, (value, exclude) in self._pending_log.items():  # waited to be written when the agent was captured
+        for name, (value, exclude) in self._pending_log.items():
             self.logger.record(name, value, exclude=tuple(exclude))
         self._pending_log = {}
         return result
@@ -216,7 +216,7 @@ class SymmetricAgent(BaseAlgorithm):
 
 
 def check_policy(agent: type[SymmetricAgent], policy: Any, spec: Any) -> None:
-    """Refuse policies that an agent hasn't, and specs that are none."""
+    """Refuse policies of another class, and specs that are no SymmetrySpec."""
     aliases = agent.policy_aliases
     if isinstance(policy, str) and policy not in aliases:
         raise ValueError(f"policy={policy!r}: choose {' or '.join(map(repr, aliases))}, or a subclass of it")
@@ -244,8 +244,8 @@ def check_wrappers(env: VecEnv, spec: SymmetrySpec) -> None:
     """Refuse wrappers that a spec derived from the environment doesn't account for.
 
     Raises:
-        ValueError: naming a vectorised wrapper that is not known to leave actions and observations alone, or one of the
-            environments' own that spoils the symmetry, see `rppdyn.envs.certification.evidence`.
+        ValueError: it names a vectorised wrapper not in `HARMLESS_WRAPPERS`, or a wrapper of the environment that breaks the
+            symmetry, see `rppdyn.envs.certification.evidence`.
     """
     while isinstance(env, VecEnvWrapper):
         if type(env) not in HARMLESS_WRAPPERS:
@@ -259,8 +259,8 @@ def check_wrappers(env: VecEnv, spec: SymmetrySpec) -> None:
             require_symmetric_wrappers(single, spec)
 
 
-def spec_of(env: VecEnv | None, needs_one: bool) -> SymmetrySpec:
-    """The symmetry of an environment; where it has none, and networks need none, that of nothing but the identity."""
+def find_spec(env: VecEnv | None, needs_one: bool) -> SymmetrySpec:
+    """The symmetry of an environment; if it has none and none is needed, a spec with the identity alone."""
     try:
         spec = symmetry_spec(env)
         assert env is not None  # which symmetry_spec refuses
@@ -274,21 +274,21 @@ def spec_of(env: VecEnv | None, needs_one: bool) -> SymmetrySpec:
 
 
 def check_observations(observations: NDArray, spec: SymmetrySpec, where: Callable[[int], str]) -> None:
-    """Refuse observations with entries that are no numbers, or too large for networks, before they are stored.
+    """Refuse observations with entries that are not finite, or too large for single precision, before they are stored.
 
     Args:
         observations: (n_envs, n).
-        where: the environment of an index, and the step.
+        where: names the environment of an index and the step, for the message.
     """
     if (np.abs(observations) <= MAX_ENTRY).all():  # nan is not
         return
     env, entry = np.argwhere(~(np.abs(observations) <= MAX_ENTRY))[0]
     name, value = spec.obs_names[entry], observations[env, entry]
-    raise ValueError(f"{where(env)}: observation {name!r} (entry {entry}) is {value:g}; {LOST}")
+    raise ValueError(f"{where(env)}: observation {name!r} (entry {entry}) is {value:g}; {LOST_REMEDY}")
 
 
-def warn_of_another_robot(agent: SymmetricAgent) -> None:
-    """Warn where an agent that was made for one environment is given another, which stable-baselines3 tells by spaces alone."""
+def warn_if_other_robot(agent: SymmetricAgent) -> None:
+    """Warn if an agent is given another environment than its symmetry's; stable-baselines3 compares spaces only."""
     for stock in agent.env.get_attr("spec") if agent.env is not None else ():
         if stock is not None and not agent.spec.is_of(stock.id):
             warnings.warn(

@@ -29,11 +29,11 @@ TRANSITIONS = ("observations", "next_observations", "actions", "rewards", "dones
 
 
 class RowReplayBuffer(ReplayBuffer):
-    """Stable-baselines3's replay buffer as two tensors on a device, a row of both for each transition.
+    """Stable-baselines3's replay buffer as two tensors on a device, with one row of each per transition.
 
-    Rows are drawn by a generator of its own, on the device, which also knows how many there are: sampling waits for nothing,
-    and may be part of a CUDA graph. The arrays of a `ReplayBuffer` (`observations`, `actions`, ...) are here of as many rows as
-    are filled, on the CPU views and elsewhere copies.
+    The generator that draws rows and the number of transitions are on the device, too: sampling waits for nothing, and may be
+    part of a CUDA graph. The arrays of a `ReplayBuffer` (`observations`, `actions`, ...) have the filled rows only; they are
+    views on the CPU and copies elsewhere.
 
     Args:
         buffer_size, observation_space, action_space, device, n_envs: as in stable-baselines3; spaces with one axis.
@@ -63,9 +63,7 @@ class RowReplayBuffer(ReplayBuffer):
             )
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage, self.handle_timeout_termination = False, True
-        self._rows: tuple[Tensor, Tensor] | None = (
-            None  # until they are needed: an agent that is loaded to act has none
-        )
+        self._rows: tuple[Tensor, Tensor] | None = None  # made when first needed; an agent loaded to act has none
         self._start(self.device)
         self.generator.manual_seed(int(np.random.randint(2**63 - 1)))  # noqa: NPY002
 
@@ -75,7 +73,7 @@ class RowReplayBuffer(ReplayBuffer):
 
     @property
     def rows(self) -> tuple[Tensor, Tensor]:
-        """Observations and next observations, (buffer_size, n_envs, 2 n), and the rest of all transitions, (..., m + 3).
+        """Observations and next observations (buffer_size, n_envs, 2 n); actions, rewards, dones and timeouts (..., m + 3).
 
         Raises:
             ValueError: the device has no memory for them.
@@ -85,7 +83,7 @@ class RowReplayBuffer(ReplayBuffer):
         n, m = spaces.flatdim(self.observation_space), self.action_dim
         columns = (2 * n, self.observation_space.dtype), (m + 3, np.float32)
         arrays = [np.zeros((self.buffer_size, self.n_envs, width), dtype) for width, dtype in columns]
-        try:  # from NumPy, since zeros take no memory there before something is written in their place
+        try:  # from NumPy, whose zeros take no memory until they are overwritten
             states, rest = (torch.from_numpy(array).to(self.generator.device) for array in arrays)
         except torch.cuda.OutOfMemoryError:
             size = sum(array.nbytes for array in arrays) / 2**30
@@ -110,7 +108,7 @@ class RowReplayBuffer(ReplayBuffer):
         rest[:, :-3] = np.reshape(action, (self.n_envs, -1))
         rest[:, -3], rest[:, -2], rest[:, -1] = reward, done, timeout
         states = np.concatenate([obs, next_obs], axis=1, dtype=self.observation_space.dtype)
-        # from ordinary memory: the runtime has its own copy when this returns, and the device is not waited for
+        # from pageable memory: the runtime has copied it when this returns, without waiting for the device
         for rows, new in zip(self.rows, (states, rest), strict=True):
             rows[self.pos].copy_(torch.from_numpy(new), non_blocking=True)
         if not self.full:
@@ -124,14 +122,14 @@ class RowReplayBuffer(ReplayBuffer):
         uniform = torch.rand(batch_size, generator=self.generator, dtype=torch.float64, device=device)
         index = (uniform * self.count).long()
         states, rest = (rows.flatten(0, 1).index_select(0, index).to(self.device) for rows in self.rows)
-        observations, following = states.chunk(2, dim=1)
+        observations, next_observations = states.chunk(2, dim=1)
         actions, rewards, dones, timeouts = rest.split([rest.shape[1] - 3, 1, 1, 1], dim=1)
         if env is not None and env.norm_reward:
             rewards = torch.from_numpy(self._normalize_reward(rewards.cpu().numpy(), env)).to(self.device)
-        return ReplayBufferSamples(observations, actions, following, dones * (1 - timeouts), rewards)
+        return ReplayBufferSamples(observations, actions, next_observations, dones * (1 - timeouts), rewards)
 
     def put(self, transitions: Mapping[str, Tensor], pos: int, full: bool) -> None:
-        """Take up transitions, by the names of a ReplayBuffer's arrays, from the beginning on."""
+        """Fill the first rows with transitions, given by the names of a ReplayBuffer's arrays."""
         for name, column in self._columns().items():
             column[: len(transitions[name])] = transitions[name].view(len(transitions[name]), *column.shape[1:])
         self.pos, self.full = pos, full
@@ -140,8 +138,8 @@ class RowReplayBuffer(ReplayBuffer):
     def _columns(self) -> dict[str, Tensor]:
         """Views of the rows, by the names of a ReplayBuffer's arrays."""
         states, rest = self.rows
-        observations, following = states.chunk(2, dim=2)
-        return dict(zip(TRANSITIONS, (observations, following, rest[..., :-3], *rest[..., -3:].unbind(2)), strict=True))
+        columns = (*states.chunk(2, dim=2), rest[..., :-3], *rest[..., -3:].unbind(2))
+        return dict(zip(TRANSITIONS, columns, strict=True))
 
     def _array(self, name: str) -> NDArray:
         return self._columns()[name][: self.size()].numpy(force=True)
@@ -156,9 +154,7 @@ class RowReplayBuffer(ReplayBuffer):
     def __getstate__(self) -> dict[str, Any]:
         tensors = ("_rows", "count", "generator")
         state = {name: value for name, value in self.__dict__.items() if name not in tensors}
-        stored = (
-            [rows[: self.size()].cpu() for rows in self.rows] if self.size() else []
-        )  # an empty one needs no memory
+        stored = [rows[: self.size()].cpu() for rows in self.rows] if self.size() else []  # allocates none if empty
         return state | {"_stored": stored, "_random": self.generator.get_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -180,10 +176,10 @@ def capture(buffer: ReplayBuffer) -> dict[str, Any]:
     """The filled part of a replay buffer, and the state of its generator.
 
     Raises:
-        ValueError: the buffer keeps transitions in another way than stable-baselines3's usual one.
+        ValueError: the buffer stores transitions in another form than a plain or hindsight one.
     """
-    is_known = isinstance(buffer, HindsightBuffer) or not isinstance(buffer, DictReplayBuffer)
-    if not is_known or buffer.optimize_memory_usage or getattr(buffer, "copy_info_dict", False):
+    has_arrays = isinstance(buffer, HindsightBuffer) or not isinstance(buffer, DictReplayBuffer)
+    if not has_arrays or buffer.optimize_memory_usage or getattr(buffer, "copy_info_dict", False):
         raise ValueError(f"the state of {type(buffer).__name__} with these options can't be captured; use ReplayBuffer")
     rows = {name: torch.from_numpy(array[: buffer.size()].copy()) for name, array in _arrays(buffer).items()}
     random: dict[str, Any] = {}
@@ -195,10 +191,10 @@ def capture(buffer: ReplayBuffer) -> dict[str, Any]:
 
 
 def restore(buffer: ReplayBuffer, data: Mapping[str, Any]) -> None:
-    """Put what `capture` returned into a buffer of the same size, of either kind."""
+    """Restore a buffer of the same size from a result of `capture`; rows and arrays are interchangeable."""
     if isinstance(buffer, RowReplayBuffer):
         buffer.put(data["rows"], data["pos"], data["full"])
-        if data.get("device") == buffer.generator.device.type:  # of another, the stream is another, too
+        if data.get("device") == buffer.generator.device.type:  # other devices draw other numbers
             buffer.generator.set_state(data["random"])
     else:
         arrays = _arrays(buffer)
@@ -216,16 +212,16 @@ def _arrays(buffer: ReplayBuffer) -> dict[str, NDArray]:
 
 
 POOL_SIZE = 64
-"""Elements that stand for a continuous group."""
+"""Number of sampled elements that stand for a continuous group."""
 
 FACTORS_PER_ELEMENT = 8
-"""Samples whose product is one of them: `Group.samples` favours small angles, a product of eight hardly does."""
+"""Number of samples multiplied for each element: `Group.samples` favours small angles, a product of eight hardly does."""
 
 
 class GroupMatrices:
     """Elements of a spec's group, the identity first, as matrices on features and on actions.
 
-    All elements of a finite group; of an infinite one `POOL_SIZE`, always the same.
+    All elements of a finite group; for an infinite one `POOL_SIZE` samples, always the same.
 
     Args:
         spec: the symmetry.
@@ -248,48 +244,50 @@ class GroupMatrices:
         return len(self.obs_maps)
 
     def draw(self, count: int, generator: torch.Generator, *, identity: bool) -> Tensor:
-        """Indices of `count` elements, uniform, with or without the identity among them; on the CPU."""
+        """Draw indices of `count` elements uniformly, on the CPU; `identity=False` leaves out the identity."""
         return torch.randint(0 if identity or len(self) == 1 else 1, len(self), (count,), generator=generator)
 
-    def of_features(self, index: Tensor, features: Tensor) -> Tensor:
+    def map_features(self, index: Tensor, features: Tensor) -> Tensor:
         """rho(g_i) x_i for rows x_i of the features (B, n) and elements `index` (B,)."""
         return _apply(self.obs_maps, index, features)
 
-    def of_actions(self, index: Tensor, actions: Tensor) -> Tensor:
+    def map_actions(self, index: Tensor, actions: Tensor) -> Tensor:
         """rho(g_i) a_i for rows a_i of the actions (B, m), in [-1, 1] or not, and elements `index` (B,)."""
         return _apply(self.action_maps, index, actions)
 
 
 def _apply(maps: Tensor, index: Tensor, rows: Tensor) -> Tensor:
-    """Rows times the matrices of their elements, one product per element: a gathered (B, n, n) would be the size of
-    the replay buffer where observations have hundreds of entries."""
+    """Rows times the matrices of their elements, one product per element.
+
+    Gathered matrices (B, n, n) would be as large as the replay buffer where observations have hundreds of entries.
+    """
     order = index.argsort()
     counts = index.bincount(minlength=len(maps)).tolist()  # both on the CPU, so nothing waits for the device
     order = order.to(rows.device)
     parts = rows[order].split(counts)
-    moved = torch.cat([part @ m.mT for part, m in zip(parts, maps, strict=True)])
-    return torch.empty_like(moved).index_copy_(0, order, moved)
+    images = torch.cat([part @ m.mT for part, m in zip(parts, maps, strict=True)])
+    return torch.empty_like(images).index_copy_(0, order, images)
 
 
-def refuse_changed_rewards(spec: SymmetrySpec, what: str = "augment=True") -> None:
-    """Refuse to mirror transitions under a symmetry that is not known to keep the reward: images would carry false ones.
+def refuse_changed_rewards(spec: SymmetrySpec, setting: str = "augment=True") -> None:
+    """Refuse to mirror transitions under a symmetry that is not known to keep the reward: images would have false rewards.
 
     Args:
-        what: the setting that would do so, for the message.
+        setting: the setting that mirrors transitions, for the message.
     Raises:
         ValueError: it names the symmetry.
     """
     if not spec.symmetries:
-        raise ValueError(f"{spec.env_id}: {what} needs a spec that says of its symmetries that they keep the reward")
+        raise ValueError(f"{spec.env_id}: {setting} needs a spec that says of its symmetries that they keep the reward")
     for symmetry in spec.symmetries:
         if symmetry.reward_symmetric is None:
             raise ValueError(
-                f"{spec.env_id}: {what} needs to know that {symmetry.name!r} keeps the reward; find out with "
+                f"{spec.env_id}: {setting} needs to know that {symmetry.name!r} keeps the reward; find out with "
                 f"`rppdyn certify {spec.env_id}`, or state reward_symmetric=True in a spec of your own"
             )
         if not symmetry.reward_symmetric:
             raise ValueError(
-                f"{spec.env_id}: {what} with {symmetry.name!r}, which changes the reward, would store rewards that "
+                f"{spec.env_id}: {setting} with {symmetry.name!r}, which changes the reward, would store rewards that "
                 "are false; choose symmetries that keep it, or state reward_symmetric=True in the spec if this one does"
             )
 
@@ -298,26 +296,26 @@ class BatchSampler:
     """Draws batches for `rppdyn.agents.update` from an agent's replay buffer.
 
     Attributes:
-        generator: draws images, and noise where the replay buffer has no generator of its own; on the CPU.
-        numpy: stands for NumPy's global generator where an action noise, or a replay buffer of another kind, draws from that.
+        generator: draws images, and noise if the replay buffer has no generator; on the CPU.
+        numpy: replaces NumPy's global generator while an action noise, or a replay buffer of another class, draws from it.
     """
 
     def __init__(self, agent: RPPSAC) -> None:
         self.agent = agent
         self.generator = new_generator()
         self.numpy = np.random.MT19937(int(np.random.randint(2**63 - 1)))  # noqa: NPY002  as stable-baselines3 seeds it
-        self._images: GroupMatrices | None = None  # made for the first batch that needs them
+        self._images: GroupMatrices | None = None  # made when first needed
 
     def sample(self, batch_size: int) -> dict[str, Tensor]:
-        """Draw transitions, and noise for the policy's actions there and after them, (B, m)."""
+        """Draw transitions, and noise (B, m) for the policy's actions in their states and in their next states."""
         return self.transitions(batch_size) | {name: self._noise(batch_size) for name in ("noise", "next_noise")}
 
     @torch.no_grad()
     def transitions(self, batch_size: int) -> dict[str, Tensor]:
         """Draw transitions, `(B, ...)`, and their number in the buffer.
 
-        Images under the group are taken of features, which transform linearly and then are in the place of observations:
-        `augment` moves whole transitions, `mirror_loss` adds images of the states.
+        With `augment` transitions are replaced by images under the group; `mirror_loss` adds images of the states. Both are
+        images of features, which transform linearly and replace the observations.
         """
         agent = self.agent
         with use_numpy_generator(self.numpy):
@@ -327,7 +325,7 @@ class BatchSampler:
             "observations": data.observations,
             "next_observations": data.next_observations,
             "actions": data.actions.to(dtype),
-            "rewards": agent.scaled(data.rewards.squeeze(-1).to(dtype)),
+            "rewards": agent.scale_rewards(data.rewards.squeeze(-1).to(dtype)),
             "dones": data.dones.squeeze(-1),  # as stored: discounts are rounded as stable-baselines3's are
             "transitions": self._count(),
         }
@@ -338,11 +336,11 @@ class BatchSampler:
         if agent.augment:
             index = self.images.draw(batch_size, self.generator, identity=True)
             for name in ("features", "next_features"):
-                batch[name] = self.images.of_features(index, batch[name])
-            batch["actions"] = self.images.of_actions(index, batch["actions"])
+                batch[name] = self.images.map_features(index, batch[name])
+            batch["actions"] = self.images.map_actions(index, batch["actions"])
         if agent.mirror_loss:
             index = self.images.draw(batch_size, self.generator, identity=False)
-            batch["image_features"] = self.images.of_features(index, batch["features"])
+            batch["image_features"] = self.images.map_features(index, batch["features"])
             batch["action_maps"] = self.images.action_maps[index.to(batch["actions"].device)]
         return batch
 
@@ -352,7 +350,7 @@ class BatchSampler:
         return draw_noise((batch_size, agent.spec.action_rep.dim), generator, agent.policy.features_extractor.like)
 
     def _count(self) -> Tensor:
-        """The number of transitions that priors are shared out over."""
+        """The number of transitions N by which priors are divided."""
         agent, like = self.agent, self.agent.policy.features_extractor.like
         if self.rows is not None:
             return self.rows.count.clamp(min=float(agent.learning_starts)).to(like)
@@ -360,21 +358,21 @@ class BatchSampler:
 
     @property
     def rows(self) -> RowReplayBuffer | None:
-        """The replay buffer, where it is one of rows."""
+        """The replay buffer if it is a `RowReplayBuffer`, else None."""
         return buffer if isinstance(buffer := self.agent.replay_buffer, RowReplayBuffer) else None
 
     @property
     def is_on_device(self) -> bool:
-        """True if batches are drawn where the agent trains, and without looking at a value: a CUDA graph may do it."""
+        """True if a CUDA graph may draw batches: on the agent's device, and without looking at values."""
         agent, buffer = self.agent, self.rows
-        normalised = agent._vec_normalize_env is not None and agent._vec_normalize_env.norm_reward
-        if buffer is None or agent.augment or agent.mirror_loss or normalised:
+        scales_rewards = agent._vec_normalize_env is not None and agent._vec_normalize_env.norm_reward
+        if buffer is None or agent.augment or agent.mirror_loss or scales_rewards:
             return False
         return buffer.generator.device.type == agent.device.type
 
     @property
     def images(self) -> GroupMatrices:
-        """Random images of features and actions, in the features' device and dtype."""
+        """The group's matrices on features and actions, with the features' device and dtype."""
         like = self.agent.policy.features_extractor.like
         if self._images is None or self._images.obs_maps.dtype != like.dtype:
             self._images = GroupMatrices(self.agent.spec, like)

@@ -1,4 +1,4 @@
-"""Prior variances of pathways learned while an agent is trained, as a callback of stable-baselines3."""
+"""Callbacks of stable-baselines3 that change the prior variances of pathways while an agent is trained."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from rppdyn.agents.sac import RPPSAC
 
 
-NARROW = 1e-7
-"""The free variances from which widening begins: practically a strict network."""
+STRICT_VARIANCE = 1e-7
+"""Free variance of a practically strict network, from which widening starts."""
 
 
 class PeriodicCallback(BaseCallback):
-    """Calls `update` when the number of environment steps passes a multiple of `every`, and logs what that returns."""
+    """Calls `update` when the number of environment steps passes a multiple of `every`, and logs the result."""
 
     model: RPPSAC
     every: int
@@ -44,7 +44,7 @@ class PeriodicCallback(BaseCallback):
 
 
 class LearnVariances(PeriodicCallback):
-    r"""Move the prior variances of the critics' pathways towards those of largest marginal likelihood; the actor's follow.
+    r"""Move the critics' prior variances towards those of largest marginal likelihood, and the actor's after them.
 
         agent.learn(100_000, callback=LearnVariances(every=2000))
 
@@ -54,13 +54,13 @@ class LearnVariances(PeriodicCallback):
     .. math:: \log\sigma^2 \leftarrow (1 - r)\log\sigma^2 + r \log(|w|^2 / \gamma),
 
     which, unlike steps along the gradient, has no state besides the variances. Free pathways are then stored in the unit of
-    their new variance (:meth:`rppdyn.nn.Pathway.follow_variance`), as networks built with it would be: no function changes, and
-    Adam's steps keep their share of the prior. The likelihood is that of the critics' loss,
-    with `noise_variance` and as many data as the priors are shared out over. The actor, whose loss is no likelihood, follows:
-    in each layer its free pathway gets the share s of the prior that its critics' have there, in the geometric mean of
-    s / (1 - s) (:func:`rppdyn.priors.free_share`); of a chain of groups each pathway but the largest group's.
-    **An experiment**: targets move, transitions are correlated, and what the data are changes with the policy, so it is no
-    marginal likelihood of anything fixed.
+    their new variance (:meth:`rppdyn.nn.Pathway.follow_variance`), as in networks built with it: no function changes, and
+    Adam's steps keep their share of the prior. The likelihood is that of the critics' loss, with `noise_variance` and the
+    number of data by which the priors are divided. The actor's loss is no likelihood. In each layer its free pathway (with a
+    chain of groups, each pathway but the largest group's) gets the critics' share s of the prior
+    (:func:`rppdyn.priors.free_share`), averaged as the geometric mean of s / (1 - s).
+    **An experiment**: targets move, transitions are correlated, and the data change with the policy, so it is no marginal
+    likelihood of a fixed data set.
 
     Args:
         every: environment steps between updates; none before the first gradient step.
@@ -78,28 +78,28 @@ class LearnVariances(PeriodicCallback):
         self.every, self.data, self.rate = every, data, rate
 
     def update(self) -> dict[str, float]:
-        """Move the variances once; returns log10 of them, and effective numbers of parameters, by network, layer, pathway."""
+        """Move the variances once; returns their log10 and effective numbers of parameters, by network, layer and pathway."""
         agent = self.model
         if not agent._n_updates:
             return {}
         batch = with_features(agent.sampler.transitions(self.data), agent.policy.features_extractor)
         x = torch.cat([batch["features"], batch["actions"]], -1)
         moved: dict[str, float] = {}
-        both = zip(agent.critic.q_networks, agent.critic_target.q_networks, strict=True)
-        for index, (net, target) in enumerate(both):
+        pairs = zip(agent.critic.q_networks, agent.critic_target.q_networks, strict=True)
+        for index, (net, target) in enumerate(pairs):
             critic = self._move(net, target, x, int(batch["transitions"]))
             moved |= {f"critic{index}.{name}": v for name, v in critic.items()}
-        return moved | {f"actor.{name}": v for name, v in self._follow().items()}
+        return moved | {f"actor.{name}": v for name, v in self._move_actor().items()}
 
-    def _follow(self) -> dict[str, float]:
-        """Give the actor's free pathways the shares that those of the critics have."""
+    def _move_actor(self) -> dict[str, float]:
+        """Give the actor's free pathways the mean share of the critics' ones."""
         odds: dict[str, list[float]] = defaultdict(list)
         for net in self.model.critic.q_networks:
-            for name, (wide, free, inputs) in _shared(net).items():
+            for name, (wide, free, inputs) in _free_pathways(net).items():
                 share = free_share(float(free.variance), float(wide.variance), inputs)
                 odds[name].append(math.log(share) - math.log(max(1 - share, 1e-15)))
         moved = {}
-        for name, (wide, free, inputs) in _shared(self.model.actor.net).items():
+        for name, (wide, free, inputs) in _free_pathways(self.model.actor.net).items():
             if name in odds:
                 share = 1 / (1 + math.exp(-statistics.fmean(odds[name])))
                 variance = free_variance(min(share, 1 - 1e-15), float(wide.variance), inputs)
@@ -109,19 +109,20 @@ class LearnVariances(PeriodicCallback):
         return moved
 
     def _move(self, net: RPPEMLP, target_net: RPPEMLP, x: torch.Tensor, transitions: int) -> dict[str, float]:
-        around = joint_evidence(net, x, Gaussian(self.model.noise_variance), total=transitions)
-        pathways, targets = ({(k, name): p for k, name, p in named_pathways(of)} for of in (net, target_net))
+        """Move the variances of a critic and its target once; returns numbers for the log."""
+        evidence = joint_evidence(net, x, Gaussian(self.model.noise_variance), total=transitions)
+        pathways, targets = ({(k, name): p for k, name, p in named_pathways(n)} for n in (net, target_net))
         moved = {}
-        for one, effective in zip(around.pathways, around.effective().tolist(), strict=True):
-            pathway, target = pathways[one.layer, one.name], targets[one.layer, one.name]
-            if one.squared_norm > 0 and effective > 0:
-                best = torch.tensor(one.squared_norm / effective, dtype=torch.float64).log()
+        for entry, effective in zip(evidence.pathways, evidence.effective().tolist(), strict=True):
+            pathway, target = pathways[entry.layer, entry.name], targets[entry.layer, entry.name]
+            if entry.squared_norm > 0 and effective > 0:
+                best = torch.tensor(entry.squared_norm / effective, dtype=torch.float64).log()
                 pathway.log_variance.lerp_(best.to(x.device), self.rate)
                 target.log_variance.copy_(pathway.log_variance)
                 pathway.follow_variance(self.model.critic.optimizer)
-                target.follow_variance()  # whose weights are read in the critic's units
-            moved[f"{one.layer}.{one.name}"] = float(pathway.log_variance) / 2.302585092994046
-            moved[f"{one.layer}.{one.name}.effective"] = effective
+                target.follow_variance()  # the moving average of stored weights needs equal units
+            moved[f"{entry.layer}.{entry.name}"] = float(pathway.log_variance) / math.log(10)
+            moved[f"{entry.layer}.{entry.name}.effective"] = effective
         return moved
 
 
@@ -131,18 +132,18 @@ class WidenVariances(PeriodicCallback):
         agent.learn(100_000, callback=WidenVariances(50_000))
 
     At step t of T, :math:`\log\sigma_b^2(t) = \log\sigma_0^2 + \min(t / T, 1)\,(\log\sigma_b^2 - \log\sigma_0^2)`, with
-    :math:`\sigma_b^2` what actor and critics were given. A network is then practically strict where data are few, and
-    departs from the symmetry later. Free pathways are stored in the unit of the variance, as where it is learned.
+    :math:`\sigma_b^2` the variance of the policy's options. A network is then practically strict while data are few, and
+    departs from the symmetry later. Free pathways are stored in the unit of the variance, as with `LearnVariances`.
 
     Args:
-        steps: T, of the environment.
-        start: the narrow variance; a policy's that is narrower stays as it is.
+        steps: T, in environment steps.
+        start: the narrow variance; a narrower one of the policy stays as it is.
         every: environment steps between changes.
     Raises:
         ValueError: a number that is not positive.
     """
 
-    def __init__(self, steps: int, start: float = NARROW, every: int = 250):
+    def __init__(self, steps: int, start: float = STRICT_VARIANCE, every: int = 250):
         super().__init__()
         _require_positive(steps=steps, start=start, every=every)
         self.steps, self.start, self.every = steps, start, every
@@ -151,14 +152,14 @@ class WidenVariances(PeriodicCallback):
         self.update()
 
     def update(self) -> dict[str, float]:
-        """Give free pathways the variances of this step, which the last multiple of `every` decides."""
+        """Give free pathways the variances of the last step that is a multiple of `every`."""
         agent, options = self.model, self.model.policy.options
         if options.groups is not None:
             raise ValueError(
                 "WidenVariances with groups: their variances are given one by one; use LearnVariances, or neither"
             )
         share = min(agent.num_timesteps // self.every * self.every / self.steps, 1.0)
-        last = {who: options.prior(who)["free_variance"] for who in ("actor", "critic")}
+        last = {role: options.prior(role)["free_variance"] for role in ("actor", "critic")}
         targets = () if agent.critic_target is agent.critic else agent.critic_target.q_networks
         self._widen([agent.actor.net], last["actor"], share, agent.actor.optimizer)
         self._widen(agent.critic.q_networks, last["critic"], share, agent.critic.optimizer)
@@ -174,8 +175,8 @@ class WidenVariances(PeriodicCallback):
             free.follow_variance(optimiser)
 
 
-def _shared(net: RPPEMLP) -> dict[str, tuple[Pathway, Pathway, int]]:
-    """By layer and name, each pathway that shares with the largest group's: the latter, it, and the layer's inputs."""
+def _free_pathways(net: RPPEMLP) -> dict[str, tuple[Pathway, Pathway, int]]:
+    """``{layer.pathway: (equivariant pathway, this pathway, number of inputs)}`` for all but the equivariant pathways."""
     layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, RelaxedLinear)}
     return {
         f"{name}.{free}": (layer.equivariant, pathway, layer.rep_in.dim)

@@ -1,4 +1,4 @@
-"""The whole state of a training agent as plain data, for runs that continue bit-identically; and files of saved agents."""
+"""The state of an agent in training as plain data, for runs that continue bit-identically; and checks of saved agents."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ COUNTERS = (
     "_collected_steps",
     "_collected_episodes",
 )
-LEARNED = ("parameters", "variables", "observed", "replay")
-"""Names of the tensors and arrays that are finite in every checkpoint: what is learned, and from what."""
-OBSERVED = ("_last_obs", "_last_original_obs", "_last_episode_starts", "_discounted_returns")
+FINITE_KEYS = ("parameters", "variables", "observed", "replay")
+"""Keys of a captured state whose numbers are finite in every checkpoint: weights, observations and transitions."""
+OBSERVATION_ATTRIBUTES = ("_last_obs", "_last_original_obs", "_last_episode_starts", "_discounted_returns")
 
 
 def capture(agent: SymmetricAgent) -> dict[str, Any]:
     """Capture an agent's state, see `SymmetricAgent.capture`."""
     _, variables = agent._get_torch_save_params()
-    own = agent._capture_own()
+    algorithm = agent._capture_algorithm()
     random = {
         **{name: plain(state) for name, state in RandomStates.capture()._asdict().items()},
         "action_space": plain(agent.action_space.np_random.bit_generator.state),
-        **own.pop("random", {}),
+        **algorithm.pop("random", {}),
     }
     fresh = agent.fresh_episodes
     data = {
@@ -54,24 +54,24 @@ def capture(agent: SymmetricAgent) -> dict[str, Any]:
         "parameters": plain(agent.get_parameters()),
         "variables": {name: getattr(agent, name).detach().clone() for name in variables},
         "counters": {name: getattr(agent, name) for name in COUNTERS if hasattr(agent, name)},
-        "observed": {} if fresh else {n: plain(getattr(agent, n)) for n in OBSERVED if hasattr(agent, n)},
+        "observed": {} if fresh else {n: plain(getattr(agent, n)) for n in OBSERVATION_ATTRIBUTES if hasattr(agent, n)},
         "episodes": {name: plain(getattr(agent, name)) for name in ("ep_info_buffer", "ep_success_buffer")},
         "random": random,
         "log": _unwritten_log(agent),
-        "envs": None if agent.env is None or fresh else _in_one_place(plain(capture_state(agent.env))),
-        **own,
+        "envs": None if agent.env is None or fresh else _pack_tensors(plain(capture_state(agent.env))),
+        **algorithm,
     }
-    agent.check_finite({name: data[name] for name in LEARNED if name in data})
+    agent.check_finite({name: data[name] for name in FINITE_KEYS if name in data})
     return data
 
 
 @torch.no_grad()
 def restore(agent: SymmetricAgent, data: dict[str, Any]) -> None:
     """Restore an agent's state, see `SymmetricAgent.restore`."""
-    _check_alike(agent, data)
+    _check_identity(agent, data)
     for name, value in data.get("variables", {}).items():
         getattr(agent, name).copy_(value)
-    agent._restore_own(data)
+    agent._restore_algorithm(data)
     agent.set_parameters(copy.deepcopy(data["parameters"]), exact_match=True, device=agent.device)
     for name, value in data["counters"].items():
         setattr(agent, name, value)
@@ -82,7 +82,7 @@ def restore(agent: SymmetricAgent, data: dict[str, Any]) -> None:
     agent._pending_log = dict(data["log"])
     if agent.env is not None and not agent.fresh_episodes:
         restore_state(agent.env, arrays(data["envs"]))
-        agent.env._reset_seeds()  # given at construction for the first reset, which is past
+        agent.env._reset_seeds()  # drops the seeds for the first reset, which is past
         agent.env._reset_options()
     states = data["random"]
     agent.action_space.np_random.bit_generator.state = arrays(states["action_space"])
@@ -90,17 +90,17 @@ def restore(agent: SymmetricAgent, data: dict[str, Any]) -> None:
     RandomStates((version, tuple(internal), gauss), arrays(states["numpy"]), states["torch"]).restore()
 
 
-def _check_alike(agent: SymmetricAgent, data: dict[str, Any]) -> None:
-    """Refuse the state of another agent, before anything of it is in place."""
+def _check_identity(agent: SymmetricAgent, data: dict[str, Any]) -> None:
+    """Refuse the state of another agent, before any of it is restored."""
     if data.get("format") != FORMAT:
         raise ValueError(f"the agent's state has format {data.get('format')!r}, this version reads {FORMAT}")
     if agent.env is not None and data["envs"] is None:  # an earlier version could not capture it
         agent.fresh_episodes = True
     if agent.env is None and data["envs"] is not None:
         raise ValueError("one of the captured and this agent has an environment and the other none; build both alike")
-    for key, here in agent.identity().items():
-        if (there := data["identity"].get(key)) != here:
-            raise ValueError(f"the state was captured from an agent with {key}={there}, this one has {here}")
+    for key, value in agent.identity().items():
+        if (other := data["identity"].get(key)) != value:
+            raise ValueError(f"the state was captured from an agent with {key}={other}, this one has {value}")
     _, variables = agent._get_torch_save_params()
     captured = data.get("variables", {})
     if set(captured) != set(variables):
@@ -108,11 +108,11 @@ def _check_alike(agent: SymmetricAgent, data: dict[str, Any]) -> None:
         raise ValueError(
             f"the state was captured from an agent with a {states[0]} temperature, this one's is {states[1]} (ent_coef)"
         )
-    there = data["parameters"]["policy"] | captured
+    tensors = data["parameters"]["policy"] | captured
     for name, value in (dict(agent.policy.named_parameters()) | {n: getattr(agent, n) for n in variables}).items():
-        if there[name].dtype != value.dtype:
+        if tensors[name].dtype != value.dtype:
             raise ValueError(
-                f"the state was captured from an agent with {name} in {there[name].dtype}, this one's is in {value.dtype}: "
+                f"the state was captured from an agent with {name} in {tensors[name].dtype}, this one's is in {value.dtype}: "
                 "cast agent.policy and agent.log_ent_coef.data before restore"
             )
 
@@ -131,7 +131,7 @@ def _unwritten_log(agent: SymmetricAgent) -> dict[str, list]:
 
 
 def plain(value: Any) -> Any:
-    """A copy made of what `torch.load(weights_only=True)` reads: arrays become tensors."""
+    """A copy that `torch.load(weights_only=True)` can read: arrays become tensors."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
@@ -147,13 +147,13 @@ def plain(value: Any) -> Any:
     raise ValueError(f"{value!r} is no plain data and can't be kept in a checkpoint")
 
 
-def _in_one_place(value: Any) -> Any:
-    """The same data, its tensors views of one for each dtype: `torch.save` takes as long for each storage, however small."""
+def _pack_tensors(value: Any) -> Any:
+    """Make the tensors in nested data views of one tensor per dtype, since `torch.save` is slow per storage, however small."""
     tensors = _leaves(value)
     for dtype in {tensor.dtype for tensor in tensors}:
-        alike = [tensor for tensor in tensors if tensor.dtype == dtype]
-        whole = torch.cat([tensor.flatten() for tensor in alike])
-        for tensor, part in zip(alike, whole.split([tensor.numel() for tensor in alike]), strict=True):
+        group = [tensor for tensor in tensors if tensor.dtype == dtype]
+        packed = torch.cat([tensor.flatten() for tensor in group])
+        for tensor, part in zip(group, packed.split([tensor.numel() for tensor in group]), strict=True):
             tensor.data = part.view(tensor.shape)
     return value
 
@@ -166,7 +166,7 @@ def _leaves(value: Any) -> list[Tensor]:
 
 
 def arrays(value: Any) -> Any:
-    """The same data with tensors as arrays again."""
+    """The inverse of `plain`: nested data with tensors as arrays again."""
     if isinstance(value, Tensor):
         return value.numpy().copy()
     if isinstance(value, dict):
@@ -175,14 +175,14 @@ def arrays(value: Any) -> Any:
 
 
 @contextmanager
-def reading(path: Any, kind: type[BaseAlgorithm], options: Mapping[str, Any]) -> Iterator[None]:
-    """Say what is wrong with a saved agent that stable-baselines3 fails to load inside the block.
+def explain_load_errors(path: Any, kind: type[BaseAlgorithm], options: Mapping[str, Any]) -> Iterator[None]:
+    """Explain why stable-baselines3 fails to load a saved agent inside the block.
 
     Args:
-        options: settings in the place of saved ones.
+        options: settings that replace saved ones.
     Raises:
-        ValueError: a file that is not whole or that another class has saved, a temperature that is learned where the saved
-            one is fixed or the reverse, or weights of another layout.
+        ValueError: a truncated file, or one that another class has saved; a temperature that is learned where the saved one is
+            fixed, or the reverse; weights of another layout.
     """
     if isinstance(path, (str, pathlib.Path)):
         _check_archive(pathlib.Path(path))
@@ -191,8 +191,8 @@ def reading(path: Any, kind: type[BaseAlgorithm], options: Mapping[str, Any]) ->
     except (KeyError, AttributeError) as error:
         first = error.__context__
         if isinstance(first, ValueError) and not str(first).startswith("Names of parameters"):
-            raise first from None  # stable-baselines3 took it for that of an older file of its own
-        # of what is saved by name, and of an optimiser of the temperature that only the file has
+            raise first from None  # stable-baselines3 took the error for one of an older file
+        # KeyError for a missing entry, AttributeError for an optimiser of the temperature that only the file has
         if "ent_coef" in options:
             raise ValueError(
                 f"{path} can't be loaded with ent_coef={options['ent_coef']!r}: its temperature is saved as one that is "
@@ -207,14 +207,14 @@ def reading(path: Any, kind: type[BaseAlgorithm], options: Mapping[str, Any]) ->
 
 
 def _check_archive(path: pathlib.Path) -> None:
-    """Refuse a file that is not whole; stable-baselines3 opens one cut off inside a member that is itself an archive."""
+    """Refuse a truncated file; stable-baselines3 would open one cut off inside a member that is itself an archive."""
     path = path if path.exists() else path.with_name(f"{path.name}.zip")
     if not path.exists():
-        return  # stable-baselines3 says so
+        return  # stable-baselines3 raises the error
     try:
         with zipfile.ZipFile(path) as archive:
-            whole = {"data", "policy.pth"} <= set(archive.namelist()) and archive.testzip() is None
+            is_whole = {"data", "policy.pth"} <= set(archive.namelist()) and archive.testzip() is None
     except zipfile.BadZipFile:
-        whole = False
-    if not whole:
+        is_whole = False
+    if not is_whole:
         raise ValueError(f"{path} is truncated or not an agent written by save(); load another copy")

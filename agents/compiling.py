@@ -1,4 +1,4 @@
-"""Gradient updates, and actions, as fast as they go: torch.compile, CUDA graphs on such a device, plainly elsewhere."""
+"""Fast gradient updates and actions: torch.compile on CPUs and GPUs, CUDA graphs on GPUs, plain calls elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 from torch import Tensor
 
-from rppdyn.nn.compiling import can_compile, compiled, failed_to_compile, reason_of
+from rppdyn.nn.compiling import can_compile, compiled, failed_to_compile, failure_reason
 
 if TYPE_CHECKING:
     from rppdyn.agents.sac import RPPSAC
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 PRECISIONS = ("highest", "high", "medium")
 MAX_ERROR_RATIO = 4.0
-"""The largest error of a product, as a multiple of that at "highest"."""
+"""Largest error of a matrix product at an accepted precision, as a multiple of the error at "highest"."""
 
 
-FASTEST = "medium"
-"""The fastest precision of torch: by oneDNN in place of MKL on some processors, on others in bfloat16 or TensorFloat32. Where
-both libraries are at the processor's peak, updates of one seed that are not compiled are up to a tenth slower by it."""
+FASTEST_PRECISION = "medium"
+"""Torch's fastest precision: oneDNN instead of MKL on some processors, bfloat16 or TensorFloat32 on others. Where both
+libraries reach the processor's peak, uncompiled updates of one seed are up to a tenth slower with it."""
 
 
 @contextmanager
@@ -47,21 +47,21 @@ def matmul_precision(name: str | None) -> Iterator[None]:
 
 
 def update_precision(name: str | None, device: torch.device) -> str | None:
-    """The precision that gradient updates have: the one given, or the fastest that costs no accuracy on this device.
+    """The precision of gradient updates: `name` if given, else the fastest that costs no accuracy on this device.
 
-    A process that has another precision than torch's "highest" was given it by its user, and keeps it: None. What is chosen
-    depends on errors alone and never on times, so that a machine's numbers are the same however busy it is.
+    None keeps the process's precision, which its user has changed if it is not torch's default "highest". The choice depends on
+    errors and never on times, so that results do not depend on how busy a machine is.
     """
-    if name is None and torch.get_float32_matmul_precision() == "highest" and _is_accurate(FASTEST, device):
-        return FASTEST
+    if name is None and torch.get_float32_matmul_precision() == "highest" and _is_accurate(FASTEST_PRECISION, device):
+        return FASTEST_PRECISION
     return name
 
 
 def check_matmul_precision(name: str | None, device: torch.device) -> None:
-    """Refuse a precision whose products have larger errors on this device.
+    """Refuse a precision whose matrix products have larger errors on this device.
 
-    Where they mean another library for the same arithmetic, "high" and "medium" are as accurate as "highest", and may be twice
-    as fast; on other processors, and on GPUs, they mean bfloat16 or TensorFloat32.
+    On some processors "high" and "medium" select another library for the same arithmetic, as accurate as "highest" and up to
+    twice as fast; on other processors, and on GPUs, they select bfloat16 or TensorFloat32.
 
     Raises:
         ValueError: no such precision; a product's error is more than `MAX_ERROR_RATIO` times that at "highest".
@@ -71,10 +71,10 @@ def check_matmul_precision(name: str | None, device: torch.device) -> None:
     if name not in PRECISIONS:
         raise ValueError(f"matmul_precision={name!r} is not one of {', '.join(PRECISIONS)}")
     if not _is_accurate(name, device):
-        error, least = product_error(name, device), product_error("highest", device)
+        error, error_at_highest = product_error(name, device), product_error("highest", device)
         raise ValueError(
             f"matmul_precision={name}: on this {device.type} products have a relative error of {error:.0e} then, and of "
-            f"{least:.0e} at highest; leave it out"
+            f"{error_at_highest:.0e} at highest; leave it out"
         )
 
 
@@ -84,7 +84,7 @@ def _is_accurate(name: str, device: torch.device) -> bool:
 
 @functools.cache
 def product_error(name: str, device: torch.device) -> float:
-    """The relative error of a product of two (256, 256) matrices of normal numbers against the same in double precision."""
+    """The relative error of a product of two normal (256, 256) matrices, compared with double precision."""
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(2, 256, 256, generator=generator, dtype=torch.float64)
     with matmul_precision(name):
@@ -93,7 +93,7 @@ def product_error(name: str, device: torch.device) -> float:
     return float((product - truth).norm() / truth.norm())
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
+COMPILE_OPTIONS: dict[str, dict[str, Any]] = {
     "cpu": {
         "cpp_wrapper": True,
         "size_asserts": False,
@@ -106,30 +106,30 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 MIN_UPDATES_TO_COMPILE = 5_000
-"""Updates from which on compiling saves more than it takes, with nothing cached: 3,300 of Walker2d-v5, 4,200 of Reacher-v5."""
+"""Fewest updates for which compiling pays without a cache; it broke even at 3,300 on Walker2d-v5, at 4,200 on Reacher-v5."""
 
 
 def worth_compiling(agent: RPPSAC) -> bool:
-    """Return whether the training that an agent has begun is long enough, and torch can compile it.
+    """Check whether the training that an agent has begun is long enough to compile, and torch can compile it.
 
-    The whole training counts, steps before this call included, so that one that is resumed rounds as before.
+    The length is that of the whole training, so that a resumed one makes the same choice and rounds as before.
     """
     per_rollout = agent.train_freq.frequency * agent.n_envs
     steps = per_rollout if agent.gradient_steps < 0 else agent.gradient_steps
-    updates = agent._total_timesteps * steps / max(per_rollout, 1)  # of 0 steps the rollout says that there is none
+    updates = agent._total_timesteps * steps / max(per_rollout, 1)  # rollouts refuse a train_freq of 0 later
     is_long = agent.train_freq.unit == TrainFrequencyUnit.STEP and updates >= MIN_UPDATES_TO_COMPILE
-    return is_long and agent.device.type in OPTIONS and can_compile(agent.device)
+    return is_long and agent.device.type in COMPILE_OPTIONS and can_compile(agent.device)
 
 
 class FastUpdate:
-    """The steps and actions of a `SACUpdate`, as one compiled function each, or as they are.
+    """The steps and actions of a `SACUpdate`, each compiled as one function, or called plainly.
 
     The first call compiles, and so does one with batches of another shape or with settings of another structure. torch's guards
-    are left out, since looking through a network's modules takes longer than parts of an update: all that compiled code depends
-    on, and that may change, is in its key.
+    are left out, since checking a network's modules takes longer than parts of an update: the key of a compiled function has
+    everything that its code depends on and that may change.
 
     Args:
-        update: its agents say whether they are compiled, and on which device they are.
+        update: the update; its agents' settings and device decide whether it is compiled.
     """
 
     def __init__(self, update: SACUpdate) -> None:
@@ -142,7 +142,7 @@ class FastUpdate:
         update, like = self.update, self.update.state["actor"]
         numbers = torch.tensor([s.numbers for s in settings], dtype=like.dtype).T.unsqueeze(-1)
         if self.is_captured:
-            return self._replayed(batch_size, numbers.to(like.device, non_blocking=True), settings[0])
+            return self._replay(batch_size, numbers.to(like.device, non_blocking=True), settings[0])
         return self.update_(update.sample(batch_size), numbers, settings[0])
 
     def update_(self, batches: Sequence[Batch], numbers: Tensor, settings: SACSettings) -> Metrics:
@@ -153,36 +153,38 @@ class FastUpdate:
 
     @property
     def is_captured(self) -> bool:
-        """True if updates are replayed from a CUDA graph; only on such a device it is faster."""
+        """True if updates are replayed from a CUDA graph: on all CUDA devices."""
         return self.update.agents[0].device.type == "cuda"
 
     def act(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Actions as `SACUpdate.actions` gives them; compiled, too, since small operations take long after an update."""
+        """Actions as of `SACUpdate.actions`; compiled, too, since many small operations are slow after an update."""
         vectors, running = self.update.state["actor"], self.update.state.get("actor.running")
         key = "actions", *_signature({"observations": observations, "vectors": vectors})
         return self._run(key, self.update.actions, observations, noise, vectors, running)
 
     def _run(self, key: tuple, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function compiled where agents have that; plainly else, or where torch fails unasked."""
+        """Call a function, compiled if the agents are. If compiling fails and was not asked for, warn and call it plainly."""
         agents = self.update.agents
         with torch.no_grad():
             if not agents[0].compiles:
                 return function(*arguments)
             key = *key, self.update.units, torch.get_num_threads(), torch.get_float32_matmul_precision()
             if key not in self._compiled:
-                options = OPTIONS[agents[0].device.type] | {"guard_filter_fn": _no_guards}
+                options = COMPILE_OPTIONS[agents[0].device.type] | {"guard_filter_fn": _no_guards}
                 self._compiled[key] = compiled(_call, fullgraph=True, dynamic=False, options=options)
             try:
                 return self._compiled[key](function, *arguments)
             except RuntimeError as error:
                 if agents[0].compile or not failed_to_compile(error):
                     raise
-                logger.warning("Training goes on without torch.compile, in up to twice the time: %s", reason_of(error))
+                logger.warning(
+                    "Training goes on without torch.compile, in up to twice the time: %s", failure_reason(error)
+                )
                 for agent in agents:
                     agent.compile = False
                 return function(*arguments)
 
-    def _replayed(self, batch_size: int, numbers: Tensor, settings: SACSettings) -> Metrics:
+    def _replay(self, batch_size: int, numbers: Tensor, settings: SACSettings) -> Metrics:
         samplers = [agent.sampler for agent in self.update.agents]
         batches = None if all(sampler.is_on_device for sampler in samplers) else self.update.sample(batch_size)
         shapes = [pair for batch in batches or [] for pair in _signature(batch)]
@@ -196,7 +198,7 @@ class FastUpdate:
         return captured(batches, numbers)
 
     def __reduce__(self) -> tuple:
-        return FastUpdate, (self.update,)  # what torch compiled stays here
+        return FastUpdate, (self.update,)  # without compiled functions and graphs
 
 
 def _update(
@@ -218,12 +220,12 @@ def _signature(tensors: Mapping[str, Tensor]) -> tuple:
 
 
 class CapturedUpdate:
-    """An update that is replayed from a CUDA graph, after its numbers were copied to where the graph reads them.
+    """An update that is replayed from a CUDA graph, after its inputs were copied to where the graph reads them.
 
-    Batches are drawn in the graph where replay buffers are on the device; others are copied, too.
+    The graph draws batches itself from replay buffers on the device; batches from others are copied as inputs.
 
     Args:
-        reads: tensors whose addresses the graph has; they are held, so that nothing else gets these.
+        reads: tensors whose addresses the graph has; references are kept, so that their memory is not reused.
     """
 
     def __init__(
@@ -246,17 +248,17 @@ class CapturedUpdate:
         self._work = cuda_graph(work, self._numbers.device, list(update.state.values()), generators)
 
     def has_moved(self, reads: Sequence[Tensor]) -> bool:
-        """Return whether a tensor is no longer where it was read."""
+        """Check whether any tensor has another address than in the graph."""
         return [t.data_ptr() for t in reads] != [t.data_ptr() for t in self._reads]
 
     def __call__(self, batches: Sequence[Batch] | None, numbers: Tensor) -> Metrics:
-        """Update; metrics are overwritten by the next one."""
-        mine = [t for batch in self._batches for t in batch.values()]
-        torch._foreach_copy_([*mine, self._numbers], [*(t for b in batches or [] for t in b.values()), numbers])
+        """Update; the next call overwrites the metrics."""
+        inputs = [t for batch in self._batches for t in batch.values()]
+        torch._foreach_copy_([*inputs, self._numbers], [*(t for b in batches or [] for t in b.values()), numbers])
         return self._work()
 
 
-WARM_UP = 2  # runs before a capture: libraries make handles and workspaces, lazy tables are filled
+NUM_WARM_UP_RUNS = 2  # runs before a capture, in which libraries make handles and workspaces and fill lazy tables
 
 Work = Callable[[], Any]
 
@@ -264,16 +266,16 @@ Work = Callable[[], Any]
 def cuda_graph(
     work: Work, device: torch.device, changes: Sequence[Tensor], generators: Sequence[torch.Generator]
 ) -> Work:
-    """Return the same work; on a CUDA device all its kernels are launched at once, by replaying a graph.
+    """Capture work as a CUDA graph, whose replay launches all kernels at once; on other devices return the work itself.
 
-    A graph has the addresses of what it reads and writes: whoever holds one makes it anew where tensors have moved. What it
-    returns is overwritten by the next replay.
+    A graph has the addresses of the tensors that it reads and writes: if one moves, the caller makes a new graph. The next
+    replay overwrites the tensors that it returns.
 
     Args:
         work: reads and writes tensors in place, looks at no value of theirs, draws from `generators` only.
-        changes: all the tensors that it writes. They, and the generators, are left as they were.
+        changes: all the tensors that it writes. Their values, and the generators' states, are restored after the capture.
     Raises:
-        RuntimeError: torch can't compile what is to be compiled of it.
+        RuntimeError: torch can't compile a part of the work.
     """
     if device.type != "cuda":
         return work
@@ -298,14 +300,14 @@ def cuda_graph(
 
 
 def _graph(work: Work, generators: Sequence[torch.Generator]) -> Work:
-    here, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    side.wait_stream(here)
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(current)
     try:
         with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
+            for _ in range(NUM_WARM_UP_RUNS):
                 work()
     finally:
-        here.wait_stream(side)
+        current.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     for generator in generators:
         graph.register_generator_state(generator)

@@ -1,8 +1,8 @@
 r"""RPPCrossQ: critics normalised by batch, without targets (CrossQ), and the options that make it XQC.
 
-What differs from RPP-SAC is the critics' loss and the networks. States and next states go through the critics as one batch, so
-that both have the statistics that the critics are normalised by; then no moving average of critics is needed. The actor is
-updated every third time. Networks are RPP-SAC's, with :class:`rppdyn.nn.BatchNorm` before each linear layer.
+It differs from RPP-SAC in the critics' loss and the networks. States and next states go through the critics as one batch, and
+are normalised by the same statistics; then no moving average of critics is needed. The actor is updated every third time.
+Networks are RPP-SAC's, with :class:`rppdyn.nn.BatchNorm` before each linear layer.
 
 Source: Bhatt et al. 2024 (CrossQ); Palenicek et al. 2025 (XQC); Bellemare, Dabney & Munos 2017 (the categorical critic).
 """
@@ -26,9 +26,9 @@ from rppdyn.agents.update import Batch, Metrics, SACSettings, SACUpdate, State, 
 from rppdyn.envs import SymmetrySpec
 from rppdyn.nn.normalisation import WARM_UP, RowNorm
 
-HEADS = ("scalar", "categorical")
-TARGETS = ("tau", "target_update_interval")
-"""Settings of targets, which there are none of."""
+CRITIC_HEADS = ("scalar", "categorical")
+TARGET_SETTINGS = ("tau", "target_update_interval")
+"""Settings of targets, which CrossQ does not have."""
 
 
 @dataclass(frozen=True)
@@ -71,34 +71,34 @@ class CrossQUpdate(SACUpdate):
         The losses are those of `SACUpdate.update_`, but for
 
             y       = r + (1 - done) gamma (min_k q_k(s', a') - alpha log pi(a' | s')), q_k(s', a') in one batch with q_k(s, a)
-            critics : of a categorical head, cross-entropy to the distribution of y, projected on the atoms, by the critic with
-                      the lesser mean
+            critics : for a categorical head, cross-entropy to the distribution of y under the critic with the smaller mean,
+                      projected on the atoms
 
-        Arguments as there; metrics of the actor are there where it is updated, and `critic_prior` is none.
+        Arguments as there. There are metrics of the actor only when it is updated, and there is no `critic_prior`.
         """
         assert isinstance(settings, CrossQSettings)
         rate, gamma, _, noise_variance, _ = numbers.unbind()
-        following, log_prob = self.following(state, batch)
+        next_actions, log_prob = self.next_actions(state, batch)
         bonus = state["log_alpha"].exp() * log_prob
         discounts = (1 - batch["dones"]) * batch.get("discounts", gamma.to(batch["dones"].dtype))
         x = self.critic_inputs(
-            torch.cat([batch["features"], batch["next_features"]], 1), torch.cat([batch["actions"], following], 1)
+            torch.cat([batch["features"], batch["next_features"]], 1), torch.cat([batch["actions"], next_actions], 1)
         )
 
         def loss(vectors: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             output, running = self.critics.on_batch(x, vectors, state["critic.running"])
-            here, after = output.unflatten(0, (len(bonus), -1)).chunk(2, 2)  # (S, K, B, .) each
-            losses = self.head_loss(here, after.detach(), batch["rewards"], discounts, bonus)
+            output, next_output = output.unflatten(0, (len(bonus), -1)).chunk(2, 2)  # (S, K, B, .) each
+            losses = self.head_loss(output, next_output.detach(), batch["rewards"], discounts, bonus)
             losses = losses / noise_variance.squeeze(1)
             return losses.sum(), {"losses": losses, "running": running}
 
-        gradient, found = gradient_of(loss, state["critic"])
-        # its penalty is no metric: torch 2.13 can't compile that here
+        gradient, results = gradient_of(loss, state["critic"])
+        # the prior's part is no metric here: torch 2.13 can't compile that
         self.move_critics_(state, batch, gradient, rate, settings)
-        metrics = {"critic_loss": found["losses"]}
+        metrics = {"critic_loss": results["losses"]}
         if settings.moves_actor:
-            metrics |= self.move_actors_(state, batch, numbers, settings, found["running"])
-        state["critic.running"].copy_(found["running"])
+            metrics |= self.move_actors_(state, batch, numbers, settings, results["running"])
+        state["critic.running"].copy_(results["running"])
         if settings.weight_norm:
             self.normalise_weights_(state)
         return Metrics(tuple(metrics), torch.stack(list(metrics.values())))
@@ -109,17 +109,19 @@ class CrossQUpdate(SACUpdate):
         self.rows["actor"].scale_(state["actor"], self.actors.hidden_weights(state["actor"]))
         self.rows["critic"].scale_(state["critic"], self.critics.hidden_weights(state["critic"]))
 
-    def head_loss(self, here: Tensor, after: Tensor, rewards: Tensor, discounts: Tensor, bonus: Tensor) -> Tensor:
+    def head_loss(
+        self, output: Tensor, next_output: Tensor, rewards: Tensor, discounts: Tensor, bonus: Tensor
+    ) -> Tensor:
         """The critics' loss of each agent, (S,), from their outputs in states and next states, (S, K, B, .)."""
         if self.atoms is None:
-            y = rewards + discounts * (after.squeeze(-1).amin(1) - bonus)
-            return (here.squeeze(-1) - y.unsqueeze(1)).square().mean(2).sum(1) / 2
-        probabilities = after.softmax(-1)
-        least = (probabilities @ self.atoms).argmin(1)  # (S, B)
-        chosen = probabilities.take_along_dim(least[:, None, :, None], 1).squeeze(1)
+            y = rewards + discounts * (next_output.squeeze(-1).amin(1) - bonus)
+            return (output.squeeze(-1) - y.unsqueeze(1)).square().mean(2).sum(1) / 2
+        probabilities = next_output.softmax(-1)
+        lowest = (probabilities @ self.atoms).argmin(1)  # (S, B), the critic with the smallest mean
+        probabilities = probabilities.take_along_dim(lowest[:, None, :, None], 1).squeeze(1)
         y = rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * (self.atoms - bonus.unsqueeze(-1))
-        target = projected(y, chosen, self.atoms)
-        return -(target.unsqueeze(1) * F.log_softmax(here, -1)).sum(-1).mean(2).sum(1)
+        target = project_on_atoms(y, probabilities, self.atoms)
+        return -(target.unsqueeze(1) * F.log_softmax(output, -1)).sum(-1).mean(2).sum(1)
 
     def values(self, features: Tensor, actions: Tensor, weights: Any) -> Tensor:
         if self.atoms is None:
@@ -129,13 +131,13 @@ class CrossQUpdate(SACUpdate):
         return output.softmax(-1) @ self.atoms
 
 
-def projected(values: Tensor, probabilities: Tensor, atoms: Tensor) -> Tensor:
-    """Probabilities (..., N) of these values (..., N), shared out between the neighbouring atoms (N,)."""
+def project_on_atoms(values: Tensor, probabilities: Tensor, atoms: Tensor) -> Tensor:
+    """Divide the probabilities (..., N) of values (..., N) between the atoms (N,) next to each value."""
     place = (values.clamp(atoms[0], atoms[-1]) - atoms[0]) * ((len(atoms) - 1) / (atoms[-1] - atoms[0]))
     index = torch.arange(len(atoms), device=atoms.device, dtype=atoms.dtype)
     # a sum over all pairs, as the order of a scatter depends on the number of threads
-    near = (1 - (place.unsqueeze(-1) - index).abs()).clamp_min(0)
-    return (probabilities.unsqueeze(-1) * near).sum(-2)
+    shares = (1 - (place.unsqueeze(-1) - index).abs()).clamp_min(0)
+    return (probabilities.unsqueeze(-1) * shares).sum(-2)
 
 
 class RPPCrossQ(RPPSAC):
@@ -149,15 +151,16 @@ class RPPCrossQ(RPPSAC):
     Args:
         policy, env, spec: as of :class:`RPPSAC`.
         policy_delay: updates of the critics for one of actor and temperature.
-        critic_head: "scalar", or "categorical": critics give probabilities of `bins` values, rewards are divided by a running
+        critic_head: "scalar"; or "categorical", critics with probabilities of `bins` values, and rewards divided by a running
             scale.
         bins, value_range: number of those values, and the least and the largest.
-        weight_norm: scale the rows of hidden layers to norm 1 after each update, those that a symmetry exchanges by one number:
-            it is the sum of the pathways that is scaled, their ratio stays. With `critic_head="categorical"` this is XQC.
-        policy_kwargs: RPPPolicy's arguments; `normalisation` is "renorm", and the activation "relu", unless they are given.
-        **kwargs: RPPSAC's and stable-baselines3's others; there are no targets, so no `tau`.
+        weight_norm: scale the rows of hidden layers to norm 1 after each update. Rows that a symmetry exchanges are scaled by
+        one
+            number, and so are all pathways. With `critic_head="categorical"` this is XQC.
+        policy_kwargs: RPPPolicy's arguments; `normalisation` defaults to "renorm", and the activation to "relu".
+        **kwargs: other arguments of RPPSAC and stable-baselines3; there are no targets, so no `tau`.
     Raises:
-        ValueError: as of :class:`RPPSAC`; settings of targets; a head, a number or a range that is none.
+        ValueError: as of :class:`RPPSAC`; settings of targets; an unknown head, or an invalid number or range.
     """
 
     update_class: ClassVar[type[SACUpdate]] = CrossQUpdate
@@ -178,7 +181,7 @@ class RPPCrossQ(RPPSAC):
         policy_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        for name in TARGETS:
+        for name in TARGET_SETTINGS:
             if name in kwargs:
                 raise ValueError(f"{name}={kwargs[name]!r}: RPPCrossQ has no targets; leave it out, or use RPPSAC")
         self.policy_delay, self.weight_norm = policy_delay, weight_norm
@@ -201,7 +204,7 @@ class RPPCrossQ(RPPSAC):
                 isinstance(self.policy_delay, int) and self.policy_delay >= 1,
                 "give a number of at least 1",
             ),
-            "critic_head": (self.critic_head in HEADS, f"choose {' or '.join(map(repr, HEADS))}"),
+            "critic_head": (self.critic_head in CRITIC_HEADS, f"choose {' or '.join(map(repr, CRITIC_HEADS))}"),
             "bins": (isinstance(self.bins, int) and self.bins >= 2, "give a number of at least 2"),
             "value_range": (-math.inf < low < high < math.inf, "give the least and the largest value"),
         }
@@ -224,8 +227,8 @@ class RPPCrossQ(RPPSAC):
             weight_norm=self.weight_norm,
         )
 
-    def scaled(self, rewards: Tensor) -> Tensor:
-        """Rewards as updates see them: divided by the running scale where the head is categorical."""
+    def scale_rewards(self, rewards: Tensor) -> Tensor:
+        """Divide rewards by the running scale if the head is categorical."""
         return rewards if self.critic_head == "scalar" else rewards / self.policy.reward_scale.scale.to(rewards)
 
     def _store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos) -> None:

@@ -1,8 +1,7 @@
-"""An agent's policy as a module and as a file that runs without this package; and trained agents that come with the package.
+"""Export of policies to modules and files that run without this package; and trained agents that come with the package.
 
-A file of a trained agent holds tensors alone, as safetensors, and its card as JSON in the header: what it was trained by, and
-what it reaches. Nothing in it is a pickle. `manifest.json` beside the files has the SHA-256 of each, and one that differs is
-refused.
+The file of a trained agent holds tensors (safetensors) and, as JSON in the header, its card: how it was trained, and its
+returns. Nothing in it is a pickle. `manifest.json` beside the files has the SHA-256 of each; other files are refused.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from rppdyn.agents.sac import RPPSAC
 
 TOLERANCE = 1e-5
-"""Largest difference of an exported policy from the one that it was made of, as a share of half the action's range."""
+"""Largest accepted difference between an exported policy and its original, as a share of half the action's range."""
 
 INPUT, OUTPUT, HIDDEN = "observation", "action", "hidden_state"
 
@@ -49,11 +48,11 @@ class DeployedPolicy(nn.Module):
     r"""Raw observations ``(batch, n)`` to deterministic actions ``(batch, m)`` in the environment's units.
 
     Normaliser, network, squash and scale in one module. The network is frozen (:func:`rppdyn.nn.freeze`): its pathways are one
-    matrix per layer, its gates and products a few operations. It is a copy: later training doesn't move it.
+    matrix per layer, its gates and products a few operations. It is a copy: later training doesn't change it.
 
     Args:
-        policy: the policy of `RPPSAC` or of PPO with `RPPActorCriticPolicy`, or any of stable-baselines3's whose observations
-            and actions are vectors.
+        policy: the policy of `RPPSAC` or of PPO with `RPPActorCriticPolicy`, or any policy of stable-baselines3 with vectors as
+            observations and actions.
     Raises:
         ValueError: observations or actions that are no vectors.
     """
@@ -95,7 +94,7 @@ def _act(policy: BasePolicy) -> nn.Module:
 
 
 class _Mode(nn.Module):
-    """The squashed mean of what an actor's network makes."""
+    """The squashed mean from the output of an actor's network."""
 
     blocks: Tensor | None
 
@@ -108,7 +107,7 @@ class _Mode(nn.Module):
 
 
 class _Mean(nn.Module):
-    """A policy of stable-baselines3's own, without its distributions: their checks of values can't be exported."""
+    """The deterministic action of stable-baselines3's policies, without distributions, whose checks can't be exported."""
 
     def __init__(self, policy: BasePolicy):
         super().__init__()
@@ -125,8 +124,8 @@ class _Mean(nn.Module):
         return policy._predict(observation, deterministic=True)
 
 
-def entries_of(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Entries of a space as the file beside a policy lists them."""
+def list_entries(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """List the entries of a space for the card beside an exported policy."""
     return [{"index": i, "name": e.name, "joint": e.joint, "unit": e.unit} for i, e in enumerate(entries)]
 
 
@@ -134,20 +133,20 @@ def writable_contract(beside: str | Path, spec: SymmetrySpec) -> Path:
     """Return the path of `symmetry.json` beside a policy (:meth:`~rppdyn.envs.SymmetrySpec.contract`).
 
     Raises:
-        UserError: one of another symmetry is there, which other policies of the folder may rely on.
+        UserError: the folder has the contract of another symmetry, on which other policies may rely.
     """
     path = Path(beside).with_name("symmetry.json")
     if path == Path(beside):
         raise UserError(f"{path} is the name of the contract: call the policy something else")
     with reading(path, "move it, or export to another folder"):
-        there = json.loads(path.read_text(encoding="utf-8"))["digest"] if path.exists() else spec.digest
-    if there != spec.digest:
+        digest = json.loads(path.read_text(encoding="utf-8"))["digest"] if path.exists() else spec.digest
+    if digest != spec.digest:
         raise UserError(f"{path} is of another symmetry than this policy's: move it, or export to another folder")
     return path
 
 
 State = tuple[int, int] | None
-"""Layers and size of a hidden state; None of a policy without one."""
+"""Layers and size of a hidden state; None for a policy without one."""
 
 
 def _program(module: nn.Module, size: int, dtype: torch.dtype, state: State) -> torch.export.ExportedProgram:
@@ -161,10 +160,10 @@ def _program(module: nn.Module, size: int, dtype: torch.dtype, state: State) -> 
 
 
 def write_program(module: nn.Module, path: str | Path, size: int, dtype: torch.dtype, state: State = None) -> None:
-    """Write a module as a program of torch.export's.
+    """Write a module as a `torch.export` program.
 
     Args:
-        module: observations (batch, size) to actions; with a hidden state (layers, batch, h) beside it to both.
+        module: maps observations (batch, size) to actions; or these and a hidden state (layers, batch, h) to both.
         state: layers and size of the hidden state.
     """
     torch.export.save(_program(module, size, dtype, state), str(path))
@@ -190,7 +189,7 @@ def write_onnx(module: nn.Module, path: str | Path, size: int, dtype: torch.dtyp
 
 
 def export_torch(policy: BasePolicy, path: str | Path) -> None:
-    """Write a policy as a program of torch.export's, which torch runs without this package."""
+    """Write a policy as a `torch.export` program, which torch runs without this package."""
     module = DeployedPolicy(policy)
     write_program(module, path, _size(policy), module.dtype)
 
@@ -210,10 +209,10 @@ def _size(policy: BasePolicy) -> int:
 
 
 class RecurrentPolicy:
-    """A policy with a hidden state, which is zero after `reset` and goes on with each call.
+    """A policy with a hidden state, which is zero after `reset` and kept between calls.
 
     Args:
-        step: observations (n, observation) and hidden state (layers, n, h) to actions and hidden state.
+        step: maps observations (n, observation) and hidden state (layers, n, h) to actions and hidden state.
         state: layers and size of the hidden state.
         dtype: the dtype of observations.
     """
@@ -223,7 +222,7 @@ class RecurrentPolicy:
         self.hidden: NDArray | None = None
 
     def reset(self) -> None:
-        """Begin episodes, all of the next batch."""
+        """Begin new episodes, with a hidden state of zero."""
         self.hidden = None
 
     def __call__(self, observations: NDArray) -> NDArray:
@@ -235,7 +234,7 @@ class RecurrentPolicy:
 
 
 def onnx_policy(path: str | Path) -> Callable[[NDArray], NDArray]:
-    """Observations (n, observation) to actions (n, action), by ONNX Runtime; a `RecurrentPolicy` where it has a hidden state.
+    """A map from observations (n, observation) to actions (n, action), by ONNX Runtime; a `RecurrentPolicy` if it has a state.
 
     Raises:
         ValueError: ONNX Runtime is not installed, or the file is no ONNX model of a policy.
@@ -264,15 +263,15 @@ def onnx_policy(path: str | Path) -> Callable[[NDArray], NDArray]:
 
 
 def torch_policy(program: torch.export.ExportedProgram) -> Callable[[NDArray], NDArray]:
-    """Observations (n, observation) to actions (n, action), by a program that :func:`write_program` has written."""
+    """A map from observations (n, observation) to actions (n, action), by a program from :func:`write_program`."""
     (example, *hidden), _ = program.example_inputs
     module = program.module()
     if hidden:
         dtype = np.float64 if example.dtype == torch.float64 else np.float32
 
         def step(x: NDArray, h: NDArray) -> tuple[NDArray, NDArray]:
-            action, after = module(torch.as_tensor(x), torch.as_tensor(h))
-            return action.detach().numpy(), after.detach().numpy()
+            action, state = module(torch.as_tensor(x), torch.as_tensor(h))
+            return action.detach().numpy(), state.detach().numpy()
 
         return RecurrentPolicy(step, (len(hidden[0]), hidden[0].shape[-1]), dtype)
     return lambda observations: module(torch.as_tensor(observations, dtype=example.dtype)).detach().numpy()
@@ -286,16 +285,12 @@ def _require(name: str):
 
 
 def largest_difference(policy: BasePolicy, exported: Callable[[NDArray], NDArray], observations: NDArray) -> float:
-    """The largest difference of an action from the policy's, as a share of half the action's range.
-
-    Ranges without bounds count as one.
-    """
+    """The largest difference between exported and original actions, as a share of half the action's range; 1 if unbounded."""
     box = require_vectors(OUTPUT, policy.action_space)
     half = (box.high - box.low) / 2
     expected = policy.predict(observations, deterministic=True)[0]
-    actions = np.concatenate(
-        [exported(part) for part in np.array_split(observations, 3)]
-    )  # batches of other sizes, too
+    parts = np.array_split(observations, 3)  # to test several batch sizes
+    actions = np.concatenate([exported(part) for part in parts])
     return float((np.abs(actions - expected) / np.where(np.isfinite(half), half, 1.0)).max())
 
 
@@ -303,13 +298,13 @@ FOLDER = Path(str(resources.files("rppdyn.agents"))) / "weights"
 MANIFEST = "manifest.json"
 
 PRETRAINED_FORMAT = 1
-HEADER = "rppdyn"
+CARD_KEY = "rppdyn"
 """The key of the card in a file's header."""
 
-SETTINGS = ("gamma", "tau", "batch_size", "learning_starts", "noise_variance")
-"""Settings of an agent with which it was trained, and may go on."""
-_SHARED = ("actor.features_extractor.", "critic.features_extractor.", "critic_target.")
-"""Parts of a policy that are other parts again, or, targets, begin as a copy of them."""
+TRAINING_SETTINGS = ("gamma", "tau", "batch_size", "learning_starts", "noise_variance")
+"""Settings of the agent in its file, with which training may continue."""
+_COPIED_PREFIXES = ("actor.features_extractor.", "critic.features_extractor.", "critic_target.")
+"""Parts of a policy that are not saved: shared features, and targets, which start as copies of the critics."""
 
 
 def pretrained_agents() -> dict[str, dict[str, Any]]:
@@ -327,7 +322,7 @@ def pretrained_policy(name: str) -> RPPPolicy:
     card, tensors = _read_pretrained(_pretrained_path(name))
     observations, actions = (_box(tensors, space) for space in ("observation_space", "action_space"))
     policy = RPPPolicy(observations, actions, lambda _: 0.0, **card["policy"])
-    _put(policy, tensors)
+    _load_state(policy, tensors)
     policy.set_training_mode(False)
     return policy
 
@@ -346,7 +341,7 @@ def load_pretrained(cls: type[RPPSAC], name: str, env: GymEnv | str | None = Non
     agent = cls(
         "RPPPolicy", pretrained_env(card) if env is None else env, spec=spec, policy_kwargs=arguments, **options
     )
-    _put(agent.policy, tensors)
+    _load_state(agent.policy, tensors)
     if agent.log_ent_coef is not None:
         agent.log_ent_coef.data.copy_(tensors["log_ent_coef"])
     return agent
@@ -359,24 +354,24 @@ def write_pretrained(agent: RPPSAC, path: Path, card: Mapping[str, Any]) -> str:
         card: "name", "env", "training", "certificate" and "evaluation"; policy and settings are the agent's.
     """
     policy = agent.policy
-    tensors = {f"policy.{k}": v for k, v in policy.state_dict().items() if not k.startswith(_SHARED)}
+    tensors = {f"policy.{k}": v for k, v in policy.state_dict().items() if not k.startswith(_COPIED_PREFIXES)}
     for name, space in (("observation_space", policy.observation_space), ("action_space", policy.action_space)):
         tensors |= {f"{name}.{bound}": torch.as_tensor(getattr(space, bound)) for bound in ("low", "high")}
     if agent.log_ent_coef is not None:
         tensors["log_ent_coef"] = agent.log_ent_coef.detach()
-    of_agent = {"policy": policy._arguments, "settings": {name: getattr(agent, name) for name in SETTINGS}}
-    text = json.dumps({"format": PRETRAINED_FORMAT, **card, **of_agent}, allow_nan=False, sort_keys=True)
-    save_file({k: v.cpu().contiguous().clone() for k, v in tensors.items()}, path, metadata={HEADER: text})
-    path.chmod(0o644)  # safetensors lets the owner alone read it
+    card = {**card, "policy": policy._arguments, "settings": {name: getattr(agent, name) for name in TRAINING_SETTINGS}}
+    text = json.dumps({"format": PRETRAINED_FORMAT, **card}, allow_nan=False, sort_keys=True)
+    save_file({k: v.cpu().contiguous().clone() for k, v in tensors.items()}, path, metadata={CARD_KEY: text})
+    path.chmod(0o644)  # safetensors makes it readable for the owner only
     return _digest(path)
 
 
 def _pretrained_path(name: str) -> Path:
-    known = pretrained_agents()
-    if name not in known:
-        raise ValueError(f"there is no pretrained agent {name!r}; there are {', '.join(known)}")
-    path = FOLDER / known[name]["file"]
-    if not path.is_file() or _digest(path) != known[name]["sha256"]:
+    agents = pretrained_agents()
+    if name not in agents:
+        raise ValueError(f"there is no pretrained agent {name!r}; there are {', '.join(agents)}")
+    path = FOLDER / agents[name]["file"]
+    if not path.is_file() or _digest(path) != agents[name]["sha256"]:
         raise ValueError(f"{path} is not the file that rppdyn was released with: install rppdyn again")
     return path
 
@@ -388,7 +383,7 @@ def _digest(path: Path) -> str:
 def _read_pretrained(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
-            card = json.loads(file.metadata()[HEADER])
+            card = json.loads(file.metadata()[CARD_KEY])
             return card, {key: file.get_tensor(key) for key in file.keys()}  # it is no mapping
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} can't be read ({type(error).__name__}): install rppdyn again") from error
@@ -399,10 +394,10 @@ def _box(tensors: Mapping[str, Tensor], name: str) -> spaces.Box:
     return spaces.Box(low, high, dtype=low.dtype.type)
 
 
-def _put(policy: RPPPolicy, tensors: Mapping[str, Tensor]) -> None:
+def _load_state(policy: RPPPolicy, tensors: Mapping[str, Tensor]) -> None:
     state = {key.removeprefix("policy."): value for key, value in tensors.items() if key.startswith("policy.")}
     missing, unknown = policy.load_state_dict(state, strict=False)
-    if unknown or any(not key.startswith(_SHARED) for key in missing):
+    if unknown or any(not key.startswith(_COPIED_PREFIXES) for key in missing):
         raise ValueError(
             f"the file is of another network than its card says: {[*unknown, *missing][:3]}; install rppdyn again"
         )

@@ -23,16 +23,16 @@ GOALS = ("observation", "achieved_goal", "desired_goal")
 
 
 class HindsightBuffer(HerReplayBuffer):
-    """Stable-baselines3's `HerReplayBuffer`, whose transitions come and go as vectors.
+    """Stable-baselines3's `HerReplayBuffer` with transitions as vectors outside, and as dictionaries inside.
 
-    They are kept, relabelled and rewarded as dictionaries. A symmetry acts on the whole vector, so that states and goals
-    transform together; `augment` takes images after goals were relabelled.
+    A symmetry acts on the whole vector, so that states and goals transform together; `augment` takes images after goals were
+    relabelled.
 
     Args:
         buffer_size, observation_space, action_space, env, kwargs: as in stable-baselines3; environments with
-            `gymnasium.wrappers.FlattenObservation`, which RPPSAC puts around those that it is given.
+            `gymnasium.wrappers.FlattenObservation`, as RPPSAC wraps its own.
     Raises:
-        ValueError: observations are made of no dictionary with goals, or the environment can't say what a goal is worth.
+        ValueError: the environment's observations are no dictionaries with goals, or it has no method `compute_reward`.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class HindsightBuffer(HerReplayBuffer):
                 "longer than an episode"
             )
         data = super().sample(batch_size, env)
-        observations, following = map(self._whole, (data.observations, data.next_observations))
-        return ReplayBufferSamples(observations, data.actions, following, data.dones, data.rewards)
+        observations, next_observations = map(self._flatten, (data.observations, data.next_observations))
+        return ReplayBufferSamples(observations, data.actions, next_observations, data.dones, data.rewards)
 
     def _parts(self, vectors: NDArray) -> dict[str, NDArray]:
         inner: dict[str, Any] = self.observation_space.spaces
@@ -69,20 +69,20 @@ class HindsightBuffer(HerReplayBuffer):
         parts = zip(inner.items(), np.split(vectors, ends, axis=-1), strict=True)
         return {key: part.reshape(-1, *space.shape) for (key, space), part in parts}
 
-    def _whole(self, parts: dict[str, Tensor]) -> Tensor:
+    def _flatten(self, parts: dict[str, Tensor]) -> Tensor:
         return torch.cat([part.flatten(1) for part in parts.values()], 1)
 
     def end_episodes(self) -> None:
-        """Let episodes under way end where they are, as those do of an environment that begins anew."""
+        """Truncate running episodes, for an environment that begins new ones."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.truncate_last_trajectory()
 
     def arrays(self) -> dict[str, NDArray]:
-        """All that is stored, by name, the first axis that of time."""
-        kept = {
+        """All stored arrays by name, (time, environments, ...)."""
+        arrays = {
             name: getattr(self, name) for name in ("actions", "rewards", "dones", "timeouts", "ep_start", "ep_length")
         }
         for name in ("observations", "next_observations"):
-            kept |= {f"{name}.{key}": array for key, array in getattr(self, name).items()}
-        return kept
+            arrays |= {f"{name}.{key}": array for key, array in getattr(self, name).items()}
+        return arrays

@@ -2,8 +2,8 @@ r"""Equivariance errors of an agent's policy and critics, measured on raw observ
 
 The measure uses the environment's own symmetry (`SymmetrySpec.transform_*`) and nothing of the networks, so it would
 also catch a network wired to a wrong representation. Errors are ratios of sums over states, entries and generators
-(:mod:`rppdyn.equivariance.error`). Networks are evaluated in float64 unless told otherwise: around a balanced pole actions are
-tiny and values all but equal, and the rounding of float32 would be taken for asymmetry.
+(:mod:`rppdyn.equivariance.error`). By default networks are evaluated in float64: around a balanced pole actions are tiny and
+values almost equal, and the rounding of float32 would be taken for asymmetry.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AgentEquivarianceError:
         error: over all generators.
         per_generator: one error each, by the generator's name.
         scale: root mean square of the outputs, in units of their range.
-        vacuous: the outputs are so small that every function would pass.
+        vacuous: whether the outputs are so small that every function would pass.
     """
 
     error: float
@@ -58,10 +58,10 @@ def policy_equivariance_error(
     Returns:
         The error; vacuous where the root mean square action is below 1e-6 of the actions' upper bound.
     Raises:
-        ValueError: the agent's policy is none of these, or there are no states.
+        ValueError: the agent has another policy, or there are no states.
     """
     policy = _symmetric_policy(model)
-    return _of_map(policy.action_function(dtype), policy.spec, _tensor(observations), policy.action_space.high)
+    return _map_error(policy.action_function(dtype), policy.spec, _tensor(observations), policy.action_space.high)
 
 
 @torch.no_grad()
@@ -74,9 +74,9 @@ def critic_equivariance_error(
 ) -> AgentEquivarianceError:
     """Equivariance error of the critics: how far q(g s, g a) is from q(s, a), over all critics; V(g s) from V(s) for PPO.
 
-    A critic's values carry a large constant (the mean return), and a ratio to it would make any critic look invariant;
-    each critic's mean over the given states is therefore taken off both sides first, which leaves an invariant critic's
-    error at zero.
+    A critic's values have a large constant part (the mean return), and a ratio to it would make any critic look invariant.
+    Each critic's mean over the given states is therefore subtracted from both sides, which leaves an invariant critic's error
+    at zero.
 
     Args:
         model: an agent, trained or not: RPPSAC, or PPO with an RPPActorCriticPolicy.
@@ -86,22 +86,22 @@ def critic_equivariance_error(
     Returns:
         The error; vacuous where the values vary by less than 1e-6 of their root mean square.
     Raises:
-        ValueError: the agent's policy is none of these, there are no states, or not as many actions.
+        ValueError: the agent has another policy, there are no states, or not one action for each.
     """
     policy = _symmetric_policy(model)
     spec, q = policy.spec, policy.value_function(dtype)
     obs, raw = _tensor(observations), _tensor(actions).double()
     if len(obs) != len(raw):
         raise ValueError(f"{len(obs)} states and {len(raw)} actions; give one action per state")
-    here = q(obs, raw)
-    centre = here.mean(dim=1, keepdim=True)
+    values = q(obs, raw)
+    centre = values.mean(dim=1, keepdim=True)
 
     def pair(g: Tensor) -> tuple[Tensor, Tensor]:
-        moved = q(spec.transform_observation(g, obs), spec.transform_action(g, raw))
-        return (moved - centre).mT, (here - centre).mT
+        image_values = q(spec.transform_observation(g, obs), spec.transform_action(g, raw))
+        return (image_values - centre).mT, (values - centre).mT
 
-    spread, size = (here - centre).square().mean().sqrt(), here.square().mean().sqrt()
-    return _measured(spec, pair, (spread / size).nan_to_num(0.0).item())  # all zero: nothing to compare
+    spread, size = (values - centre).square().mean().sqrt(), values.square().mean().sqrt()
+    return _errors(spec, pair, (spread / size).nan_to_num(0.0).item())  # all zero: nothing to compare
 
 
 def function_equivariance_error(
@@ -113,20 +113,20 @@ def function_equivariance_error(
     """Equivariance error of any map from raw observations (n, entries) to raw actions, as :func:`policy_equivariance_error`.
 
     Args:
-        bound: the bound of the actions, by which their size is judged.
+        bound: the upper bound of the actions, in which their size is measured.
     """
     on_tensors = lambda x: torch.as_tensor(np.asarray(act(x.numpy()))).double()  # noqa: E731
-    return _of_map(on_tensors, spec, _tensor(observations), bound)
+    return _map_error(on_tensors, spec, _tensor(observations), bound)
 
 
-def _of_map(
+def _map_error(
     act: Callable[[Tensor], Tensor], spec: SymmetrySpec, obs: Tensor, bound: np.ndarray | float
 ) -> AgentEquivarianceError:
-    here = act(obs)
-    return _measured(
+    actions = act(obs)
+    return _errors(
         spec,
-        lambda g: (act(spec.transform_observation(g, obs)), spec.transform_action(g, here)),
-        (here / torch.as_tensor(bound, dtype=torch.float64)).square().mean().sqrt().item(),
+        lambda g: (act(spec.transform_observation(g, obs)), spec.transform_action(g, actions)),
+        (actions / torch.as_tensor(bound, dtype=torch.float64)).square().mean().sqrt().item(),
     )
 
 
@@ -146,10 +146,10 @@ def _tensor(array: np.ndarray) -> Tensor:
     return tensor
 
 
-def _measured(
+def _errors(
     spec: SymmetrySpec, pair: Callable[[Tensor], tuple[Tensor, Tensor]], scale: float
 ) -> AgentEquivarianceError:
-    """The errors of what `pair` gives for a group element: outputs there, and images of outputs here, (n, k) each."""
+    """The errors of a function; `pair(g)` returns its outputs at the images of the inputs, and the images of its outputs."""
     generators = elements_by_generator(spec.group, spec.generator_names)
     sums = {name: pooled_sums(pair(g) for g in elements) for name, elements in generators.items()}
     return AgentEquivarianceError(

@@ -3,7 +3,7 @@ r"""Features, actor and critics: representations of a symmetry spec wired to rel
 The actor is a squashed Gaussian whose mean transforms under rho, for actions that a group permutes and flips, or turns.
 Squashing by tanh and exponentiating a standard deviation act entry by entry, so they commute with permutations, and
 tanh is odd, so it commutes with signs; a standard deviation then transforms under |rho|. They commute with nothing else.
-Where an orthogonal representation mixes entries (a torque that a rotation turns), those that it mixes form a *block* with
+An orthogonal representation may mix entries (a torque that a rotation turns). Entries that it mixes form a *block* with
 one standard deviation, which is invariant, and a radial squash: a block u becomes u tanh|u| / |u|, in the unit ball. For
 a block of one entry that is tanh(u). Blocks are those of `rppdyn.nn.normaliser`; None stands for an ordinary tanh.
 """
@@ -28,18 +28,18 @@ from rppdyn.envs import SymmetrySpec
 from rppdyn.nn import RPPEMLP, InvariantNormaliser
 from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.nn.networks import ModuleList
-from rppdyn.nn.normaliser import blocks_of, deviation_rep
+from rppdyn.nn.normaliser import deviation_rep, mixing_blocks
 from rppdyn.reps import Rep
 
-CLIP = 10.0
+FEATURE_CLIP = 10.0
 """Bound on normalised features, in standard deviations, where the observation's representation is orthogonal."""
 
 MOVING_STATISTICS = ("count", "raw_mean", "raw_m2", "mean", "std")
-"""Buffers of an `InvariantNormaliser` that observations move."""
+"""Buffers of an `InvariantNormaliser` that observations change."""
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # as in stable-baselines3
 
-SMALLEST_RADIUS = 1e-6  # of a block: below it the radial squash is the identity to rounding
+MIN_RADIUS = 1e-6  # radius of a block below which the radial squash is the identity to rounding
 
 _LOG_2 = math.log(2.0)
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
@@ -59,10 +59,10 @@ class SymmetricFeatures(BaseFeaturesExtractor):
     def __init__(self, observation_space: spaces.Box, spec: SymmetrySpec) -> None:
         super().__init__(observation_space, features_dim=spec.feature_dim)
         self.spec = spec
-        self.normaliser = InvariantNormaliser(spec.obs_rep, clip=CLIP if spec.obs_rep.is_orthogonal else None)
+        self.normaliser = InvariantNormaliser(spec.obs_rep, clip=FEATURE_CLIP if spec.obs_rep.is_orthogonal else None)
         self.register_buffer("like", torch.empty(0), persistent=False)  # has the networks' dtype, also after double()
-        self._mirror: list[InvariantNormaliser] = []  # see `observe`; no module of this one
-        self._mirrored: list[tuple[int, int]] = []
+        self._cpu_normaliser: list[InvariantNormaliser] = []  # see `observe`; in a list, so that it is no submodule
+        self._copied_versions: list[tuple[int, int]] = []
 
     @property
     def dtype(self) -> torch.dtype:
@@ -70,25 +70,26 @@ class SymmetricFeatures(BaseFeaturesExtractor):
         return self.like.dtype
 
     def forward(self, observations: Tensor) -> Tensor:
-        # In the observation's own precision: taking off a mean or a fixed point after rounding would break the symmetry.
+        # in the observation's own precision: subtracting a mean or a fixed point after rounding would break the symmetry
         return self.normaliser(self.spec.encode(observations)).to(self.dtype)
 
     def observe(self, observations: Tensor) -> None:
-        """Move the running statistics by a batch of raw observations (B, n), on the CPU.
+        """Update the running statistics by a batch of raw observations (B, n) on the CPU.
 
-        A device would have to be waited for: its buffers are written, from a copy on the CPU that takes the observations.
+        With networks on an accelerator a copy of the normaliser on the CPU is updated and its buffers are copied to the device,
+        without waiting for it.
         """
         features = self.spec.encode(observations)
         if self.like.device.type == "cpu":
             self.normaliser.update(features)
             return
         buffers = [getattr(self.normaliser, name) for name in MOVING_STATISTICS]
-        if self._mirrored != [(b.data_ptr(), b._version) for b in buffers]:  # loaded or moved since
-            self._mirror = [copy.deepcopy(self.normaliser).cpu()]
-        self._mirror[0].update(features)
+        if self._copied_versions != [(b.data_ptr(), b._version) for b in buffers]:  # loaded or moved since
+            self._cpu_normaliser = [copy.deepcopy(self.normaliser).cpu()]
+        self._cpu_normaliser[0].update(features)
         for name, buffer in zip(MOVING_STATISTICS, buffers, strict=True):
-            buffer.copy_(getattr(self._mirror[0], name), non_blocking=True)
-        self._mirrored = [(b.data_ptr(), b._version) for b in buffers]
+            buffer.copy_(getattr(self._cpu_normaliser[0], name), non_blocking=True)
+        self._copied_versions = [(b.data_ptr(), b._version) for b in buffers]
 
 
 def mean_and_log_std(output: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -118,7 +119,7 @@ def squash(u: Tensor, blocks: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """
     if blocks is None:
         return torch.tanh(u), 2.0 * (_LOG_2 - u - softplus(-2.0 * u)).sum(-1)
-    r = (u.square() @ blocks.mT).clamp_min(SMALLEST_RADIUS**2).sqrt()
+    r = (u.square() @ blocks.mT).clamp_min(MIN_RADIUS**2).sqrt()
     scale = torch.tanh(r) / r
     radial = 2.0 * (_LOG_2 - r - softplus(-2.0 * r))
     return u * (scale @ blocks), (radial + (blocks.sum(-1) - 1.0) * scale.log()).sum(-1)
@@ -150,15 +151,15 @@ def sample_with_log_prob(output: Tensor, noise: Tensor, blocks: Tensor | None = 
 
 
 def action_distribution_rep(spec: SymmetrySpec) -> Rep:
-    """The representation of an actor's output: action_rep of the mean, and |action_rep| of the deviation, or its blocks."""
-    return spec.action_rep + deviation_rep(spec.action_rep, blocks_of(spec.action_rep))
+    """The representation of an actor's output: action_rep (mean) + |action_rep|, or one scalar per block (log deviation)."""
+    return spec.action_rep + deviation_rep(spec.action_rep, mixing_blocks(spec.action_rep))
 
 
 class RPPActor(BasePolicy):
     """Observation to squashed Gaussian: one network from obs_rep to action_rep (mean) + |action_rep| (log std).
 
-    Where the action's representation mixes entries, there is one invariant log std for each block that it mixes, see
-    `rppdyn.agents.networks`; `blocks` holds them, or None.
+    If the action's representation mixes entries, there is one invariant log std for each block of them, see
+    `rppdyn.agents.networks`; `blocks` holds the blocks, or None.
 
     Exploration noise is drawn from `generator` (on the CPU, seeded from torch's global one at construction).
     """
@@ -175,7 +176,7 @@ class RPPActor(BasePolicy):
         net: RPPEMLP,
     ) -> None:
         super().__init__(observation_space, action_space, features_extractor=features_extractor, squash_output=True)
-        self.register_buffer("blocks", blocks_of(features_extractor.spec.action_rep), persistent=False)
+        self.register_buffer("blocks", mixing_blocks(features_extractor.spec.action_rep), persistent=False)
         self.net = net
         self.generator = new_generator()
 
@@ -188,7 +189,7 @@ class RPPActor(BasePolicy):
         return *mean_and_log_std(self.output(obs), self.blocks), {}
 
     def save(self, path: str) -> None:
-        """Refused, since an actor is not built without its policy."""
+        """Refuse to save, since an actor can't be rebuilt without its policy."""
         raise ValueError(f"{type(self).__name__} is saved with its policy: agent.policy.save({path!r})")
 
     def forward(self, observations: Tensor, deterministic: bool = False) -> Tensor:
@@ -252,7 +253,7 @@ class RewardScale(ExactBuffers):
     """Divides rewards so that discounted returns have a standard deviation of at most 1 and stay within a bound.
 
     G = gamma G + r runs along each environment's episodes; the scale is max(std of G, largest |G| / bound) (SimbaV2, Lee et al.
-    2025). Statistics move as transitions are stored; returns under way are the agent's.
+    2025). Statistics are updated as transitions are stored; the agent keeps the running returns G.
     """
 
     moments: Tensor
@@ -262,14 +263,12 @@ class RewardScale(ExactBuffers):
     def __init__(self, bound: float) -> None:
         super().__init__()
         self.bound = bound
-        self.register_exact(
-            "moments", torch.zeros(4), working_copy=False
-        )  # count, mean, sum of squares about it, largest
+        self.register_exact("moments", torch.zeros(4), working_copy=False)  # count, mean, squares about it, largest
         self.register_exact("scale", torch.ones(()))
 
     @torch.no_grad()
     def observe(self, returns: Tensor) -> None:
-        """Move the statistics by discounted returns (n,)."""
+        """Update the statistics by discounted returns (n,)."""
         moments = self.moments.cpu()
         count, mean, square, largest = moments.tolist()
         for value in returns.tolist():
@@ -295,13 +294,13 @@ def draw_noise(shape: tuple[int, ...], generator: torch.Generator, like: Tensor)
     return noise.to(device=like.device, dtype=like.dtype, non_blocking=True)
 
 
-def in_precision(module: Module, dtype: torch.dtype | None) -> Module:
-    """A copy of a module in another precision; the module itself for None."""
+def cast_module(module: Module, dtype: torch.dtype | None) -> Module:
+    """A copy of a module with another dtype; the module itself for None."""
     return module if dtype is None else copy.deepcopy(module).to(dtype)
 
 
 def require_vectors(what: str, space: spaces.Space) -> spaces.Box:
-    """Refuse a space of anything but vectors, such as the dictionaries of goal environments."""
+    """Return a space of vectors; refuse others, such as the dictionaries of goal environments."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         remedy = (
             "gymnasium.wrappers.FlattenObservation makes one of it, for whose entries the spec is then given"
@@ -350,7 +349,7 @@ def check_spaces(spec: SymmetrySpec, observation_space: spaces.Space, action_spa
             f"{name}: action {spec.action_names[i]!r} is bounded by [{low[i]:g}, {high[i]:g}], not symmetric about 0; "
             "wrap the environment in gymnasium.wrappers.RescaleAction(env, -1, 1)"
         )
-    blocks = blocks_of(spec.action_rep)
+    blocks = mixing_blocks(spec.action_rep)
     if blocks is not None:
         for i, j in ((b.argmax().item(), j) for b in blocks for j in b.nonzero().flatten().tolist()):
             if high[i] != high[j]:

@@ -25,8 +25,8 @@ from rppdyn.agents.networks import (
     RPPCritic,
     SymmetricFeatures,
     action_distribution_rep,
+    cast_module,
     check_spaces,
-    in_precision,
     new_generator,
 )
 from rppdyn.agents.update import SACSettings
@@ -42,15 +42,15 @@ from rppdyn.reps.rep import is_int
 
 logger = logging.getLogger(__name__)
 
-# Numbers that the paper leaves open; `configs/` overrides them per experiment.
-HIDDEN = 256
+# Defaults for numbers that the paper does not give; `configs/` overrides them per experiment.
+HIDDEN_WIDTH = 256
 """Width of hidden layers."""
 
 EQUIVARIANT_VARIANCE = 1e5
 """Prior variance of an equivariant pathway's weights: wide, so that symmetric functions are all but free."""
 
 FREE_VARIANCE = 1e-7
-"""Prior variance of a free pathway's weights: narrow, so that a departure from the symmetry must earn its keep."""
+"""Prior variance of a free pathway's weights: narrow, so that only data can make the policy leave the symmetry."""
 
 OUTPUT_SCALE = 0.01
 """Scale of the actor's last layer at the start (Andrychowicz et al. 2020)."""
@@ -59,10 +59,10 @@ FIXED_ARGUMENTS = (
     "rep_in", "rep_out", "group", "hidden", "num_layers", "equivariant_variance", "free_variance", "output_scale", "generator",
     "groups", "variances", "device", "normalisation",
 )  # fmt: skip
-"""Arguments of networks that follow from the spec, or are the policy's own."""
+"""Arguments of networks that `network_kwargs` can't set: they follow from the spec or from other fields."""
 
 
-COUNTERPARTS = {
+SB3_COUNTERPARTS = {
     "optimizer_class": "Adam, with optimizer_kwargs=",
     "features_extractor_class": "the spec's own features",
 }
@@ -87,9 +87,9 @@ MODELS = {
 
 @dataclass
 class NetworkOptions:
-    """The networks of a policy: which pathways, how wide, how much each is believed.
+    """The networks of a policy: their pathways, widths and prior variances.
 
-    As a dictionary (:meth:`plain`) it is what a saved policy is built from again.
+    A saved policy keeps it as a dictionary (:meth:`plain`).
 
     Attributes:
         model: "rpp" (an equivariant and a free pathway), "emlp" (equivariant only), "mlp" (free only, under the wide
@@ -99,18 +99,18 @@ class NetworkOptions:
         equivariant_variance, free_variance: prior variances of the pathways; 0 removes a pathway.
         critic_equivariant_variance, critic_free_variance, critic_hidden: the critics' own; None means the actor's.
         network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), `breaking` as text. Here
-            `free_scale="prior"` starts free pathways at the size that their prior has in a layer with as many inputs as it is
-            wide.
-        groups: a chain of groups, the spec's first, each a subgroup of the one before, given by the matrices by which it acts
-            in that; of "rpp", and of the actor of "rpp_policy_only".
+            `free_scale="prior"` starts free pathways at the size of their prior in a layer with as many inputs as the widest
+            hidden one.
+        groups: a chain of groups for "rpp" and the actor of "rpp_policy_only": the spec's first, each a subgroup of the one
+            before, given by the matrices by which it acts in that.
         variances: with `groups`, one for each of them and the free pathway's last, in the place of all other variances.
         normalisation: "batch" or "renorm", of networks that `RPPCrossQ` trains; None for none.
     Raises:
-        ValueError: an unknown model, layers or an activation that are none, arguments that networks don't have.
+        ValueError: an unknown model or activation, invalid layers, arguments that networks don't have.
     """
 
     model: str = "rpp"
-    hidden: Any = HIDDEN
+    hidden: Any = HIDDEN_WIDTH
     num_layers: int = 2
     equivariant_variance: Any = EQUIVARIANT_VARIANCE
     free_variance: Any = FREE_VARIANCE
@@ -152,14 +152,14 @@ class NetworkOptions:
 
     @classmethod
     def read(cls, critic: str, *, net_arch: Any = None, activation_fn: Any = None, **arguments: Any) -> NetworkOptions:
-        """Read options that may be given as stable-baselines3 has them.
+        """Read options, which may be in stable-baselines3's form.
 
         Args:
             critic: the key of the critics' layers in `net_arch`, "qf" or "vf".
             net_arch: layers in the place of `hidden` and `critic_hidden`.
             activation_fn: a class of `torch.nn`, in the place of the activation in `network_kwargs`.
         Raises:
-            ValueError: the same is given in two ways, or `net_arch` has other keys.
+            ValueError: an option is given in both forms, or `net_arch` has other keys.
         """
         if activation_fn is not None:
             network_kwargs = arguments.get("network_kwargs") or {}
@@ -175,39 +175,38 @@ class NetworkOptions:
                 raise ValueError(
                     f"net_arch={net_arch} and critic_hidden={arguments['critic_hidden']}: give one of them"
                 )
-            own = None
+            critic_hidden = None
             if isinstance(net_arch, Mapping):
                 if set(net_arch) != {"pi", critic}:
                     raise ValueError(
                         f"net_arch={dict(net_arch)}: give a list, or a dictionary with the keys pi and {critic}"
                     )
-                net_arch, own = net_arch["pi"], _widths("net_arch", net_arch[critic])
+                net_arch, critic_hidden = net_arch["pi"], _widths("net_arch", net_arch[critic])
             arguments["hidden"] = _widths("net_arch", net_arch)
-            arguments["critic_hidden"] = None if own == arguments["hidden"] else own
+            arguments["critic_hidden"] = None if critic_hidden == arguments["hidden"] else critic_hidden
         return cls(**arguments)
 
     def plain(self) -> dict[str, Any]:
-        """Plain data; without what older policies don't have, where it is not given."""
-        later = ("critic_hidden", "groups", "variances", "normalisation")
+        """Plain data; fields that older versions did not save are left out where they are None."""
+        later_fields = ("critic_hidden", "groups", "variances", "normalisation")
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: value for name, value in fields.items() if value is not None or name not in later}
+        return {name: value for name, value in fields.items() if value is not None or name not in later_fields}
 
-    def network(self, who: str) -> type[RPPEMLP]:
+    def network(self, role: str) -> type[RPPEMLP]:
         """The class of the "actor" or of the "critic"."""
-        return getattr(MODELS[self.model], who)
+        return getattr(MODELS[self.model], role)
 
-    def prior(self, who: str) -> dict[str, float]:
+    def prior(self, role: str) -> dict[str, float]:
         """The variances of both pathways of the "actor" or the "critic", 0 for one that it lacks.
 
         Raises:
-            ValueError: a variance is negative, or no number; an mlp has that of a free pathway; no pathway is left.
+            ValueError: a variance is negative or no number; an mlp is given a free variance; no pathway is left.
         """
-        prefix = "critic_" if who == "critic" else ""
+        prefix = "critic_" if role == "critic" else ""
         keys, values = {}, {}
         for name in ("equivariant_variance", "free_variance"):
-            own = getattr(self, prefix + name)
-            keys[name] = name if own is None else prefix + name
-            value = getattr(self, name) if own is None else own
+            keys[name] = name if getattr(self, prefix + name) is None else prefix + name
+            value = getattr(self, keys[name])
             if value in ("certified", "learned"):
                 remedy = (
                     "RPPSAC and train-agent know how"
@@ -218,14 +217,14 @@ class NetworkOptions:
             if not isinstance(value, Real) or not float(value) >= 0:
                 raise ValueError(f"{keys[name]}={value!r} must be a number of at least 0")
             values[name] = float(value)
-        network = self.network(who)
+        network = self.network(role)
         if network is MLP:
-            given = getattr(self, f"{prefix}free_variance")
-            if given != (None if prefix else FREE_VARIANCE):
+            free = getattr(self, f"{prefix}free_variance")
+            if free != (None if prefix else FREE_VARIANCE):
                 raise ValueError(
-                    f"{prefix}free_variance={given}: an mlp has one pathway, under {prefix}equivariant_variance; give that"
+                    f"{prefix}free_variance={free}: an mlp has one pathway, under {prefix}equivariant_variance; give that"
                 )
-            # the baseline's only pathway is under the wide prior
+            # the only pathway of this baseline has the wide prior
             values = {"equivariant_variance": 0.0, "free_variance": values["equivariant_variance"]}
         elif network is EMLP:
             values["free_variance"] = 0.0
@@ -238,7 +237,7 @@ class NetworkOptions:
 
     def build(
         self,
-        who: str,
+        role: str,
         spec: SymmetrySpec,
         rep_in: Rep,
         rep_out: Rep,
@@ -248,11 +247,11 @@ class NetworkOptions:
         """Build a network of the "actor" or of the "critic".
 
         Raises:
-            ValueError: as `prior` has it; a chain that begins with another group than the spec's, is of a network with one
-                pathway, or stands beside other variances.
+            ValueError: as `prior` has it; a chain that begins with another group than the spec's, for a network with one
+                pathway, or beside other variances.
         """
-        network, options = self.network(who), dict(self.network_kwargs or {})
-        if self.model == "rpp_policy_only" and who == "critic":
+        network, options = self.network(role), dict(self.network_kwargs or {})
+        if self.model == "rpp_policy_only" and role == "critic":
             options.pop("breaking", None)
         if self.groups is not None and MODELS[self.model].actor is not RPPEMLP:
             raise ValueError(
@@ -260,17 +259,17 @@ class NetworkOptions:
             )
         prior: dict[str, Any]
         if self.groups is not None and network is RPPEMLP:
-            prior = dict(groups=self._chain_of(spec, who), variances=self.variances)
-            narrow, group = max(self.variances[1:]), None
+            prior = dict(groups=self._read_groups(spec, role), variances=self.variances)
+            free, group = max(self.variances[1:]), None
         else:
-            prior, group = self.prior(who), spec.group
-            narrow = prior["free_variance"]
-            if network is not RPPEMLP:  # one pathway has one variance, and is of full size
+            prior, group = self.prior(role), spec.group
+            free = prior["free_variance"]
+            if network is not RPPEMLP:  # a single pathway has one variance and full size
                 prior.pop("free_variance" if network is EMLP else "equivariant_variance")
                 options.pop("free_scale", None)
         if options.get("free_scale") == "prior":
-            options["free_scale"] = prior_unit(narrow, widest(self.hidden))
-        hidden = self.critic_hidden if who == "critic" and self.critic_hidden is not None else self.hidden
+            options["free_scale"] = prior_unit(free, widest_layer(self.hidden))
+        hidden = self.critic_hidden if role == "critic" and self.critic_hidden is not None else self.hidden
         return network(
             rep_in,
             rep_out,
@@ -284,19 +283,19 @@ class NetworkOptions:
             **options,
         )
 
-    def _chain_of(self, spec: SymmetrySpec, who: str) -> list[Group]:
+    def _read_groups(self, spec: SymmetrySpec, role: str) -> list[Group]:
         groups = [Group.from_dict(data) for data in self.groups]
         if groups[0] != spec.group:
             raise ValueError(
                 f"groups={groups}: begins with {groups[0]}, and the symmetry of {spec.env_id} is {spec.group}: begin with "
                 "spec.group"
             )
-        prefix = "critic_" if who == "critic" else ""
-        usual = (None, None) if prefix else (EQUIVARIANT_VARIANCE, FREE_VARIANCE)
-        for key, value in zip(("equivariant_variance", "free_variance"), usual, strict=True):
-            if (given := getattr(self, prefix + key)) != value:
+        prefix = "critic_" if role == "critic" else ""
+        defaults = (None, None) if prefix else (EQUIVARIANT_VARIANCE, FREE_VARIANCE)
+        for key, default in zip(("equivariant_variance", "free_variance"), defaults, strict=True):
+            if (value := getattr(self, prefix + key)) != default:
                 raise ValueError(
-                    f"{prefix + key}={given} with groups: variances has them all, the free pathway's last; leave it out"
+                    f"{prefix + key}={value} with groups: variances has them all, the free pathway's last; leave it out"
                 )
         return groups
 
@@ -310,7 +309,7 @@ def _widths(key: str, widths: Any) -> list[int]:
     return [int(width) for width in widths]
 
 
-def widest(hidden: int | Sequence[int]) -> int:
+def widest_layer(hidden: int | Sequence[int]) -> int:
     """The channels of the widest hidden layer."""
     return max(hidden) if isinstance(hidden, Sequence) else hidden
 
@@ -319,9 +318,9 @@ class SymmetricPolicy(BasePolicy):
     """A stable-baselines3 policy over one symmetry spec; a mixin beside stable-baselines3's own base class.
 
     Attributes:
-        critic_key: the critics' layers in `net_arch`.
-        network_defaults: where its networks are others than those of `NetworkOptions`.
-        refused_options: fields of `NetworkOptions` that its networks don't have.
+        critic_key: key of the critics' layers in `net_arch`.
+        network_defaults: fields of `NetworkOptions` with other defaults here.
+        refused_options: fields of `NetworkOptions` that the policy doesn't take.
     """
 
     spec: SymmetrySpec
@@ -343,23 +342,23 @@ class SymmetricPolicy(BasePolicy):
 
     @abstractmethod
     def action_function(self, dtype: torch.dtype | None) -> Callable[[Tensor], Tensor]:
-        """Raw observations to deterministic actions in the environment's units, by networks in a precision; for measures."""
+        """The map from raw observations to deterministic actions in the environment's units; networks are cast to `dtype`."""
 
     @abstractmethod
     def value_function(self, dtype: torch.dtype | None) -> Callable[[Tensor, Tensor], Tensor]:
-        """Raw observations and actions to values (n_critics, n), by networks in a precision; for measures."""
+        """The map from raw observations and actions to values (n_critics, n); networks are cast to `dtype`."""
 
     @classmethod
     def option_names(cls) -> list[str]:
-        """Arguments that say what the networks are: fields of `NetworkOptions`, and stable-baselines3's two."""
+        """Arguments that describe the networks: fields of `NetworkOptions`, and stable-baselines3's two."""
         fields = [field.name for field in dataclasses.fields(NetworkOptions)]
         return [name for name in (*fields, "net_arch", "activation_fn") if name not in cls.refused_options]
 
     @classmethod
     def read_options(cls, arguments: Mapping[str, Any]) -> NetworkOptions:
-        """The networks that a policy's arguments ask for."""
-        given = {name: arguments[name] for name in cls.option_names() if name in arguments}
-        return NetworkOptions.read(cls.critic_key, **{**cls.network_defaults, **given})
+        """Read the network options among a policy's arguments."""
+        options = {name: arguments[name] for name in cls.option_names() if name in arguments}
+        return NetworkOptions.read(cls.critic_key, **{**cls.network_defaults, **options})
 
     def _set_options(
         self,
@@ -368,23 +367,23 @@ class SymmetricPolicy(BasePolicy):
         spec: SymmetrySpec | Mapping[str, Any],
         networks: Mapping[str, Any],
         use_sde: bool,
-        **others: Any,
+        **arguments: Any,
     ) -> None:
-        """Check what every policy is given, and keep it as the plain data that a saved policy is built from again.
+        """Check the arguments of a policy, and keep them as plain data, from which a saved policy is rebuilt.
 
         Raises:
-            ValueError: spaces that the spec doesn't fit, `use_sde`, or an option that there is none of.
+            ValueError: spaces that the spec doesn't fit, `use_sde`, or an unknown option.
         """
-        name, known = type(self).__name__, ["spec", *self.option_names(), *others]
+        name, known = type(self).__name__, ["spec", *self.option_names(), *arguments]
         if use_sde:
             raise ValueError(f"{name} does not support use_sde=True (its noise would not transform); leave it out")
         if unknown := [option for option in networks if option not in known]:
-            there = COUNTERPARTS.get(unknown[0], f"one of {', '.join(known)}")
-            raise ValueError(f"policy_kwargs has {unknown[0]}, which {name} hasn't: it has {there}")
+            counterpart = SB3_COUNTERPARTS.get(unknown[0], f"one of {', '.join(known)}")
+            raise ValueError(f"policy_kwargs has {unknown[0]}, which {name} hasn't: it has {counterpart}")
         self.spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
         check_spaces(self.spec, observation_space, action_space)
         self.options = self.read_options(networks)
-        self._arguments = dict(spec=self.spec.to_dict()) | self.options.plain() | others
+        self._arguments = dict(spec=self.spec.to_dict()) | self.options.plain() | arguments
 
     @property
     def model(self) -> str:
@@ -404,20 +403,20 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
     """Actor, critics and targets over one symmetry spec.
 
     Args:
-        spec: the symmetry of the environment, as `SymmetrySpec` or as what its `to_dict` returns.
+        spec: the symmetry of the environment, a `SymmetrySpec` or the dictionary that its `to_dict` returns.
         output_scale: scale of the actor's last layer at the start.
         n_critics: number of critics, of which targets take the minimum.
         optimizer_kwargs: Adam's `betas` and `eps`; betas default to (0.5, 0.999).
-        atoms: least value, largest value and number of the values that critics give probabilities to; None for critics that
-            give one value.
+        atoms: least value, largest value and number of the values of a categorical critic; None for critics that return one
+            value.
         use_sde: accepted because stable-baselines3 passes it; must be False.
-        **networks: fields of `rppdyn.agents.policy.NetworkOptions`; or `net_arch` and `activation_fn` as
-            stable-baselines3's policies have them, in the place of `hidden` and of the activation in `network_kwargs`: [64, 64]
-            or dict(pi=[64, 64], qf=[128, 128]), and a class of `torch.nn`. `RPPSAC` takes free_variance="certified", too,
-            and keeps the number that the environment's certificate makes of it.
+        **networks: fields of `rppdyn.agents.policy.NetworkOptions`; or stable-baselines3's `net_arch` ([64, 64], or
+            dict(pi=[64, 64], qf=[128, 128])) in the place of `hidden`, and `activation_fn` (a class of `torch.nn`) in the
+            place of the activation in `network_kwargs`. `RPPSAC` also takes free_variance="certified", and replaces it by the
+            number that follows from the environment's certificate.
     Raises:
-        ValueError: what `NetworkOptions` refuses, an unknown option of Adam, spaces that the spec doesn't fit, or groups that
-            begin with another group than the spec's, or are of a network with one pathway.
+        ValueError: as `NetworkOptions` has it; an unknown option of Adam; spaces that the spec doesn't fit; groups that
+            begin with another group than the spec's, or for a network with one pathway.
 
     Networks are drawn, and exploration noise is seeded, from torch's global generator, which stable-baselines3 seeds
     with the agent's `seed`.
@@ -446,10 +445,10 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         optimizer_kwargs = {"betas": SACSettings.betas, "eps": SACSettings.epsilon} | dict(optimizer_kwargs or {})
         if unknown := sorted(set(optimizer_kwargs) - {"betas", "eps"}):
             raise ValueError(f"optimizer_kwargs has {unknown[0]!r}; RPP-SAC runs Adam with betas and eps only")
-        own = dict(output_scale=output_scale, n_critics=n_critics, optimizer_kwargs=optimizer_kwargs)
+        arguments = dict(output_scale=output_scale, n_critics=n_critics, optimizer_kwargs=optimizer_kwargs)
         if atoms is not None:
-            own["atoms"] = list(atoms)
-        self._set_options(observation_space, action_space, spec, networks, use_sde, **own)
+            arguments["atoms"] = list(atoms)
+        self._set_options(observation_space, action_space, spec, networks, use_sde, **arguments)
         super(SACPolicy, self).__init__(
             observation_space,
             action_space,
@@ -464,8 +463,8 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         self.actor = self.make_actor(generator)
         self.critic = self.make_critic(generator)
         if self.options.normalisation is not None:
-            object.__setattr__(self, "critic_target", self.critic)  # no module of its own, nor saved twice
-        else:  # a copy, down to whatever the networks drew at construction; the features stay shared
+            object.__setattr__(self, "critic_target", self.critic)  # not registered as a module, so not saved twice
+        else:  # a copy, with all buffers that the networks drew at construction; the features stay shared
             shared = {id(self.features_extractor): self.features_extractor}
             self.critic_target = copy.deepcopy(self.critic, shared)
         if "atoms" in self._arguments:
@@ -490,18 +489,16 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         )
 
     def set_training_mode(self, mode: bool) -> None:
-        """Note the mode; nothing here works differently in training, and stable-baselines3 calls this at every step."""
+        """Set the mode of this module alone, which is cheap: no module here depends on it, and each step sets it."""
         self.training = mode
 
     def action_function(self, dtype: torch.dtype | None) -> Callable[[Tensor], Tensor]:
-        """Raw observations to deterministic actions in the environment's units, by networks in a precision; for measures."""
-        actor = in_precision(self.actor, dtype)
+        actor = cast_module(self.actor, dtype)
         high = torch.as_tensor(self.action_space.high, dtype=torch.float64)
         return lambda obs: high * actor(obs.to(self.device), deterministic=True).double().cpu()
 
     def value_function(self, dtype: torch.dtype | None) -> Callable[[Tensor, Tensor], Tensor]:
-        """Raw observations and actions to the critics' values (n_critics, n), by networks in a precision; for measures."""
-        critic = in_precision(self.critic, dtype)
+        critic = cast_module(self.critic, dtype)
         high = torch.as_tensor(self.action_space.high, dtype=torch.float64)
 
         def q(obs: Tensor, actions: Tensor) -> Tensor:
@@ -512,15 +509,15 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
 
     @property
     def networks(self) -> dict[str, Sequence[RPPEMLP]]:
-        """The actor's, and those of the critics."""
+        """The network of the "actor", and those of the "critic"."""
         return {"actor": [self.actor.net], "critic": [*self.critic.q_networks]}
 
 
 def pathway_statistics(networks: Mapping[str, Sequence[RPPEMLP]]) -> dict[str, float]:
-    """Per name: the norms of the pathways, and the share of the free one, pooled over the networks of that name.
+    """The norm of each pathway, and the free one's share, by name and pooled over the networks of that name.
 
     share = ||B||_F^2 / (||A||_F^2 + ||B||_F^2), with norms of the dense weights over all layers: 0 for an
-    equivariant network, 1 for an MLP. The norm of constant inputs (`breaking`) is no part of it.
+    equivariant network, 1 for an MLP. The norm of constant inputs (`breaking`) does not enter it.
     """
     statistics = {}
     for name, nets in networks.items():
@@ -537,9 +534,9 @@ def pathway_statistics(networks: Mapping[str, Sequence[RPPEMLP]]) -> dict[str, f
 
 
 def prior_share(networks: Sequence[RPPEMLP]) -> float:
-    """The free pathway's share of the prior (:func:`rppdyn.priors.free_share`), the mean over all layers of some networks.
+    """The free pathway's share of the prior (:func:`rppdyn.priors.free_share`), averaged over all layers of the networks.
 
-    Of a chain it is that of all but the largest group's.
+    For a chain, the share of all pathways but the largest group's.
     """
     shares = []
     for net in networks:
@@ -553,10 +550,10 @@ def prior_share(networks: Sequence[RPPEMLP]) -> float:
 def certified_arguments(
     policy: type[SymmetricPolicy], arguments: Mapping[str, Any], env: Any, spec: SymmetrySpec
 ) -> dict[str, Any]:
-    """A policy's arguments with a number in the place of `free_variance="certified"`.
+    """A policy's arguments with the certificate's number in the place of `free_variance="certified"`.
 
     Raises:
-        ValueError: a network that has not both pathways, or an environment whose symmetry can't be certified.
+        ValueError: a network without both pathways, or an environment whose symmetry can't be certified.
     """
     if arguments.get("free_variance") != "certified":
         return dict(arguments)
@@ -576,7 +573,7 @@ def certified_arguments(
         )
     try:
         certified = certified_share(env, spec)
-        variance = free_variance(certified.share, options.equivariant_variance, widest(options.hidden))
+        variance = free_variance(certified.share, options.equivariant_variance, widest_layer(options.hidden))
     except ValueError as error:
         raise ValueError(f"free_variance='certified': {error}") from error
     logger.info("free_variance='certified' is %.3g: the symmetry of %s is %s", variance, spec.env_id, certified.note)

@@ -3,9 +3,9 @@
     spec = symmetry_spec("Walker2d-v5")
     model = PPO(RPPActorCriticPolicy, "Walker2d-v5", policy_kwargs=dict(spec=spec, model="rpp")).learn(100_000)
 
-or `RelaxedPPO("RPPPolicy", "Walker2d-v5")`, which finds the spec and can be captured. PPO stays stock. What it has no hook for,
-the policy does: the prior's gradient is added when the optimiser steps, and the normalisation of observations moves between an
-update and the next rollout.
+or `RelaxedPPO("RPPPolicy", "Walker2d-v5")`, which finds the spec and can be captured. PPO's algorithm is stable-baselines3's.
+The policy adds the prior's gradient when the optimiser steps, and updates the normalisation of observations between an update
+and the next rollout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
 from rppdyn.agents.base import SymmetricAgent, check_observations, check_policy
-from rppdyn.agents.networks import SymmetricFeatures, in_precision, new_generator
+from rppdyn.agents.networks import SymmetricFeatures, cast_module, new_generator
 from rppdyn.agents.policy import OUTPUT_SCALE, SymmetricPolicy
 from rppdyn.agents.sac import RPPSAC
 from rppdyn.envs import SymmetrySpec
@@ -42,24 +42,25 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
     confined to the invariants of |action_rep| (legs that the symmetry exchanges explore alike), so the whole distribution
     transforms with the state.
 
-    With N the transitions of a rollout, what is minimised is stable-baselines3's loss plus negative_log_prior / N of mean,
-    value and standard deviation. The prior's gradient is added to the clipped gradient of the loss before each step of the
-    optimiser. `vf_coef=0.5` makes the value's part a Gaussian likelihood of variance 1.
+    With N the transitions of a rollout, the objective is stable-baselines3's loss plus negative_log_prior / N of mean, value
+    and standard deviation. The prior's gradient is added to the clipped gradient of the loss before each step of the optimiser.
+    `vf_coef=0.5` makes the value's part a Gaussian likelihood of variance 1.
 
-    Statistics of observations are taken from rollouts (`forward`) and moved when the next one begins, so that a rollout and
+    Observations of a rollout (`forward`) enter the normaliser's statistics when the next rollout begins, so that a rollout and
     the updates on it see the same features and the ratio of probabilities starts at one.
 
     Args:
-        spec: the symmetry of the environment, as `SymmetrySpec` or as what its `to_dict` returns.
+        spec: the symmetry of the environment, a `SymmetrySpec` or the dictionary that its `to_dict` returns.
         output_scale: scale of the mean's last layer at the start, as stable-baselines3's gain. Its orthogonal initialisation
-            is for `nn.Linear`; layers here have their own, which keeps the variance of features, too.
+            is for `nn.Linear`; layers here have another, which also keeps the variance of features.
         log_std_init: logarithm of the standard deviation at the start.
         optimizer_class, optimizer_kwargs: as in stable-baselines3 (Adam with eps=1e-5).
         use_sde: accepted because stable-baselines3 passes it; must be False.
-        **networks: fields of `NetworkOptions`, but for chains of groups and normalisation (`hidden` is 64 here; the critic's
-            are the value's); or `net_arch`, whose dictionary has the keys pi and vf, and `activation_fn`, as for `RPPPolicy`.
+        **networks: fields of `NetworkOptions` without chains of groups and normalisation (`hidden` defaults to 64; those of the
+            critic set the value's network); or `net_arch`, whose dictionary has the keys pi and vf, and `activation_fn`, as for
+            `RPPPolicy`.
     Raises:
-        ValueError: what `NetworkOptions` refuses, or spaces that the spec doesn't fit.
+        ValueError: as `NetworkOptions` has it, or spaces that the spec doesn't fit.
     """
 
     critic_key = "vf"
@@ -86,8 +87,10 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
             raise ValueError(
                 "policy_kwargs has no spec: give dict(spec=rppdyn.envs.symmetry_spec(env)), for PPO does not hand it on"
             )
-        own = dict(log_std_init=log_std_init, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs)
-        self._set_options(observation_space, action_space, spec, networks, use_sde, **own, output_scale=output_scale)
+        arguments = dict(log_std_init=log_std_init, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs)
+        self._set_options(
+            observation_space, action_space, spec, networks, use_sde, **arguments, output_scale=output_scale
+        )
         if not self.spec.action_rep.is_signed_permutation:
             raise ValueError(
                 f"{self.spec.env_id}: the action representation {self.spec.action_rep} is no signed permutation, and "
@@ -95,7 +98,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
                 "a subgroup that permutes and flips the actions"
             )
         self._rollout: list[Tensor] = []  # observations since the last update
-        self.trained_on: Tensor | None = None  # those of the last update, until the statistics have moved
+        self.trained_on: Tensor | None = None  # observations of the last update, until the statistics have them
         super().__init__(
             observation_space,
             action_space,
@@ -104,7 +107,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
             ortho_init=False,
             features_extractor_class=SymmetricFeatures,
             features_extractor_kwargs=dict(spec=self.spec),
-            **own,  # type: ignore[arg-type]
+            **arguments,  # type: ignore[arg-type]
         )
 
     def _build(self, lr_schedule: Schedule) -> None:
@@ -135,11 +138,11 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         return self.log_std_init + weight[:, 0]
 
     def extract_features(self, obs: Tensor, features_extractor: nn.Module | None = None) -> Tensor:  # type: ignore[override]
-        """Normalised features; stable-baselines3 would round observations to single precision first."""
+        """Normalised features of observations in their own precision, which stable-baselines3 would round to float32."""
         return self.features_extractor(obs)
 
     def forward(self, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Action, value and log-density, for the collection of a rollout; what the last update saw counts from now on.
+        """Action, value and log-density for a rollout; the statistics take the last update's observations first.
 
         Raises:
             ValueError: an observation that is not finite, naming entry, value and step.
@@ -158,7 +161,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
 
     @property
     def rollout_length(self) -> int:
-        """Steps of the rollout that is under way."""
+        """Steps of the current rollout."""
         return len(self._rollout)
 
     def set_training_mode(self, mode: bool) -> None:
@@ -175,33 +178,31 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
     def _add_prior(self, *_: Any) -> None:
         gradients = {p: p.grad for p in self.parameters() if p.grad is not None}
         value_gradients = [gradients[p] for p in self.value_net.parameters() if p in gradients]
-        lost = not all(gradient.isfinite().all() for gradient in gradients.values())
-        # stable-baselines3 clips one whose length overflows to 0, which would end learning without a word
-        if lost or not any(gradient.any() for gradient in value_gradients):
+        is_finite = all(gradient.isfinite().all() for gradient in gradients.values())
+        # stable-baselines3 clips a gradient of infinite norm to 0, which would end learning silently
+        if not is_finite or not any(gradient.any() for gradient in value_gradients):
             raise DivergedError(
-                f"training diverged: the gradient of the loss is {'not finite' if lost else 'clipped to 0'}; see that the "
+                f"training diverged: the gradient of the loss is {'clipped to 0' if is_finite else 'not finite'}; see that the "
                 "environment's rewards are finite, and scale large ones (VecNormalize), or give a smaller learning_rate"
             )
         transitions = 1 if self.trained_on is None else len(self.trained_on)
         with torch.enable_grad():
             prior_gradients = torch.autograd.grad(self.negative_log_prior() / transitions, list(gradients))
-        for gradient, added in zip(gradients.values(), prior_gradients, strict=True):
-            gradient += added
+        for gradient, prior_gradient in zip(gradients.values(), prior_gradients, strict=True):
+            gradient += prior_gradient
 
     def action_function(self, dtype: torch.dtype | None) -> Callable[[Tensor], Tensor]:
-        """Raw observations to the mean action within its bounds, by networks in a precision; for measures."""
-        net = in_precision(nn.Sequential(self.features_extractor, self.action_net), dtype)
+        net = cast_module(nn.Sequential(self.features_extractor, self.action_net), dtype)
         high = torch.as_tensor(self.action_space.high, dtype=torch.float64)
         return lambda obs: net(obs.to(self.device)).double().cpu().clamp(-high, high)
 
     def value_function(self, dtype: torch.dtype | None) -> Callable[[Tensor, Tensor], Tensor]:
-        """Raw observations (and actions, which don't matter) to values (1, n), by networks in a precision; for measures."""
-        net = in_precision(nn.Sequential(self.features_extractor, self.value_net), dtype)
+        net = cast_module(nn.Sequential(self.features_extractor, self.value_net), dtype)
         return lambda obs, actions: net(obs.to(self.device)).double().cpu().mT
 
     @property
     def networks(self) -> dict[str, Sequence[RPPEMLP]]:
-        """The mean's, and the value's as critic."""
+        """The network of the mean as "actor", and that of the value as "critic"."""
         return {"actor": [self.action_net], "critic": [self.value_net]}
 
 
@@ -210,7 +211,7 @@ class RelaxedPPO(SymmetricAgent, PPO):
 
         model = RelaxedPPO("RPPPolicy", "Walker2d-v5", seed=0).learn(100_000)
 
-    Beside stable-baselines3's it finds the symmetry itself, and `capture` holds all that an exact continuation needs.
+    Unlike stable-baselines3's PPO it finds the symmetry itself, and `capture` returns all that an exact continuation needs.
 
     Args:
         policy: "RPPPolicy", which is RPPActorCriticPolicy, or a subclass of that.
@@ -219,7 +220,7 @@ class RelaxedPPO(SymmetricAgent, PPO):
         policy_kwargs: RPPActorCriticPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults.
     Raises:
-        ValueError: a policy that is none of these, no spec for the environment, or spaces that the symmetry doesn't preserve.
+        ValueError: another policy, no spec for the environment, or spaces that the symmetry doesn't preserve.
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {"RPPPolicy": RPPActorCriticPolicy}
@@ -263,7 +264,7 @@ class RelaxedPPO(SymmetricAgent, PPO):
     def identity(self) -> dict[str, Any]:
         return super().identity() | {"n_steps": self.n_steps}
 
-    def _capture_own(self) -> dict[str, Any]:
+    def _capture_algorithm(self) -> dict[str, Any]:
         if self.policy.rollout_length:
             raise ValueError(
                 f"a rollout is under way ({self.policy.rollout_length} steps of {self.n_steps}): capture between two, in a "
@@ -272,7 +273,7 @@ class RelaxedPPO(SymmetricAgent, PPO):
         trained_on = self.policy.trained_on
         return {"trained_on": None if trained_on is None else trained_on.cpu().clone()}
 
-    def _restore_own(self, data: dict[str, Any]) -> None:
+    def _restore_algorithm(self, data: dict[str, Any]) -> None:
         trained_on = data["trained_on"]
         self.policy.trained_on = None if trained_on is None else trained_on.to(self.device)
 

@@ -6,7 +6,7 @@
 | --- | --- |
 | exploration noise | `SACUpdate.act`, drawn by `RPPActor.draw_noise`; `action_noise=` comes on top in `rollout_steps` |
 | losses, prior, target, temperature | `SACUpdate.update_` (`update.py`), whose docstring has the formulas |
-| what an update is done with | `RPPSAC.settings`; batches and noise are drawn by `BatchSampler` (`buffers.py`) |
+| settings, batches and noise of an update | `RPPSAC.settings`; `BatchSampler` (`buffers.py`) draws batches and noise |
 | networks and their prior variances | `NetworkOptions` and `RPPPolicy` (`policy.py`) |
 | speed | `FastUpdate` (`compiling.py`): the same update compiled, or replayed on a GPU |
 | several agents at once | `train_many` (`seeds.py`) |
@@ -37,9 +37,16 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from rppdyn.agents import buffers, checkpoint
-from rppdyn.agents.base import LOST, SMALLER, SymmetricAgent, check_observations, check_policy, check_wrapper
+from rppdyn.agents.base import (
+    DIVERGED_REMEDY,
+    LOST_REMEDY,
+    SymmetricAgent,
+    check_observations,
+    check_policy,
+    check_wrapper,
+)
 from rppdyn.agents.buffers import BatchSampler, RowReplayBuffer, refuse_changed_rewards
-from rppdyn.agents.compiling import OPTIONS, check_matmul_precision, worth_compiling
+from rppdyn.agents.compiling import COMPILE_OPTIONS, check_matmul_precision, worth_compiling
 from rppdyn.agents.goals import HindsightBuffer
 from rppdyn.agents.networks import RPPActor, RPPCritic, require_vectors
 from rppdyn.agents.policy import RPPPolicy
@@ -54,8 +61,8 @@ RolloutSteps = Generator[NDArray | None, NDArray | None, RolloutReturn]
 """Yields observations, and is sent the policy's actions for them; yields None while the environment steps."""
 
 
-LARGEST_REWARD = 1e18
-"""Rewards whose squares single precision has, with a margin for values, which are sums of rewards."""
+MAX_ABS_REWARD = 1e18
+"""Largest reward whose square fits into single precision, with a margin for values, which are sums of rewards."""
 
 
 class RPPSAC(SymmetricAgent, SAC):
@@ -73,21 +80,20 @@ class RPPSAC(SymmetricAgent, SAC):
         max_gradient_norm: clips the gradients of actor and critics; None doesn't (the published code clips at 0.5).
         augment: replace each sampled transition by its image under a random element of the group, a baseline beside
             equivariant networks. Its expected gradient is that of a batch extended by all images (Abdolhosseini et al.
-            2019, "duplicate tuples"), at the cost of none.
+            2019, "duplicate tuples"), without its cost.
         mirror_loss: weight of |pi(g s) - g pi(s)|^2 in the actor's loss (Yu, Turk & Liu 2018), another baseline.
-        matmul_precision: the precision of gradient updates, "highest", "high" or "medium" as torch has them, set around them
-            and put back. On some processors "medium" computes the same twice as fast, on others it rounds more
-            coarsely, which is refused. None takes it where it is as accurate; in a process whose own precision isn't torch's
-            "highest" any more, that one.
-        compile: gradient updates, and actions in training, by `torch.compile`: on a CPU both take about two thirds of the
-            time, with gates and products a third, after ten to sixty seconds of compiling at the first. It needs a C++
-            compiler. None compiles trainings of 5,000 updates and more, where that works.
+        matmul_precision: torch's precision of matrix products during gradient updates, "highest", "high" or "medium". On some
+            processors "medium" is as accurate and twice as fast; on others it rounds more coarsely, which is refused. None
+            takes "medium" where it is as accurate; a process whose precision isn't torch's default "highest" keeps its own.
+        compile: gradient updates, and actions in training, by `torch.compile`. On a CPU both take about two thirds of the
+            time, with gates and products a third; the first compilation takes ten to sixty seconds. It needs a C++ compiler.
+            None compiles trainings of 5,000 updates and more, where that works.
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:
-        ValueError: a policy that is none of these or has no such arguments, no spec for the environment, spaces that the
-            symmetry doesn't preserve, actions without bounds, `augment` with a symmetry that changes the reward, a negative
-            temperature, a `matmul_precision` that is less accurate here, or updates that can't be compiled.
+        ValueError: another policy, or arguments that it doesn't have; no spec for the environment; spaces that the symmetry
+            doesn't preserve; actions without bounds; `augment` with a symmetry that changes the reward; a negative temperature;
+            a `matmul_precision` that is less accurate here; updates that can't be compiled.
 
     Adam's betas, the temperature's too, are (0.5, 0.999) unless `policy_kwargs=dict(optimizer_kwargs=dict(betas=...))`.
     Two departures from SAC's bookkeeping: `target_update_interval` counts all gradient steps, not those since the last
@@ -98,7 +104,7 @@ class RPPSAC(SymmetricAgent, SAC):
     update_class: ClassVar[type[SACUpdate]] = SACUpdate
     policy: RPPPolicy
     action_space: spaces.Box
-    train_freq: TrainFreq  # type: ignore[assignment]  # as stable-baselines3 converts what it is given
+    train_freq: TrainFreq  # type: ignore[assignment]  # stable-baselines3 converts the argument
     _last_obs: NDArray | None
     actor: RPPActor  # type: ignore[assignment]
     critic: RPPCritic  # type: ignore[assignment]
@@ -128,7 +134,7 @@ class RPPSAC(SymmetricAgent, SAC):
         self.mirror_loss = mirror_loss
         self.matmul_precision = matmul_precision
         self.compile = compile
-        self._worth_compiling = False  # whether what it is learning is compiled, where `compile` is None
+        self._worth_compiling = False  # whether the current training is compiled, where `compile` is None
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]  # None, too, as load() of stable-baselines3 gives it
@@ -137,7 +143,7 @@ class RPPSAC(SymmetricAgent, SAC):
             **kwargs,
         )
         check_matmul_precision(matmul_precision, self.device)
-        self._collected_steps = self._collected_episodes = 0  # of the rollout under way
+        self._collected_steps = self._collected_episodes = 0  # of the current rollout
         self._pending_log = {}
         if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
             self._find_symmetry(spec, bool(augment or mirror_loss))
@@ -151,15 +157,15 @@ class RPPSAC(SymmetricAgent, SAC):
             raise ValueError(
                 f"normalisation={kind!r}: targets don't fit networks that batches normalise; use RPPCrossQ"
             )
-        # stable-baselines3 builds the buffer, so the class is put in place for it and taken back: what is saved is the choice
-        chosen = self.replay_buffer_class
-        plain = chosen in (None, ReplayBuffer) and self.n_steps == 1
-        if plain and not self.optimize_memory_usage and not self.replay_buffer_kwargs:
+        # stable-baselines3 builds the buffer from this attribute; agents are saved with the user's class, not with ours
+        buffer_class = self.replay_buffer_class
+        is_plain = buffer_class in (None, ReplayBuffer) and self.n_steps == 1
+        if is_plain and not self.optimize_memory_usage and not self.replay_buffer_kwargs:
             self.replay_buffer_class = RowReplayBuffer
-        if chosen is HerReplayBuffer:
+        if buffer_class is HerReplayBuffer:
             self.replay_buffer_class = HindsightBuffer
         super()._setup_model()
-        self.replay_buffer_class = chosen  # a saved agent's buffer follows from where it is loaded
+        self.replay_buffer_class = buffer_class
         if self.ent_coef_optimizer is None and not 0 <= self.ent_coef_tensor < math.inf:
             raise ValueError(f"ent_coef={self.ent_coef}: give a temperature of 0 or more, or 'auto' to learn it")
         if self.log_ent_coef is not None:
@@ -169,9 +175,11 @@ class RPPSAC(SymmetricAgent, SAC):
         self.sampler = BatchSampler(self)
         if self.augment:
             refuse_changed_rewards(self.spec)
-        self._log_alpha: Tensor | None = None  # of a temperature that is not learned
+        self._log_alpha: Tensor | None = None  # of a fixed temperature
         self._own_update: SACUpdate | None = None  # of this agent alone, from its first action or update on
-        self._sums: list[tuple[Metrics, int]] = []  # of the last updates, and how many, by the metrics that they have
+        self._sums: list[
+            tuple[Metrics, int]
+        ] = []  # sums over the last updates and their number, one pair per set of metrics
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -216,7 +224,7 @@ class RPPSAC(SymmetricAgent, SAC):
 
     @property
     def log_alpha(self) -> Tensor:
-        """The logarithm of the temperature, (1,); of one that is not learned always in one place, for replayed updates."""
+        """The logarithm of the temperature, (1,); a fixed one keeps its address, which replayed updates read."""
         if self.log_ent_coef is not None:
             return self.log_ent_coef
         now = self.ent_coef_tensor.double().log().view(1).to(self.policy.features_extractor.dtype)
@@ -226,7 +234,7 @@ class RPPSAC(SymmetricAgent, SAC):
 
     @property
     def own_update(self) -> SACUpdate:
-        """The gradient update of this agent alone; its actions in training are computed there, too."""
+        """The gradient update of this agent alone, which also computes its actions in training."""
         if self._own_update is None:
             self._own_update = self.update_class([self])
         return self._own_update
@@ -250,10 +258,10 @@ class RPPSAC(SymmetricAgent, SAC):
         }
 
     def record_updates(self, wait: bool = True) -> None:
-        """Record the mean metrics of the last gradient updates, if there were any since the last time.
+        """Record the mean metrics of the gradient updates since the last record, if there were any.
 
         Args:
-            wait: False leaves metrics on a device, which would have to be waited for, until the log is written.
+            wait: False leaves metrics on an accelerator until the log is written, since reading them waits for the device.
         """
         if not self._sums or not (wait or self._sums[0][0].values.device.type == "cpu"):
             return
@@ -264,7 +272,7 @@ class RPPSAC(SymmetricAgent, SAC):
                 total[:] = total[0] + value, total[1] + count
         means = {name: value / count for name, (value, count) in totals.items()}
         self._sums = []
-        # the temperature scales the actor's loss: where it is not finite that isn't either, and is what is named
+        # an infinite temperature makes the actor's loss infinite, too; the message names the loss
         self.check_finite({name: value for name, value in means.items() if name != "ent_coef"})
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         for name, value in sorted(means.items()):
@@ -280,8 +288,8 @@ class RPPSAC(SymmetricAgent, SAC):
                 self.logger.record(f"pathway/{name}", value)
         super().dump_logs()
 
-    def scaled(self, rewards: Tensor) -> Tensor:
-        """Rewards as updates see them."""
+    def scale_rewards(self, rewards: Tensor) -> Tensor:
+        """Scale rewards for updates; here they stay as they are."""
         return rewards
 
     # -- collection of transitions ------------------------------------------------------------------------------------
@@ -289,30 +297,30 @@ class RPPSAC(SymmetricAgent, SAC):
     def _store_transition(self, replay_buffer, buffer_action, new_obs, reward, dones, infos) -> None:
         check_rewards(self, reward)
         self._check_observations(new_obs)
-        if dones.any():  # what is stored in the place of what the next episode begins with
-            ends = [info.get("terminal_observation", seen) for info, seen in zip(infos, new_obs, strict=True)]
+        if dones.any():  # the buffer stores an episode's last observation, and new_obs has the next one's first
+            ends = [info.get("terminal_observation", obs) for info, obs in zip(infos, new_obs, strict=True)]
             self._check_observations(np.stack(ends))
-        seen = self._last_obs  # VecNormalize(norm_obs=False) leaves observations as they are
+        observations = self._last_obs  # VecNormalize(norm_obs=False) leaves them as they are
         super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
-        self.policy.features_extractor.observe(torch.as_tensor(seen))
+        self.policy.features_extractor.observe(torch.as_tensor(observations))
 
     def _check_observations(self, observations: NDArray) -> None:
-        check_observations(observations, self.spec, partial(where, self))
+        check_observations(observations, self.spec, partial(describe_step, self))
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> RolloutReturn:
         """Collect `train_freq` steps or episodes; arguments as in stable-baselines3, which are those of `rollout_steps`.
 
-        Counts of the rollout under way stay on the agent, and callbacks run after a transition was stored and counted:
+        The agent keeps the counts of the current rollout, and callbacks run after a transition was stored and counted:
         a checkpoint taken in any callback continues where it was taken, also in the middle of a rollout.
         """
         steps = self.rollout_steps(*args, **kwargs)
         actions = None
         while True:
             try:
-                asked = steps.send(actions)
+                observations = steps.send(actions)
             except StopIteration as end:
                 return end.value
-            actions = None if asked is None else self.own_update.act([asked])[0]
+            actions = None if observations is None else self.own_update.act([observations])[0]
 
     def rollout_steps(
         self,
@@ -324,7 +332,7 @@ class RPPSAC(SymmetricAgent, SAC):
         learning_starts: int = 0,
         log_interval: int | None = None,
     ) -> RolloutSteps:
-        """Collect as `collect_rollouts` does, but leave it to the caller when to wait, and how actions are found."""
+        """Collect as `collect_rollouts` does, but let the caller compute actions, and decide when to wait for environments."""
         self.policy.set_training_mode(False)
         if train_freq.frequency <= 0:
             raise ValueError(f"train_freq={train_freq.frequency} must be at least 1")
@@ -333,16 +341,16 @@ class RPPSAC(SymmetricAgent, SAC):
         callback.on_rollout_start()
         while should_collect_more_steps(train_freq, self._collected_steps, self._collected_episodes):
             if self.num_timesteps < learning_starts:
-                chosen = np.array([self.action_space.sample() for _ in range(env.num_envs)])
-            elif (sent := (yield self._last_obs)) is None:
+                actions = np.array([self.action_space.sample() for _ in range(env.num_envs)])
+            elif (policy_actions := (yield self._last_obs)) is None:
                 raise ValueError("a rollout was sent None for its observations; send it the policy's actions")
             else:
-                chosen = sent
-            buffer_actions = self.policy.scale_action(chosen)
+                actions = policy_actions
+            buffer_actions = self.policy.scale_action(actions)
             if action_noise is not None:
                 with use_numpy_generator(self.sampler.numpy):
                     buffer_actions = np.clip(buffer_actions + action_noise(), -1, 1)
-            check_actions_chosen(self, buffer_actions)
+            check_finite_actions(self, buffer_actions)
             actions = self.policy.unscale_action(buffer_actions)
             env.step_async(actions)
             yield None
@@ -387,7 +395,7 @@ class RPPSAC(SymmetricAgent, SAC):
         check_trainable(self)
         check_compiled(self)
         if isinstance(self.replay_buffer, RowReplayBuffer):
-            _ = self.replay_buffer.rows  # whose memory is taken, or found wanting, before anything is done
+            _ = self.replay_buffer.rows  # allocates their memory, or fails, before any step
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *args, **kwargs)
         if self._last_obs is not None:
             self._check_observations(self._last_obs)
@@ -398,7 +406,7 @@ class RPPSAC(SymmetricAgent, SAC):
 
     # -- saving -------------------------------------------------------------------------------------------------------
 
-    def _capture_own(self) -> dict[str, Any]:
+    def _capture_algorithm(self) -> dict[str, Any]:
         if self.action_noise is not None and not isinstance(self.action_noise, NormalActionNoise):
             raise ValueError(f"the state of {self.action_noise!r} can't be captured; use NormalActionNoise or none")
         random = {
@@ -408,7 +416,7 @@ class RPPSAC(SymmetricAgent, SAC):
         }
         return {"replay": buffers.capture(self.replay_buffer), "random": random}
 
-    def _restore_own(self, data: dict[str, Any]) -> None:
+    def _restore_algorithm(self, data: dict[str, Any]) -> None:
         buffers.restore(self.replay_buffer, data["replay"])
         if self.fresh_episodes and isinstance(self.replay_buffer, HindsightBuffer):
             self.replay_buffer.end_episodes()
@@ -438,7 +446,7 @@ class RPPSAC(SymmetricAgent, SAC):
         return load_pretrained(cls, name, env, **kwargs)
 
     def get_parameters(self) -> dict[str, dict]:
-        """Copies of what stable-baselines3 returns: agents that are updated at once have views of what all share."""
+        """Copies of stable-baselines3's parameters: those of agents that are updated at once are views of common vectors."""
         return tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, super().get_parameters())
 
     def _excluded_save_params(self) -> list[str]:
@@ -448,7 +456,7 @@ class RPPSAC(SymmetricAgent, SAC):
 
 
 def check_settings(agent: RPPSAC) -> None:
-    """Refuse settings that make no sense, of new agents and of loaded ones, for which some may be given anew."""
+    """Refuse impossible settings, of new agents and of loaded ones, which may have been given other settings."""
     entropy, norm = agent.target_entropy, agent.max_gradient_norm
     rules = {
         "noise_variance": (0 < agent.noise_variance < math.inf, " must be positive and finite"),
@@ -476,16 +484,16 @@ def check_settings(agent: RPPSAC) -> None:
 
 
 def check_compiled(agent: RPPSAC) -> None:
-    """Refuse `compile` where there is no compiler, and on devices that it is not for."""
+    """Refuse `compile` without a compiler, and on devices other than CPU and CUDA."""
     if not agent.compile:
         return
-    if agent.device.type not in OPTIONS:
+    if agent.device.type not in COMPILE_OPTIONS:
         raise ValueError(f"compile=true: updates are compiled on a CPU and on CUDA devices, not on {agent.device}")
     check_compiler(agent.device)
 
 
 def check_actions(space: spaces.Space) -> None:
-    """Refuse actions that are no vectors, and vectors without bounds."""
+    """Refuse action spaces that are no Box, and unbounded ones."""
     if not isinstance(space, spaces.Box):
         raise ValueError(
             f"the environment's actions are {space}, and a symmetry acts on vectors here: give one whose action space is a Box"
@@ -498,26 +506,28 @@ def check_actions(space: spaces.Space) -> None:
 
 
 def check_rewards(agent: RPPSAC, rewards: NDArray) -> None:
-    """Refuse rewards that are no numbers, and such that errors of values, squared, are none in single precision."""
-    if (np.abs(rewards) <= LARGEST_REWARD).all():
+    """Refuse rewards that are not finite, or so large that squared errors of values overflow in single precision."""
+    if (np.abs(rewards) <= MAX_ABS_REWARD).all():
         return
-    (which,) = np.argwhere(~(np.abs(rewards) <= LARGEST_REWARD))[0]
+    (env,) = np.argwhere(~(np.abs(rewards) <= MAX_ABS_REWARD))[0]
     raise ValueError(
-        f"{where(agent, which)}: the reward is {rewards[which]:g}; {LOST}, and none above {LARGEST_REWARD:g}: scale them, as "
-        "VecNormalize(env, norm_obs=False) does"
+        f"{describe_step(agent, env)}: the reward is {rewards[env]:g}; {LOST_REMEDY}, and none above {MAX_ABS_REWARD:g}: scale "
+        "them, as VecNormalize(env, norm_obs=False) does"
     )
 
 
-def check_actions_chosen(agent: RPPSAC, actions: NDArray) -> None:
-    """Refuse actions that are no numbers, which a policy has that has diverged, before an environment is sent them."""
+def check_finite_actions(agent: RPPSAC, actions: NDArray) -> None:
+    """Refuse actions that are not finite, those of a diverged policy, before the environment gets them."""
     if np.isfinite(actions).all():
         return
-    which, entry = np.argwhere(~np.isfinite(actions))[0]
-    name, value = agent.spec.action_names[entry], actions[which, entry]
-    raise DivergedError(f"training diverged: {where(agent, which)}, action {name!r} is {value:g}; {SMALLER}")
+    env, entry = np.argwhere(~np.isfinite(actions))[0]
+    name, value = agent.spec.action_names[entry], actions[env, entry]
+    raise DivergedError(
+        f"training diverged: {describe_step(agent, env)}, action {name!r} is {value:g}; {DIVERGED_REMEDY}"
+    )
 
 
-def where(agent: RPPSAC, env: int) -> str:
-    """The environment of an index, and the step that it is at."""
-    which = f", environment {env}" if agent.n_envs > 1 else ""
-    return f"{agent.spec.env_id}{which} at step {agent.num_timesteps}"
+def describe_step(agent: RPPSAC, env: int) -> str:
+    """Name an environment by its index, and the current step, for messages."""
+    index = f", environment {env}" if agent.n_envs > 1 else ""
+    return f"{agent.spec.env_id}{index} at step {agent.num_timesteps}"

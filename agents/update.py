@@ -1,8 +1,8 @@
 """One gradient update of RPP-SAC, of one agent or of several at once.
 
 `RPPSAC.train` (`sac.py`) -> `SACUpdate.train` -> `SACUpdate.step` -> `FastUpdate.step` (`compiling.py`: compiled, captured, or
-plain) -> `SACUpdate.sample`, `SACUpdate.stacked`, then `SACUpdate.update_`, the algorithm. Actions in collection, likewise:
-`RPPSAC.collect_rollouts` -> `SACUpdate.act`, which draws the noise -> `FastUpdate.act` -> `SACUpdate.actions`.
+plain) -> `SACUpdate.sample`, `SACUpdate.stacked`, then `SACUpdate.update_`, the algorithm. Actions in training take the same
+way: `RPPSAC.collect_rollouts` -> `SACUpdate.act`, which draws the noise -> `FastUpdate.act` -> `SACUpdate.actions`.
 
 S agents are updated together, each as if it were alone. `SACUpdate.state` holds vectors that share their memory with the
 agents' networks and optimisers; n_pi and n_q are the numbers of parameters, K the number of critics of an agent:
@@ -17,9 +17,9 @@ agents' networks and optimisers; n_pi and n_q are the numbers of parameters, K t
 | `<name>.precision`, `<name>.constant` | (R or 1, n), (R,) | R networks' -log priors, v' diag(precision) v / 2 + constant |
 | `actor.running`, `critic.running` | (S, .), (S K, .) | running statistics of normalised networks, which CrossQ's are |
 
-Losses are functions of assembled weights (dense matrices that `Ensemble.assemble` makes of parameters), and gradients those of
-autograd; priors are quadratic, and theirs are written out.
-Nothing in `SACUpdate.update_` looks at a value or waits for a device.
+Losses are functions of assembled weights (dense matrices that `Ensemble.assemble` makes of parameters). Autograd computes their
+gradients; those of the priors, which are quadratic, are written out. `SACUpdate.update_` neither reads a value nor waits for a
+device.
 
 Source: Haarnoja et al. 2018 (SAC with a learned temperature); Finzi et al. 2021 (the priors); Yu, Turk & Liu 2018 (the mirror
 loss); Adam is Kingma & Ba 2015.
@@ -63,7 +63,8 @@ class SACSettings:
         target_entropy: in nats, for the learned temperature.
         learn_temperature: False keeps `log_alpha`.
         betas, epsilon: Adam's; betas are those of Finzi et al. 2021, appendix A.2.3.3.
-        max_gradient_norm: clips actor's and critics' gradients, priors included (an agent's critics together); None does not.
+        max_gradient_norm: bound on the norm of the actor's gradient, and of its critics' together, priors included; None for
+            no clipping.
         mirror_loss: weight w of the mirror loss; 0 leaves it out.
     """
 
@@ -85,16 +86,16 @@ class SACSettings:
 
     @property
     def structure(self) -> tuple:
-        """The settings that agents have in common that are updated at once; compiled code depends on them."""
+        """The settings that agents updated at once have in common; compiled code depends on them."""
         return tuple(getattr(self, field.name) for field in dataclasses.fields(self)[len(PER_AGENT) :])
 
 
 PER_AGENT = ("learning_rate", "gamma", "tau", "noise_variance", "target_entropy")
-"""Settings that may change from update to update, and differ between agents: the first fields, tensors in an update."""
+"""The first settings: they may change between updates and differ between agents, and are tensors in an update."""
 
 
 class Metrics(NamedTuple):
-    """Metrics of one update or sums over several: their names, and values (M, S)."""
+    """Metrics of one update, or sums over several: their names, and values (M, S)."""
 
     names: tuple[str, ...]
     values: Tensor
@@ -103,16 +104,16 @@ class Metrics(NamedTuple):
 class SACUpdate:
     """Gradient updates, and actions in training, of several agents at once (of one, S = 1).
 
-    The agents themselves are what is trained: their parameters and their optimisers' moments become views of common vectors.
+    The agents' parameters and their optimisers' moments become views of common vectors, so that updates train the agents.
 
     Args:
         agents: agents of the same networks and spaces.
     Attributes:
-        errors: by the agent's place, the error of one whose batch could not be drawn. It is trained on another's batch since,
-            and is to be stopped.
+        errors: errors in drawing batches, by the agent's place. Such an agent is trained on another's batch from then on, and
+            the caller should stop it.
         units: which pathways of actors, critics and targets are stored in units; compiled code depends on it.
     Raises:
-        ValueError: networks that differ in more than what is drawn or learned.
+        ValueError: networks that differ in more than drawn or learned numbers.
     """
 
     has_targets = True
@@ -128,12 +129,12 @@ class SACUpdate:
         self.state: State = {}
         self.units: tuple[tuple[bool, ...], ...] = ()
         self.errors: dict[int, Exception] = {}
-        self._optimisers: list[Any] = []  # states of the optimisers that the moments were taken from
+        self._optimiser_states: list[Any] = []  # whose moments are in `state`
         self._addresses: list[int] = []  # of the temperatures
         self._fast = FastUpdate(self)
 
     def train(self, gradient_steps: int, batch_size: int) -> None:
-        """Run gradient updates of all agents, which then have the sums of their metrics."""
+        """Run gradient updates of all agents, and leave the sums of the metrics in each agent's `_sums`."""
         for agent in self.agents:
             agent.policy.set_training_mode(True)
             agent._update_learning_rate([*agent.optimisers.values()])
@@ -172,12 +173,12 @@ class SACUpdate:
         Args:
             vectors, running: the actors' parameters and running statistics; None for their own.
         """
-        seen = [features(x) for features, x in zip(self.features, observations.unbind(), strict=True)]
-        output = self.actors.apply(torch.stack(seen), self.actors.assemble(vectors, running))
+        inputs = [features(x) for features, x in zip(self.features, observations.unbind(), strict=True)]
+        output = self.actors.apply(torch.stack(inputs), self.actors.assemble(vectors, running))
         return sample_action(output, noise, self.blocks)
 
     def sample(self, batch_size: int) -> list[Batch]:
-        """Draw a batch for each agent. Where that fails another's batch stands in, and the error is kept in `errors`.
+        """Draw a batch for each agent; where that fails, put the error into `errors` and take another agent's batch.
 
         Raises:
             Exception: no agent's batch could be drawn.
@@ -194,7 +195,7 @@ class SACUpdate:
         return [batches.get(i, stand_in) for i in range(len(self.agents))]
 
     def stacked(self, batches: Sequence[Batch]) -> Batch:
-        """The batches of all agents as one, with features in the place of raw observations."""
+        """Stack the batches of all agents, with features in the place of raw observations."""
         each = [with_features(batch, features) for batch, features in zip(batches, self.features, strict=True)]
         return {name: torch.stack([batch[name] for batch in each]) for name in each[0]}
 
@@ -229,12 +230,12 @@ class SACUpdate:
         """
         rate, gamma, tau, noise_variance, _ = numbers.unbind()
         alpha = state["log_alpha"].exp()  # the temperature
-        # uncompiled, move_actors_ differentiates through these weights, which saves assembling them again
+        # uncompiled, move_actors_ differentiates through these weights instead of assembling them again
         with torch.enable_grad():
             actors = self.actors.assemble(state["actor"])
         # y, by the targets
-        following, log_prob = self.following(state, batch, actors)
-        values = self.values(batch["next_features"], following, self.targets.assemble(state["target"]))
+        next_actions, log_prob = self.next_actions(state, batch, actors)
+        values = self.values(batch["next_features"], next_actions, self.targets.assemble(state["target"]))
         value = values.amin(1) - alpha * log_prob
         discounts = batch.get("discounts", gamma.to(batch["dones"].dtype))  # rounded as stable-baselines3's are
         y = batch["rewards"] + (1 - batch["dones"]) * discounts * value
@@ -252,8 +253,8 @@ class SACUpdate:
         state["target"].lerp_(state["critic"], tau.repeat_interleave(self.critics.members // len(alpha), 0))
         return Metrics(tuple(metrics), torch.stack(list(metrics.values())))
 
-    def following(self, state: State, batch: Batch, weights: Any = None) -> tuple[Tensor, Tensor]:
-        """Actions in the next states, and their log-densities, by actors with these weights, or with the state's."""
+    def next_actions(self, state: State, batch: Batch, weights: Any = None) -> tuple[Tensor, Tensor]:
+        """Actions in the next states, and their log-densities; the actors' weights are the state's unless given."""
         if weights is None:
             weights = self.actors.assemble(state["actor"], state.get("actor.running"))
         output = self.actors.apply(batch["next_features"], weights)
@@ -262,7 +263,7 @@ class SACUpdate:
     def move_critics_(
         self, state: State, batch: Batch, gradient: Tensor, rate: Tensor, settings: SACSettings
     ) -> Tensor:
-        """One step of the critics by the gradient of their loss; returns their priors' part of it, (S,)."""
+        """Move the critics by the gradient of their loss and prior; returns their negative log priors over N, (S,)."""
         count = self.critics.members // self.actors.members
         share = 1 / batch["transitions"]
         penalty = add_prior_(gradient, state, "critic", share.repeat_interleave(count).unsqueeze(1))
@@ -279,23 +280,23 @@ class SACUpdate:
         running: Tensor | None = None,
         weights: Any = None,
     ) -> dict[str, Tensor]:
-        """One step of actors and temperatures; returns their metrics.
+        """Move actors and temperatures by one step; returns their metrics.
 
         Args:
             running: running statistics of the critics, where batches normalise them.
-            weights: the actors' own, if they were assembled with gradients enabled: uncompiled, the loss is one of these.
+            weights: the actors' current weights, if assembled with gradients enabled; uncompiled, the loss reuses them.
         """
         rate, *_, target_entropy = numbers.unbind()
         alpha = state["log_alpha"].exp()
-        critics = self.critics.assemble(state["critic"], running)  # as they are after their step
+        critics = self.critics.assemble(state["critic"], running)  # after their step
 
         def loss(vectors: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            known = None if torch.compiler.is_compiling() or vectors is not self.actors.flat else weights
-            return self.actor_loss(batch, alpha, critics, vectors, state, settings, known)
+            reused = None if torch.compiler.is_compiling() or vectors is not self.actors.flat else weights
+            return self.actor_loss(batch, alpha, critics, vectors, state, settings, reused)
 
-        # statistics of the batch are computed from the vectors, and not in weights
+        # with batch statistics the loss depends on the vectors directly, and not through assembled weights
         gradient, metrics = gradient_of(loss, state["actor"], self.actors if self.actors.running is None else None)
-        after = metrics.pop("running", None)
+        running_actors = metrics.pop("running", None)
         # the prior is part of the gradient, scaled by alpha as the rest of the loss is; its metric is without alpha
         metrics["actor_prior"] = add_prior_(gradient, state, "actor", (1 / batch["transitions"]).unsqueeze(1), alpha)
         metrics["ent_coef"] = alpha.squeeze(1)
@@ -304,12 +305,12 @@ class SACUpdate:
             surplus = metrics["entropy"].unsqueeze(1) - target_entropy
             metrics["ent_coef_loss"] = (state["log_alpha"] * surplus).squeeze(1)
             adam_step_(state, "log_alpha", surplus, rate, settings)
-        if after is not None:
-            state["actor.running"].copy_(after)
+        if running_actors is not None:
+            state["actor.running"].copy_(running_actors)
         return metrics
 
     def critic_loss(self, batch: Batch, y: Tensor, noise_variance: Tensor, weights: Any) -> tuple[Tensor, Tensor]:
-        """The loss of critics with these weights, summed over agents, and each agent's, (S,)."""
+        """The critics' loss, summed over agents for its gradient, and each agent's, (S,)."""
         error = self.values(batch["features"], batch["actions"], weights) - y.unsqueeze(1)
         losses = error.square().mean(2).sum(1) / (2 * noise_variance.squeeze(1))
         return losses.sum(), losses
@@ -324,24 +325,24 @@ class SACUpdate:
         settings: SACSettings,
         weights: Any = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of actors with these parameters, summed over agents, and each agent's metrics, (S,).
+        """The actors' loss, summed over agents for its gradient, and each agent's metrics, (S,).
 
-        Weights are assembled from the parameters where none are given.
-        Of normalised actors, also what their `running` statistics become.
+        Weights are assembled from the parameters where none are given. Metrics of normalised actors include the new `running`
+        statistics.
         """
         states = [batch["features"], *([batch["image_features"]] if settings.mirror_loss else [])]
-        x, after = torch.cat(states, 1), {}
+        x, statistics = torch.cat(states, 1), {}
         if self.actors.running is None:
             output = self.actors.apply(x, self.actors.assemble(vectors) if weights is None else weights)
         else:
-            output, after["running"] = self.actors.on_batch(x, vectors, state["actor.running"])
-        here = output[:, : batch["features"].shape[1]]
-        actions, log_prob = sample_with_log_prob(here, batch["noise"], self.blocks)
+            output, statistics["running"] = self.actors.on_batch(x, vectors, state["actor.running"])
+        distribution = output[:, : batch["features"].shape[1]]
+        actions, log_prob = sample_with_log_prob(distribution, batch["noise"], self.blocks)
         losses = (alpha * log_prob - self.values(batch["features"], actions, critics).amin(1)).mean(1)
-        metrics = {"actor_loss": losses, "entropy": -log_prob.mean(1), **after}
+        metrics = {"actor_loss": losses, "entropy": -log_prob.mean(1), **statistics}
         if settings.mirror_loss:
-            here, image = mode_action(output, self.blocks).chunk(2, dim=1)
-            difference = image - torch.einsum("...ij,...j->...i", batch["action_maps"], here)
+            mean, image = mode_action(output, self.blocks).chunk(2, dim=1)
+            difference = image - torch.einsum("...ij,...j->...i", batch["action_maps"], mean)
             metrics["mirror_loss"] = difference.square().sum(-1).mean(1)
             losses = losses + settings.mirror_loss * metrics["mirror_loss"]
         return losses.sum(), metrics
@@ -356,19 +357,19 @@ class SACUpdate:
         x = torch.cat([features, actions], dim=-1)
         return x.unsqueeze(1).expand(-1, self.critics.members // len(x), -1, -1).flatten(0, 1)
 
-    # -- its memory ------------------------------------------------------------------------------------------------
+    # -- memory ----------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Follow what was done to the agents since the last update: loaded, cast or moved networks, new variances, optimisers.
+        """Follow changes of the agents since the last update: loaded, cast or moved networks, new variances or optimisers.
 
-        Where all is as it was this compares some addresses.
+        Without a change this only compares addresses.
         """
         moved = [ensemble.restack_() for ensemble in (self.actors, self.critics, self.targets)]
         log_alphas = [agent.log_alpha for agent in self.agents]
-        holders = [optimiser.state for agent in self.agents for optimiser in agent.optimisers.values()]
+        states = [optimiser.state for agent in self.agents for optimiser in agent.optimisers.values()]
         addresses = [t.data_ptr() for t in log_alphas]
-        same = len(holders) == len(self._optimisers) and not any(map(is_not, holders, self._optimisers))
-        if not any(moved) and same and self._addresses == addresses:
+        is_same = len(states) == len(self._optimiser_states) and not any(map(is_not, states, self._optimiser_states))
+        if not any(moved) and is_same and self._addresses == addresses:
             return
         state: State = {"actor": self.actors.flat, "critic": self.critics.flat}
         if self.has_targets:
@@ -378,18 +379,18 @@ class SACUpdate:
             if ensemble.running is not None:
                 state[f"{name}.running"] = ensemble.running
             state[f"{name}.precision"], state[f"{name}.constant"] = prior_precision(ensemble)
-        for name, parameters in self._trained(log_alphas).items():
-            moments = [_moments(o, p) for o, ps in parameters for p in ps]
+        for name, parameters in self._parameters_by_optimiser(log_alphas).items():
+            moments = [_adam_moments(o, p) for o, ps in parameters for p in ps]
             shape = state[name].shape
             state[f"{name}.mean"] = flatten_([m["exp_avg"] for m in moments]).view(shape)
             state[f"{name}.square"] = flatten_([m["exp_avg_sq"] for m in moments]).view(shape)
             state[f"{name}.step"] = flatten_([m["step"] for m in moments]).view(len(self.agents), -1)
-        self.state, self._optimisers = state, holders
+        self.state, self._optimiser_states = state, states
         self.units = tuple(ensemble.has_unit for ensemble in (self.actors, self.critics, self.targets))
         self._addresses = [t.data_ptr() for t in log_alphas]
 
-    def _trained(self, log_alphas: Sequence[Tensor]) -> dict[str, list[tuple[Any, Sequence[Tensor]]]]:
-        """Each agent's optimiser, and the parameters that it moves, by the state's names."""
+    def _parameters_by_optimiser(self, log_alphas: Sequence[Tensor]) -> dict[str, list[tuple[Any, Sequence[Tensor]]]]:
+        """Each agent's optimiser and its parameters, by the state's names."""
         trained: dict[str, list[tuple[Any, Sequence[Tensor]]]] = {}
         ensembles = {"actor": self.actors, "critic": self.critics}
         for name in self.agents[0].optimisers:
@@ -400,7 +401,7 @@ class SACUpdate:
         return trained
 
     def unstack(self, index: int | None = None) -> None:
-        """Give agents memory of their own again, so that what one saves holds nothing of the others; or one of them."""
+        """Give all agents, or one, memory of their own again, so that a saved agent holds nothing of the others."""
         for agent in self.agents if index is None else [self.agents[index]]:
             running = [buffer for name, buffer in agent.policy.named_buffers() if name.endswith(".running")]
             for tensor in (*agent.policy.parameters(), *running, agent.log_alpha):
@@ -415,7 +416,7 @@ def _split(parts: Sequence[Tensor], count: int) -> list[Sequence[Tensor]]:
     return [parts[i * size : (i + 1) * size] for i in range(count)]
 
 
-def _moments(optimiser: torch.optim.Optimizer, p: Tensor) -> dict[str, Tensor]:
+def _adam_moments(optimiser: torch.optim.Optimizer, p: Tensor) -> dict[str, Tensor]:
     moments = optimiser.state[p]
     if not moments:
         moments.update(step=torch.zeros(()), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
@@ -424,45 +425,45 @@ def _moments(optimiser: torch.optim.Optimizer, p: Tensor) -> dict[str, Tensor]:
 
 
 def with_features(batch: Batch, extractor: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """A batch with features in the place of raw observations, where it has such."""
+    """Replace the raw observations of a batch, if it has any, by their features."""
     if "observations" not in batch:
         return dict(batch)
     rest = {name: tensor for name, tensor in batch.items() if name not in ("observations", "next_observations")}
-    here, after = extractor(torch.cat([batch["observations"], batch["next_observations"]])).chunk(2)
-    return {"features": here, "next_features": after, **rest}
+    features, next_features = extractor(torch.cat([batch["observations"], batch["next_observations"]])).chunk(2)
+    return {"features": features, "next_features": next_features, **rest}
 
 
 def gradient_of(
     loss: Callable[[Tensor], tuple[Tensor, Any]], vectors: Tensor, ensemble: Ensemble | None = None
 ) -> tuple[Tensor, Any]:
-    """The gradient of a loss by parameter vectors, and what else the loss returns.
+    """The gradient of a loss by parameter vectors, and the loss's second output.
 
     Args:
-        ensemble: where its own vectors are given, and torch does not compile, the loss is differentiated by its networks' own
-            parameters, which takes less time; the loss is to use the vectors in :meth:`Ensemble.assemble` alone.
+        ensemble: if the vectors are its `flat` and torch does not compile, the loss is differentiated by the networks' own
+            parameters, which is faster; the loss may use the vectors in :meth:`Ensemble.assemble` only.
     """
     if torch.compiler.is_compiling():  # it traces torch.func.grad; uncompiled, plain autograd takes less time
         return torch.func.grad(loss, has_aux=True)(vectors)
     with torch.enable_grad():
         if ensemble is not None and vectors is ensemble.flat:
-            value, other = loss(vectors)
+            value, aux = loss(vectors)
             gradient = ensemble.gradient_by_parameters(value)
         else:
             leaf = vectors.detach().requires_grad_()
-            value, other = loss(leaf)
+            value, aux = loss(leaf)
             (gradient,) = torch.autograd.grad(value, leaf)
-    return gradient, tree_map(Tensor.detach, other)
+    return gradient, tree_map(Tensor.detach, aux)
 
 
 def add_prior_(
     gradient: Tensor, state: Mapping[str, Tensor], name: str, share: Tensor, weight: Tensor | float = 1.0
 ) -> Tensor:
-    """Add the gradients of networks' negative log priors, times `share` and `weight`, to their gradients, a row each.
+    """Add the gradients of the networks' negative log priors, times `share` and `weight`, to the gradients (R, n).
 
     Args:
-        share: 1 / N of each network, a column.
+        share: 1 / N of each network, (R, 1).
     Returns:
-        the priors times `share` alone, one for each network.
+        the negative log priors times `share`, (R,).
     """
     pull = state[f"{name}.precision"] * state[name]
     gradient.addcmul_(pull, share * weight)
@@ -470,16 +471,16 @@ def add_prior_(
 
 
 def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
-    """The gradients (S, n), each scaled down to `max_norm` where it is longer; nan where its length is not finite."""
+    """Scale down gradients (S, n) whose norm exceeds `max_norm`; gradients of infinite norm become nan."""
     if max_norm is not None:
         norm = gradient.norm(dim=1, keepdim=True)
         scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-        gradient.mul_(torch.where(norm.isfinite(), scale, torch.nan))  # 0 would end learning without a word
+        gradient.mul_(torch.where(norm.isfinite(), scale, torch.nan))  # a scale of 0 would end learning silently
     return gradient
 
 
 def adam_step_(state: State, name: str, gradient: Tensor, rate: Tensor, settings: SACSettings) -> None:
-    """One step of Adam, in place, for the vectors of a name; `rate` is each agent's learning rate, (S, 1)."""
+    """One step of Adam, in place, for the state's vectors of a name; `rate` is each agent's learning rate, (S, 1)."""
     first, second = settings.betas
     mean, square, step = (state[f"{name}.{part}"] for part in ("mean", "square", "step"))
     t = step.add_(1)[:, :1].double()
@@ -491,15 +492,15 @@ def adam_step_(state: State, name: str, gradient: Tensor, rate: Tensor, settings
     state[name].addcdiv_(rates * mean, square.sqrt().add_(epsilon), value=-1)
 
 
-PLAIN_ADAM = {"weight_decay": 0, "amsgrad": False, "maximize": False}
-"""The options of Adam that the step that is written out doesn't have."""
+REQUIRED_ADAM_OPTIONS = {"weight_decay": 0, "amsgrad": False, "maximize": False}
+"""Options of Adam that `adam_step_` does not implement, with the values that leave them off."""
 
 
 def check_trainable(agent: RPPSAC) -> None:
-    """Refuse optimisers, parameters and precisions that updates, which are written out, would pass over."""
+    """Refuse optimisers, parameters and dtypes that the hand-written updates would silently ignore."""
     actor, critic, like = agent.actor, agent.critic, agent.policy.features_extractor.dtype
     common = actor.optimizer.param_groups[0]
-    expected = {"betas": common["betas"], "eps": common["eps"], **PLAIN_ADAM}
+    expected = {"betas": common["betas"], "eps": common["eps"], **REQUIRED_ADAM_OPTIONS}
     modules = {"actor": actor, "critic": critic, "target": agent.critic_target}
     tensors: list[tuple[str, Tensor]] = [(name, p) for name, module in modules.items() for p in module.parameters()]
     tensors.append(("temperature", agent.log_alpha))

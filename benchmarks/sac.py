@@ -213,15 +213,13 @@ def measure(env: str, rounds: int, with_steps: bool) -> dict[str, list[Pair]]:
     for kind, unit in [(UPDATES, BURST)] + [("steps", STEPS)] * with_steps:
         step_of = KINDS[kind]
         beside = step_of(peer)
-        pairs = (
-            [turns(beside, in_precision(chosen, least), Timing("products", PEER), rounds)] if kind == UPDATES else []
-        )
+        pairs = [turns(beside, cast_module(chosen, least), Timing("products", PEER), rounds)] if kind == UPDATES else []
         for model in models:
             target = TARGETS[model.removesuffix(COMPILED)]
             agent = build(env, model)
             step = step_of(agent)
             pairs.append(turns(beside, step, Timing(model, PEER, target), rounds))
-            both = (in_precision("medium", each) for each in (beside, step))
+            both = (cast_module("medium", each) for each in (beside, step))
             pairs.append(turns(*both, Timing(f"{model}, both medium", f"{PEER}, medium", 1.25), rounds))
             agent.matmul_precision = HIGHEST
             pairs.append(turns(beside, step, Timing(f"{model}, {HIGHEST}", PEER, target), rounds))
@@ -271,7 +269,7 @@ def seeds_of(env: str, model: str, seeds: Sequence[int]) -> list[SeedTrainer]:
     return [SeedTrainer(partial(build, env, model, seed)) for seed in seeds]
 
 
-def in_precision(name: str, step: Step) -> Step:
+def cast_module(name: str, step: Step) -> Step:
     """The step under a matrix-product precision."""
 
     def run() -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from rppdyn.dynamics.fitted import as_type_of, combine_members
 from rppdyn.nn import Ensemble, InvariantNormaliser
 from rppdyn.nn.networks import Network
-from rppdyn.nn.normaliser import blocks_of, deviation_rep
+from rppdyn.nn.normaliser import deviation_rep, mixing_blocks
 from rppdyn.reps import Rep, Scalar
 
 LOG_STD = (-8.0, 2.0)
@@ -89,7 +89,7 @@ class TransitionModel(nn.Module):
         self.states, self.actions = InvariantNormaliser(state_rep), InvariantNormaliser(action_rep)
         predicted = _predicted_rep(state_rep, reward)
         self.changes = InvariantNormaliser(predicted)
-        self.register_buffer("blocks", blocks_of(predicted) if gaussian else None, persistent=False)
+        self.register_buffer("blocks", mixing_blocks(predicted) if gaussian else None, persistent=False)
 
     @staticmethod
     def rep_in(state_rep: Rep, action_rep: Rep) -> Rep:
@@ -100,7 +100,7 @@ class TransitionModel(nn.Module):
     def rep_out(state_rep: Rep, gaussian: bool = False, reward: bool = False) -> Rep:
         """Representation of the network's output: a change, the reward, and logarithms of standard deviations."""
         rep = _predicted_rep(state_rep, reward)
-        return rep + deviation_rep(rep, blocks_of(rep)) if gaussian else rep
+        return rep + deviation_rep(rep, mixing_blocks(rep)) if gaussian else rep
 
     def observe(
         self,

@@ -17,10 +17,10 @@ from stable_baselines3.common.policies import BasePolicy
 from rppdyn.agents.export import (
     TOLERANCE,
     DeployedPolicy,
-    entries_of,
     export_onnx,
     export_torch,
     largest_difference,
+    list_entries,
     onnx_policy,
     torch_policy,
     writable_contract,
@@ -144,11 +144,11 @@ def _card(
         "environment": None if env.spec is None else env.spec.id,
         "observation": {
             "dtype": dtype,
-            "entries": entries_of(spec.obs.entries if spec else [Entry(f"[{i}]") for i in range(n)]),
+            "entries": list_entries(spec.obs.entries if spec else [Entry(f"[{i}]") for i in range(n)]),
         },
         "action": {
             "dtype": "float32",
-            "entries": entries_of(spec.action.entries if spec else [Entry(f"[{i}]") for i in range(m)]),
+            "entries": list_entries(spec.action.entries if spec else [Entry(f"[{i}]") for i in range(m)]),
             "low": space.low.tolist(),  # type: ignore[attr-defined]
             "high": space.high.tolist(),  # type: ignore[attr-defined]
         },

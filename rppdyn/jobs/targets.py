@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from torch import Tensor, nn
 
-from rppdyn.agents.networks import in_precision
+from rppdyn.agents.networks import cast_module
 from rppdyn.agents.policy import SymmetricPolicy
 from rppdyn.envs import Space, SymmetrySpec
 from rppdyn.equivariance import Flow, layerwise_lie_derivative, lie_derivative
@@ -111,7 +111,7 @@ def plain_function(
     f = in_accepted_precision(call, sample, spec.action.dim if spec else rep_out.dim)
     networks = {}
     if isinstance(call, RPPEMLP) and call.rep_in == rep_in and call.rep_out == rep_out:
-        networks = {"network": MeasuredNetwork(in_precision(call, torch.float64), lambda x: x)}
+        networks = {"network": MeasuredNetwork(cast_module(call, torch.float64), lambda x: x)}
     if spec is None:
         inputs, outputs = ({f"[{i}]": [i] for i in range(rep.dim)} for rep in (rep_in, rep_out))
         return Function("function", f, rep_in, rep_out, inputs, outputs, networks=networks)
@@ -265,7 +265,7 @@ def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, A
     built = getattr(policy, "spec", None)
     if built is None or (built.group, built.obs_rep, built.action_rep) != (spec.group, spec.obs_rep, spec.action_rep):
         return {}
-    features, n = in_precision(policy.features_extractor, torch.float64), spec.feature_dim
+    features, n = cast_module(policy.features_extractor, torch.float64), spec.feature_dim
     high = _action_bounds(policy)[1].double()
 
     def inputs(x: Tensor) -> Tensor:
@@ -273,7 +273,7 @@ def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, A
         return torch.cat([obs, spec.action.decode(x[..., n:]) / high], -1) if x.shape[-1] > n else obs
 
     networks = {name: module for name, module in modules.items() if isinstance(module, RPPEMLP)}
-    return {name: MeasuredNetwork(in_precision(module, torch.float64), inputs) for name, module in networks.items()}
+    return {name: MeasuredNetwork(cast_module(module, torch.float64), inputs) for name, module in networks.items()}
 
 
 def array_policy(call: Callable[[Tensor], Tensor]) -> Callable[[NDArray], NDArray]:
@@ -433,7 +433,7 @@ def image_members(config: EquivarianceConfig, fit: ImageFit) -> list[ImageTarget
     members = []
     for index, (seed, data) in enumerate(zip(fit.config.all_seeds, fit.data, strict=True)):
         x, origin = (data.test.x, "images of the test data") if config.image is None else images_of(config)
-        parts = [("model", in_precision(fit.stack.member(index), torch.float64))]
+        parts = [("model", cast_module(fit.stack.member(index), torch.float64))]
         if not data.regression:
             parts.append(("softmax", nn.Softmax(-1)))
         network = nn.Sequential(OrderedDict(parts)).eval()
@@ -461,7 +461,7 @@ def image_function(config: EquivarianceConfig) -> tuple[str, ImageTarget]:
     described = (
         f"{type(call).__name__}, {config.weights or 'its own weights'}" if isinstance(call, nn.Module) else "a function"
     )
-    network = in_precision(call, torch.float64) if isinstance(call, nn.Module) else None
+    network = cast_module(call, torch.float64) if isinstance(call, nn.Module) else None
     f = in_accepted_precision(network if network is not None else call, x[:2])
     return described, ImageTarget("function", f, network, x.double(), origin)
 

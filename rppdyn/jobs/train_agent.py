@@ -22,8 +22,8 @@ from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, Agent, LearnVariances, WidenVariances
-from rppdyn.agents.policy import prior_share, widest
-from rppdyn.agents.seeds import LOG_INTERVAL, SeedTrainer, train_together
+from rppdyn.agents.policy import prior_share, widest_layer
+from rppdyn.agents.seeds import EPISODES_PER_LOG, SeedTrainer, train_together
 from rppdyn.envs import SymmetrySpec, certificate_for
 from rppdyn.envs.certification.certificate import share_of
 from rppdyn.envs.spec import VERDICTS
@@ -47,7 +47,7 @@ from rppdyn.jobs.config.compose import preflight
 from rppdyn.jobs.figure import draw_run
 from rppdyn.jobs.loading import load_function
 from rppdyn.jobs.results import TrainAgentResult, TrainManyResult
-from rppdyn.priors.likelihood import NARROW_SHARE
+from rppdyn.priors.likelihood import STRICT_SHARE
 from rppdyn.runs import Progress, RunFolder, RunFolderError, Session, StopRequest, stop_on_signals
 from rppdyn.runs.files import replacing, write_json, write_tensors
 from rppdyn.runs.workers import Stopped, Worker, WorkerError, portable, preserve_random_state, processes, worker_stop
@@ -285,7 +285,7 @@ class AgentRun(BaseCallback):
         self.stop, self.bar, begun = stop, bar, self.session.saved
         if begun < self.config.total_steps:
             # in episodes for SAC, in rollouts for PPO
-            interval = LOG_INTERVAL * self.agent.n_envs if isinstance(self.agent, RPPSAC) else 1
+            interval = EPISODES_PER_LOG * self.agent.n_envs if isinstance(self.agent, RPPSAC) else 1
             try:
                 self.agent.learn(
                     self.config.total_steps - begun,
@@ -420,7 +420,7 @@ def begin(config: TrainAgentConfig) -> Iterator[AgentRun]:
         session = stack.enter_context(Session(config))
         env = stack.enter_context(closing(build_env(config)))
         spec = spec_of(config, session.folder, env)
-        certify_variance(config.model, session.folder, env, spec, widest(config.model.hidden), reward=True)
+        certify_variance(config.model, session.folder, env, spec, widest_layer(config.model.hidden), reward=True)
         fresh = why_not_capturable(env)
         stepped, count = env, config.agent.num_envs
         if config.workers:
@@ -588,7 +588,7 @@ def _train_seeds(seeds: Seeds, threads: int, stop: StopRequest, bar_from: Callab
                     each.stopped = True
             for seed, each in runs.items():
                 if trainers[seed].error is None:
-                    with trainers[seed].guarded():
+                    with trainers[seed].guard():
                         results.append(each.finish())
     return TrainManyResult(results, {seed: t.error for seed, t in trainers.items() if t.error is not None})
 
@@ -678,7 +678,7 @@ def _describe_prior(model: ModelConfig, agent: Agent) -> str:
     if not any(shares.values()):
         return f"{description}: strict, without a free pathway"
     each = ", ".join(f"{name} {100 * share:.2g}%" for name, share in shares.items())
-    return f"{each}; {description}" + (": practically a strict network" if max(shares.values()) < NARROW_SHARE else "")
+    return f"{each}; {description}" + (": practically a strict network" if max(shares.values()) < STRICT_SHARE else "")
 
 
 def _record_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: Agent) -> None:
@@ -694,11 +694,11 @@ def _record_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: Age
     if certificate is not None:
         write_json(folder.path / "certificate.json", certificate.to_dict())
         certified = share_of(certificate)
-        if narrow < min(NARROW_SHARE, certified.share / NARROW_PRIOR_RATIO):
+        if narrow < min(STRICT_SHARE, certified.share / NARROW_PRIOR_RATIO):
             reason = f"the symmetry of {spec.env_id} is {certified.note}, and {_STRICT_WARNING.format(100 * narrow)}"
     elif spec.symmetries and all(s.verdict in VERDICTS for s in spec.symmetries):
         broken = [s.name for s in spec.symmetries if s.verdict == "broken"]
         reason = f"{spec.env_id}: the simulator refutes {', '.join(broken)}" if broken else ""
-        reason += f", and {_STRICT_WARNING.format(100 * narrow)}" if broken and narrow < NARROW_SHARE else ""
+        reason += f", and {_STRICT_WARNING.format(100 * narrow)}" if broken and narrow < STRICT_SHARE else ""
     if reason:
         logger.warning("%s", reason)

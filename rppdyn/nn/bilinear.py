@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rppdyn.nn.coefficients import layout_number
 from rppdyn.nn.linear import SamplesLastLayer, bind
-from rppdyn.nn.pathways import Pathway, written
+from rppdyn.nn.pathways import Pathway, format_variance
 from rppdyn.reps import Rep
 from rppdyn.reps.rep import is_int
 
@@ -24,8 +24,8 @@ def contractions(rep: Rep, maps: int | None = None) -> list[Contraction]:
     """Every way in which a part of ``rep``, scalars excepted, is a linear map from one part of it to another.
 
     A part with tensor factors :math:`\\{f\\}` maps ``b`` to ``c`` where they are those of :math:`c \\otimes b^*`, in any
-    order: for ``T(p, q)``, :math:`(p_a, q_a) = (p_c + q_b, q_c + p_b)` (Finzi 2023, 2.6). Of its copies at most ``maps`` do;
-    None for as many as it has dimensions.
+    order: for ``T(p, q)``, :math:`(p_a, q_a) = (p_c + q_b, q_c + p_b)` (Finzi 2023, 2.6). At most ``maps`` of its copies serve
+    as maps, None for as many as it has dimensions.
     """
     parts = rep.blocks()
     contractions = []
@@ -47,17 +47,18 @@ def _factors(rep: Rep) -> tuple[Rep, ...]:
 
 
 def _as_matrix(rep: Rep, rep_out: Rep, rep_in_dual: Rep) -> tuple[int, ...] | None:
-    factors, left = _factors(rep), list(range(len(_factors(rep))))
-    wanted = _factors(rep_out) + _factors(rep_in_dual)
-    if len(wanted) != len(factors):
+    """The coordinates of ``rep`` as a row-major matrix ``rep_out`` x ``rep_in_dual``; None if their tensor factors differ."""
+    factors = _factors(rep)
+    free_axes, required = list(range(len(factors))), _factors(rep_out) + _factors(rep_in_dual)
+    if len(required) != len(factors):
         return None
     axes = []
-    for factor in wanted:
-        axis = next((i for i in left if factors[i] == factor), None)
+    for factor in required:
+        axis = next((i for i in free_axes if factors[i] == factor), None)
         if axis is None:
             return None
         axes.append(axis)
-        left.remove(axis)
+        free_axes.remove(axis)
     coordinates = torch.arange(rep.dim).reshape([f.dim for f in factors]).permute(axes)
     return tuple(coordinates.flatten().tolist())
 
@@ -73,18 +74,17 @@ class BilinearPathway(Pathway):
         return (self.weight,)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.numel()} weights, variance={written(self.log_variance)}"
+        return f"{self.weight.numel()} weights, variance={format_variance(self.log_variance)}"
 
 
 class Bilinear(SamplesLastLayer):
     """The identity plus contractions of pairs of parts, ``rep -> rep`` (Finzi 2023, 2.6).
 
-    Of each part at most ``maps`` copies serve as maps; which, is drawn from ``generator`` at construction and kept in a
-    buffer, so that a checkpoint remembers it. Published are as many as it has dimensions, the default. Products of all pairs of
-    ``n`` vectors take ``n`` maps: with fewer those of the others have to be put together from several by division, which
-    the layers after it learn badly. Weights start with variance one over the number of
-    terms summed, so that the layer adds about a tenth (``OUTPUT_SCALE``) of its input's size; the published backends start from
-    N(0, 1) or 0.01 N(0, 1) whatever the width.
+    At most ``maps`` copies of each part serve as maps. They are drawn from ``generator`` at construction and kept in a buffer,
+    so that a checkpoint remembers them. The default is the published number, the part's dimension. Products of all pairs of
+    ``n`` vectors take ``n`` maps: with fewer, later layers have to compute the missing products from several by division, which
+    they learn badly. Weights start with variance one over the number of terms summed, so that the layer adds about a tenth
+    (``OUTPUT_SCALE``) of its input's size; the published backends start from N(0, 1) or 0.01 N(0, 1) whatever the width.
 
     Each contraction is carried out in the cheaper of its two orders: a product of its weights with the features of all
     samples, and one of small matrices per sample. Features are transposed first, because the small products are done
@@ -106,12 +106,12 @@ class Bilinear(SamplesLastLayer):
                 f"maps={maps!r}: give a number of at least 1, or None for as many as a part has dimensions"
             )
         self.rep = self.rep_in = rep = bind(rep, None)
-        found = contractions(rep, maps)
-        self.contractions = in_order(found)
+        unsorted = contractions(rep, maps)
+        self.contractions = sort_contractions(unsorted)
         if not self.contractions:
             raise ValueError(f"no part of {rep} is a linear map between two others: leave the bilinear layer out")
         parts = rep.blocks()
-        # part by part, of each all copies of one component together
+        # part by part; within a part all copies of one component together
         order = torch.cat([index.T.flatten() for _, index in parts])
         contiguous = bool((order == torch.arange(rep.dim)).all())
         self.register_constant("order", None if contiguous else order)
@@ -120,8 +120,8 @@ class Bilinear(SamplesLastLayer):
 
         self.shapes = [(index.shape[1], index.shape[0]) for _, index in parts]  # components and copies
         chosen: dict[int, Tensor] = {}
-        rows: dict[tuple, Tensor] = {}  # of the features, part by part, that hold the maps' matrices: (out, in, map)
-        for k in found:
+        rows: dict[tuple, Tensor] = {}  # features, part by part, that hold the maps' matrices: (out, in, map)
+        for k in unsorted:
             if k.map not in chosen:
                 copies = parts[k.map][1]
                 chosen[k.map] = copies[torch.randperm(len(copies), generator=generator)[: k.maps]]
@@ -180,12 +180,12 @@ class Bilinear(SamplesLastLayer):
 class Contraction:
     r"""``y_out[i] += sum_{n, j} w[n, j, i] M(x_map[n]) x_in[j]``: parts of one type, read as maps between two others.
 
-    ``out``, ``map`` and ``into`` number the parts of the representation; ``coordinates`` reorder the map's so that it
-    is a row-major matrix from ``into`` to ``out``; ``maps`` is how many of its copies take part.
+    ``out``, ``map`` and ``into`` number the parts of the representation; ``coordinates`` reorder those of ``map`` into a
+    row-major matrix from ``into`` to ``out``; ``maps`` is how many copies of ``map`` are used.
 
-    Paired with a cotangent ``g`` of the output it is a form, linear in each of ``w``, ``M``, ``x_in`` and ``g``, in which the
-    last two play the same part. The weights are contracted with one of them, ``p`` of part ``mixed``, and the maps with the
-    result and the other, ``r`` of part ``other``: :math:`\sum_{ikj} M_{ik} (w p)_{kj} r_{ij}`.
+    Paired with a cotangent ``g`` of the output, the contraction is linear in each of ``w``, ``M``, ``x_in`` and ``g``, and
+    ``x_in`` and ``g`` play the same role. The weights are contracted with one of the two, ``p`` of part ``mixed``, and the maps
+    with the result and ``r`` of part ``other``: :math:`\sum_{ikj} M_{ik} (w p)_{kj} r_{ij}`.
     """
 
     out: int
@@ -215,7 +215,7 @@ class Contraction:
 
     @property
     def mixed(self) -> int:
-        """The part that the weights are contracted with: of the input, or of the output's cotangent."""
+        """The part that the weights are contracted with: that of the input, or that of the output's cotangent."""
         return self.into if self.weights_first else self.out
 
     @property
@@ -229,8 +229,8 @@ class Contraction:
         return self.map, tuple((coordinates if self.weights_first else coordinates.T).flatten().tolist())
 
 
-def in_order(contractions: Sequence[Contraction]) -> list[Contraction]:
-    """Contractions in the order of their weights: those that contract weights with the same scalars beside each other."""
+def sort_contractions(contractions: Sequence[Contraction]) -> list[Contraction]:
+    """Order contractions so that those which contract weights with the same scalars are neighbours."""
     groups: dict[object, list[Contraction]] = {}
     for k in contractions:
         scalars = (k.dim_in if k.weights_first else k.dim_out) == 1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def on_cpu(init: Callable[..., None]) -> Callable[..., None]:
     """Let a module's constructor compute on the CPU, and move the module to torch's default device at its end.
 
-    Bases are solved and weights drawn there; `torch.device("meta")` has no numbers to do so with.
+    Solving bases and drawing weights need numbers, which `torch.device("meta")` does not have.
     """
 
     @functools.wraps(init)
@@ -35,7 +35,7 @@ def on_cpu(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _fill_parts(module: nn.Module, _: Any) -> None:
-    """Put constants that were built on meta where weights are, which a state dict has brought by assign=True."""
+    """Move constants that were built on meta to the weights' device, once ``load_state_dict(assign=True)`` gave weights one."""
     tensors = [*module.parameters(), *module.buffers()]
     devices = [t.device for t in tensors if not t.is_meta]
     for part in module.modules() if 0 < len(devices) < len(tensors) else ():
@@ -51,17 +51,17 @@ class ExactBuffers(nn.Module):
     the module's dtype, which is what forward passes read. Casting to float32 and back, or building in float32 and
     calling ``double()``, therefore loses nothing: ``net.double()`` is equivariant to 1e-12.
 
-    ``register_constant`` does so with what follows from the module's arguments: bases, pairings, indices. No state dict holds
-    it. What one holds in its place is the ``layout`` of ``register_layout``: words for the representations, and numbers that
-    differ where the constants do. Weights of another layout are refused. Files of earlier versions hold the constants: they
-    are compared, and coefficients of another basis of the same space are converted where they are loaded.
+    ``register_constant`` does the same for tensors that follow from the module's arguments: bases, pairings, indices. A state
+    dict does not hold them. It holds the ``layout`` of ``register_layout`` instead: the representations in words, and numbers
+    that differ where the constants differ. Weights of another layout are refused. State dicts of earlier versions hold the
+    constants themselves: these are compared, and coefficients of another basis of the same space are converted on loading.
     """
 
     words = "of other representations"
     hint = ""
-    """Advice that is added where weights of another layout are refused."""
+    """Advice that ends the message which refuses weights of another layout."""
     basis_names: tuple[str, ...] = ()
-    """Constants that are a basis, by the names that they have in earlier versions' state dicts."""
+    """Names of the constants that make up a basis, as in state dicts of earlier versions."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -83,7 +83,7 @@ class ExactBuffers(nn.Module):
         self._exact[f"{name}_exact" if working_copy else name] = name if working_copy else None
 
     def register_constant(self, name: str, value: Tensor | None, *, working_copy: bool = True) -> None:
-        """Keep what follows from the arguments; numbers with a fraction as by :meth:`register_exact`."""
+        """Keep a tensor that follows from the module's arguments; floating-point ones as by :meth:`register_exact`."""
         if value is None:
             self.register_buffer(name, None, persistent=False)
         elif value.is_floating_point():
@@ -101,12 +101,12 @@ class ExactBuffers(nn.Module):
         self.register_buffer("layout", self._constants["layout"])
 
     def take_layout(self) -> list[float]:
-        """The numbers of the layout, which a network that this module is a part of has in its own from now on."""
+        """Remove the layout and return its numbers, for the layout of a network that this module is a part of."""
         del self._buffers["layout"]
         return _read_layout(self._constants.pop("layout"))[1]
 
     def drop_exact(self, name: str) -> Tensor:
-        """Keep ``name`` no longer, neither in float64 nor cast; returns what it was in float64."""
+        """Remove ``name``, exact and working copy; returns the exact one."""
         buffer = f"{name}_exact" if f"{name}_exact" in self._exact else name
         working, value = self._exact.pop(buffer), self.get_buffer(buffer)
         self._constants.pop(buffer, None)
@@ -127,25 +127,25 @@ class ExactBuffers(nn.Module):
 
     def check_layout(self, state_dict: Mapping[str, Tensor], prefix: str) -> None:
         """Refuse the state dict of another layout; constants that an earlier version saved are compared."""
-        layout = self._constants.get("layout")
-        where, mine = prefix.rstrip(".") or type(self).__name__, None if layout is None else _read_layout(layout)
+        layout, where = self._constants.get("layout"), prefix.rstrip(".") or type(self).__name__
+        words, numbers = (self.words, None) if layout is None else _read_layout(layout)
         saved = state_dict.get(f"{prefix}layout")
-        if mine is not None and saved is not None:
-            words, numbers = _read_layout(saved)
-            if not _are_close(numbers, mine[1]):
+        if numbers is not None and saved is not None:
+            saved_words, saved_numbers = _read_layout(saved)
+            if not _are_close(saved_numbers, numbers):
                 raise ValueError(
-                    f"{where} is {mine[0]}, and the state dict has weights of {words}: give it to a network with these "
+                    f"{where} is {words}, and the state dict has weights of {saved_words}: give it to a network with these "
                     "representations, in this order"
                 )
         names = {*self._constants, *self.basis_names}
         if not self.takes_constants({name: t for name in names if (t := state_dict.get(prefix + name)) is not None}):
             raise ValueError(
-                f"{where} is {self.words if mine is None else mine[0]}, and the state dict has weights of another "
-                "layout, by the basis that it holds: give it to a network with the representations that it was saved from"
+                f"{where} is {words}, and the state dict has weights of another layout, by the basis that it holds: give it to "
+                "a network with the representations that it was saved from"
             )
 
     def takes_constants(self, saved: Mapping[str, Tensor]) -> bool:
-        """Check whether constants of an earlier version's state dict are this module's."""
+        """Check whether constants of an earlier version's state dict equal this module's."""
         return all(
             t.shape == self._constants[name].shape
             and bool(torch.allclose(t.double().cpu(), self._constants[name].double()))
@@ -154,7 +154,7 @@ class ExactBuffers(nn.Module):
         )
 
     def saved_basis(self, state_dict: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """The basis that a state dict holds, as those of earlier versions do."""
+        """The tensors of a basis in a state dict of an earlier version; empty for a newer one."""
         return {name: state_dict[prefix + name] for name in self.basis_names if prefix + name in state_dict}
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
@@ -176,11 +176,11 @@ class ExactBuffers(nn.Module):
 
 LAYOUT_SEPARATOR = "\n"
 LAYOUT_TOLERANCE = 1e-6
-"""How far numbers of one layout may be apart, beside their size and 1."""
+"""Largest difference between numbers of one layout, relative and absolute."""
 
 
 def check_layouts(module: nn.Module, state_dict: Mapping[str, Tensor], prefix: str = "") -> None:
-    """Refuse another layout of any part of a module before one of them is loaded."""
+    """Refuse a state dict in which any part of a module has another layout, before any part is loaded."""
     parts = [(name, part) for name, part in module.named_modules() if isinstance(part, ExactBuffers)]
     try:
         for name, part in parts:
@@ -194,14 +194,15 @@ def _read_layout(line: Tensor) -> tuple[str, list[float]]:
     return words, [float(x) for x in numbers]
 
 
-def _are_close(one: Sequence[float], other: Sequence[float]) -> bool:
-    return len(one) == len(other) and all(
-        math.isclose(a, b, rel_tol=LAYOUT_TOLERANCE, abs_tol=LAYOUT_TOLERANCE) for a, b in zip(one, other, strict=True)
+def _are_close(first: Sequence[float], second: Sequence[float]) -> bool:
+    return len(first) == len(second) and all(
+        math.isclose(a, b, rel_tol=LAYOUT_TOLERANCE, abs_tol=LAYOUT_TOLERANCE)
+        for a, b in zip(first, second, strict=True)
     )
 
 
 def layout_number(values: Tensor, *places: Tensor) -> float:
-    """A number that hardly any other values at any other places have: their sum, with a weight for each place."""
+    """A fingerprint of values at places (indices, one tensor per axis): the sum of the values, each weighted by its place."""
     weights = (torch.cos(math.sqrt(k + 2) * p.double() + k) for k, p in enumerate(places))
     return float(functools.reduce(torch.mul, weights, values.double()).sum())
 
@@ -267,7 +268,9 @@ class CoefficientMap(ExactBuffers):
         # the map from parameters to the tensor, in the form that is fastest
         self.register_constant("scale", scale)
         if len(rows) and len(rows.unique()) == len(rows):
-            spread = torch.arange(self.size) % self.rank  # without an entry: sums of zeros into one place take long
+            spread = (
+                torch.arange(self.size) % self.rank
+            )  # index of rows without an entry: sums into one place take long
             factor = values.new_zeros(self.size).scatter_(0, rows, values)
             self.form = "gather" if (factor == 1).all() else "signed gather"
             index = spread.scatter_(0, rows, cols)
@@ -303,7 +306,7 @@ class CoefficientMap(ExactBuffers):
             runs = TiedGather.apply(runs, self.index_of_runs, self.ties)
         else:
             runs = runs.index_select(-2, self.index_of_runs)
-        # in runs until the end, so that a compiled loop's inner one is a run, and contiguous
+        # in runs until the end, so that the inner loop of compiled code is one contiguous run
         if self.form == "signed gather":
             runs = runs.mul_(self.values.view(-1, self.run))
         if onto is not None:
@@ -311,7 +314,7 @@ class CoefficientMap(ExactBuffers):
         return runs.view(shape)
 
     def takes_constants(self, saved: Mapping[str, Tensor]) -> bool:
-        """Check whether a saved basis spans the same maps: another basis of them is as good, with its own coefficients."""
+        """Check whether a saved basis spans the same maps: coefficients of another basis of them can be converted."""
         if not saved:
             return True
         rows, cols, values, scale = _saved_entries(saved)
@@ -323,11 +326,11 @@ class CoefficientMap(ExactBuffers):
         return bool(torch.isclose(w.square().sum(), inside, rtol=LAYOUT_TOLERANCE))
 
     def from_saved(self, saved: Mapping[str, Tensor], theta: Tensor) -> Tensor:
-        """Parameters here for the dense tensor that ``theta`` (*members, rank) stands for with a saved basis."""
-        new, old = _saved_entries(saved), _saved_entries(self._constants)
-        if all(a.shape == b.shape and torch.allclose(a, b) for a, b in zip(new, old, strict=True)):
+        """Convert parameters (*members, rank) in a saved basis to those of this one, for the same dense tensor."""
+        saved_entries, entries = _saved_entries(saved), _saved_entries(self._constants)
+        if all(a.shape == b.shape and torch.allclose(a, b) for a, b in zip(saved_entries, entries, strict=True)):
             return theta
-        rows, cols, values, _ = (t.to(theta.device) for t in new)
+        rows, cols, values, _ = (t.to(theta.device) for t in saved_entries)
         dense = torch.zeros(*theta.shape[:-1], self.size, dtype=torch.float64, device=theta.device)
         dense.index_add_(-1, rows, theta.double()[..., cols] * values)
         each = [self.theta(tensor.to(self.scale_exact)) for tensor in dense.view(-1, self.size)]
@@ -382,27 +385,27 @@ class CoefficientMap(ExactBuffers):
 
 def _saved_entries(saved: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Rows, columns, values and scales of a saved basis, on the CPU."""
-    on_cpu = {name: t.detach().cpu() for name, t in saved.items()}
-    scale = on_cpu.get("scale_exact", torch.zeros(0)).double()
-    if "rows" in on_cpu:
-        return on_cpu["rows"], on_cpu["cols"], on_cpu["values_exact"].double(), scale
-    cols = on_cpu.get("index", torch.zeros(0, dtype=torch.int64))
-    values = on_cpu.get("values_exact", torch.ones(len(cols))).double()
+    tensors = {name: t.detach().cpu() for name, t in saved.items()}
+    scale = tensors.get("scale_exact", torch.zeros(0)).double()
+    if "rows" in tensors:
+        return tensors["rows"], tensors["cols"], tensors["values_exact"].double(), scale
+    cols = tensors.get("index", torch.zeros(0, dtype=torch.int64))
+    values = tensors.get("values_exact", torch.ones(len(cols))).double()
     rows = values.nonzero().squeeze(1)
     return rows, cols[rows], values[rows], scale
 
 
 MAX_TIES = 16
-"""Weights tied to one parameter up to which a gradient gathers them; scattered, compiled threads wait for each other."""
+"""Most weights per parameter whose gradients are gathered; with more they are scattered, and compiled threads wait in turn."""
 
 
 class TiedGather(torch.autograd.Function):
-    r"""Gather weights from the parameters that they are tied to; the gradient gathers, too.
+    r"""Gather weights from the parameters that they are tied to, with a gradient that gathers, too.
 
-    Torch's own gradient of a gather scatters, one addition after the other. Where each parameter has at most k weights, which
-    are known, it is a sum of k gathers, :math:`\bar\theta_j = \sum_{i=1}^k \bar w_{t_i(j)}`; the place of a weight that a
-    parameter lacks is that of one which is zero whatever the parameters, as its gradient is. Parameters and weights come in
-    runs of neighbours (the copies of a representation), so that a loop's inner one is contiguous.
+    Torch's own gradient of a gather scatters, one addition after the other. Where at most k weights are tied to each parameter
+    it is a sum of k gathers, :math:`\bar\theta_j = \sum_{i=1}^k \bar w_{t_i(j)}`. For a parameter with fewer weights
+    :math:`t_i(j)` is the place of a weight that is always zero, and its gradient with it. Parameters and weights come in runs
+    of neighbours (the copies of a representation), so that inner loops are contiguous.
     """
 
     generate_vmap_rule = True
@@ -419,11 +422,11 @@ class TiedGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        first, *others = ctx.saved_tensors[0].unbind()
+        first, *rest = ctx.saved_tensors[0].unbind()
         total = gradient.index_select(-2, first)
-        for index in others:
+        for index in rest:
             total += gradient.index_select(-2, index)
-        if total.device.type == "cpu":  # as_strided takes memory: the sum is computed once, and in runs
+        if total.device.type == "cpu":  # as_strided needs the sum in memory: it is computed once, and in runs
             total = total.as_strided(total.shape, total.stride())
         return total, None, None
 
@@ -432,7 +435,7 @@ TiedGather.forward.__signature__ = inspect.signature(TiedGather.forward)  # type
 
 
 def _longest_run(index: Tensor, rank: int) -> int:
-    """The largest number of neighbours that are everywhere tied to as many neighbours, from a multiple of it on."""
+    """The largest r such that each aligned run of r weights is tied to an aligned run of r parameters."""
     for run in range(min(len(index), rank), 1, -1):
         if len(index) % run == 0 and rank % run == 0:
             heads = index[::run]
@@ -442,17 +445,17 @@ def _longest_run(index: Tensor, rank: int) -> int:
 
 
 def _ties(runs: Tensor, used: Tensor, count: int) -> Tensor | None:
-    """The runs of weights tied to each run of parameters, (k, count), and any unused run where there are fewer than k.
+    """The runs of weights tied to each run of parameters, (k, count), filled up to k with an unused run.
 
-    None where there are more than `MAX_TIES`, or fewer but no run is unused.
+    None where k is more than `MAX_TIES`, or where no run is unused and filling up is needed.
     """
     counts = runs[used].bincount(minlength=count)
-    most = int(counts.max()) if count else 0
-    if not 0 < most <= MAX_TIES or (counts.min() < most and used.all()):
+    k = int(counts.max()) if count else 0
+    if not 0 < k <= MAX_TIES or (counts.min() < k and used.all()):
         return None
     order = torch.where(used, runs, count).argsort(stable=True)  # by parameter; unused ones at the end
-    places = (counts.cumsum(0) - counts) + torch.arange(most).unsqueeze(1)
-    return torch.where(torch.arange(most).unsqueeze(1) < counts, order[places.clamp(max=len(order) - 1)], order[-1])
+    places = (counts.cumsum(0) - counts) + torch.arange(k).unsqueeze(1)
+    return torch.where(torch.arange(k).unsqueeze(1) < counts, order[places.clamp(max=len(order) - 1)], order[-1])
 
 
 def _copies_inside(basis: Basis) -> Tensor:

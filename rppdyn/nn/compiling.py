@@ -1,4 +1,4 @@
-"""torch.compile: what it needs of a machine, and functions that have compilations of their own."""
+"""torch.compile: whether it works on a machine, and functions compiled apart from each other."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ logger = logging.getLogger(__name__)
 
 
 def check_compiler(device: torch.device) -> None:
-    """Refuse `compile=true` on a CPU without the C++ compiler that torch calls there."""
+    """Refuse `compile=true` on a CPU without a C++ compiler."""
     if missing := _missing_compiler(device):
         raise ValueError(f"compile=true: {missing}")
 
 
 def can_compile(device: torch.device) -> bool:
-    """Check whether ``torch.compile`` works here, for training that gains by it; where it doesn't, a warning says why."""
+    """Check whether ``torch.compile`` works here, for training that gains by it; warn with the reason if it does not."""
     obstacle = why_not_compiled(device)
     if obstacle:
         logger.warning("Training without torch.compile, in up to twice the time: %s", obstacle)
@@ -37,23 +37,23 @@ def why_not_compiled(device: torch.device) -> str:
 
 @cache
 def _failure(device: torch.device) -> str:
-    """A sum is compiled, which takes seconds the first time: a compiler that is there may lack Python's headers or OpenMP."""
+    """Compile a sum, which takes seconds, and return why it failed: the compiler may lack Python's headers or OpenMP."""
     try:
         compiled(lambda x: x + 1.0, dynamic=False)(torch.ones(2, device=device))
     except Exception as error:  # of torch, of the compiler, or of a cache that can't be written
-        return reason_of(error)
+        return failure_reason(error)
     return ""
 
 
 def failed_to_compile(error: Exception) -> bool:
-    """Check whether an error is torch's at compiling a function, before the function has computed anything."""
+    """Check whether an error is torch's failure to compile a function, raised before the function computed anything."""
     from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 
     return isinstance(error, TorchDynamoException)
 
 
-def reason_of(error: Exception) -> str:
-    """In one line why torch did not compile something, and what to do."""
+def failure_reason(error: Exception) -> str:
+    """The reason of a failed compilation, and the remedy, in one line."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
     reason = next((line for line in lines if " error: " in line), lines[0] if lines else type(error).__name__)
     return f"{reason.strip()}; mend that, or use compile=false"
@@ -70,23 +70,23 @@ def _missing_compiler(device: torch.device) -> str:
 
 
 def compiled(function: Any, **options: Any) -> Any:
-    """A function by `torch.compile`, whose options these are, with compilations of its own.
+    """A function compiled by `torch.compile` with these options, with a cache of compilations of its own.
 
-    torch keeps compilations with the code of a function, looks through all of them at each call, and after eight goes on
-    without: here they are this function's alone, however many are made of the same code.
+    torch caches compilations by a function's code, searches all of them at each call, and stops compiling after eight. The copy
+    of the code that this makes keeps functions of the same code apart.
     """
     copy = types.FunctionType(
         function.__code__.replace(), function.__globals__, argdefs=function.__defaults__, closure=function.__closure__
     )
     copy.__kwdefaults__ = function.__kwdefaults__
-    _leave_what_is_written_in_place()
+    _patch_inductor_reads()
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores .* not enabled")  # it rounds more coarsely
     return torch.compile(copy, **options)
 
 
 @cache
-def _leave_what_is_written_in_place() -> None:
-    """Let torch 2.13 compile updates of several agents: it fails where it looks for a read that is none (its issue 196570)."""
+def _patch_inductor_reads() -> None:
+    """Let torch 2.13 compile updates of several agents: its inductor fails on a buffer without a read (its issue 196570)."""
     from torch._inductor.loop_body import LoopBody
 
     read = getattr(LoopBody, "get_read_expr", None)

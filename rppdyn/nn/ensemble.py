@@ -16,7 +16,7 @@ from rppdyn.nn.bilinear import Bilinear
 from rppdyn.nn.coefficients import check_layouts
 from rppdyn.nn.networks import Network, Weights
 from rppdyn.nn.normalisation import BatchNorm
-from rppdyn.nn.pathways import NOT_TRAINED, BreakingInputs, named_pathways
+from rppdyn.nn.pathways import VARIANCE_PARAMETERS, BreakingInputs, named_pathways
 
 
 class Ensemble(Network):
@@ -30,18 +30,18 @@ class Ensemble(Network):
     :meth:`restack_` follows what was done to them since. Running statistics of their :class:`~rppdyn.nn.BatchNorm` are views of
     :attr:`running` in the same way, None without any.
 
-    Members share bases and all else, but for running means and variances of batch normalisation, and for prior variances and
-    units of storage where these differ. What is drawn at construction besides parameters (the pairs that a published bilinear
-    layer contracts) is the first member's where the ensemble owns its parameters: with indices of their own the members could
-    not share a gather. Networks that own theirs keep what they drew, and are then applied one after another.
+    Members share bases and all other buffers. Each has its own running statistics of batch normalisation, and its own prior
+    variances and units of storage where these differ. Published bilinear layers draw at construction which pairs they contract:
+    an ensemble that owns its parameters takes the first member's pairs, so that members share one gather. Networks that own
+    theirs keep their pairs, and are then applied one after another.
 
     Args:
         nets: networks of the same class, representations and layers. :meth:`apply` calls their ``apply`` with weights that
             have the leading axis; :meth:`per_member` takes any module.
         own: whether parameters are the ensemble's.
     Raises:
-        ValueError: no networks, or one whose parameters have other names or shapes than the first one's, or whose buffers are
-            others (of another group, say, or with other variances); inputs whose first axis is not the members.
+        ValueError: no networks; parameters with other names or shapes than the first network's; other buffers (of another
+            group, say, or with other variances); inputs whose first axis is not the members.
 
     >>> from rppdyn.groups import SO2eR3
     >>> from rppdyn.nn import EMLP
@@ -54,9 +54,7 @@ class Ensemble(Network):
     net: Any  # a copy of the first network, whose parameters have the leading axis
     flat: Tensor
     running: Tensor | None = None
-    has_unit: tuple[
-        bool, ...
-    ] = ()  # of each pathway that may be stored in a unit; of networks that own their parameters
+    has_unit: tuple[bool, ...] = ()  # where networks own their parameters: of each pathway that may be stored in a unit
 
     def __init__(self, nets: Sequence[nn.Module], *, own: bool = True):
         super().__init__()
@@ -64,11 +62,12 @@ class Ensemble(Network):
             raise ValueError("an ensemble of no networks: give at least one")
         each = [dict(net.named_parameters()) for net in nets]
         shapes = {name: p.shape for name, p in each[0].items()}
-        running = _running(nets[0])
-        per_member = _statistics(nets[0]) + (running if own else _variances(nets))
-        drawn = _drawn(nets[0])
+        modules = dict(nets[0].named_modules())
+        running = tuple(f"{name}.running" for name, module in modules.items() if isinstance(module, BatchNorm))
+        per_member = _statistics_names(nets[0]) + (running if own else _variance_names(nets[0]))
+        pairs = tuple(f"{name}.maps" for name, module in modules.items() if isinstance(module, Bilinear))  # drawn
         for index, (net, parameters) in enumerate(zip(nets, each, strict=True)):
-            difference = _different_buffer(nets[0], net, {*per_member, *running, *drawn})
+            difference = _different_buffer(nets[0], net, {*per_member, *running, *pairs})
             difference = f"another {difference}" if difference else ""
             if {name: p.shape for name, p in parameters.items()} != shapes:
                 difference = "other parameters"
@@ -87,7 +86,7 @@ class Ensemble(Network):
         for name in self.statistics:
             module, leaf = _owner(self.net, name)
             module._buffers[leaf] = torch.stack([net.get_buffer(name) for net in nets])
-        self._nets = [] if own else [list(nets)]  # in a list, so that they are no modules of this one
+        self._nets = [] if own else [list(nets)]  # in a list, so that torch does not register them as submodules
         self._seen: Any = None
         if not own:
             self._pathways = [pathway for net in nets for _, _, pathway in named_pathways(net) if pathway.has_unit]
@@ -95,44 +94,43 @@ class Ensemble(Network):
             self.trainable = tuple(name for name in self.names if each[0][name].requires_grad)
             self.sizes = [shapes[name].numel() for name in self.trainable]
             self.shapes = [shapes[name] for name in self.trainable]
-            # where the networks have what is theirs: looked up by name, they would be an update's second largest work
-            self._parts = [_place(net, name, "_parameters") for net in nets for name in self.trainable]
-            self._own_buffers = [_place(net, name, "_buffers") for net in nets for name in self.statistics]
-            self._own_running = [_place(net, name, "_buffers") for net in nets for name in running]
+            # dictionaries and keys of the networks' tensors: looking these up by name would be an update's second largest work
+            self._parameter_places = [_place(net, name, "_parameters") for net in nets for name in self.trainable]
+            self._buffer_places = [_place(net, name, "_buffers") for net in nets for name in self.statistics]
+            self._running_places = [_place(net, name, "_buffers") for net in nets for name in running]
             self.running_names = running
             self.running_sizes = [nets[0].get_buffer(name).numel() for name in running]
-            self.as_one = all(torch.equal(nets[0].get_buffer(n), net.get_buffer(n)) for net in nets for n in drawn)
+            self.as_one = all(torch.equal(nets[0].get_buffer(n), net.get_buffer(n)) for net in nets for n in pairs)
             self.restack_()
 
     # -- parameters ------------------------------------------------------------------------------------------------
 
     @property
     def stacked(self) -> list[Tensor]:
-        """The parameters, ``(members, ...)`` each, in the order of :attr:`names`, or what ``functional_call`` puts there."""
+        """The parameters, ``(members, ...)`` each, in the order of :attr:`names`; inside ``functional_call``, its tensors."""
         return [getattr(*_owner(self.net, name)) for name in self.names]
 
     @property
     def nets(self) -> list[Any]:
-        """The networks that own the parameters; none where the ensemble does."""
+        """The networks that own the parameters; empty where the ensemble owns them."""
         return self._nets[0] if self._nets else []
 
     @property
     def parts(self) -> list[Tensor]:
         """The networks' own trainable parameters, in the order in which they lie on :attr:`flat`."""
-        return [parameters[leaf] for parameters, leaf in self._parts]
+        return [parameters[leaf] for parameters, leaf in self._parameter_places]
 
     def restack_(self) -> bool:
-        """Follow the networks that own the parameters, after ``load_state_dict`` or ``to``; False if all was in place.
+        """Follow the networks after ``load_state_dict`` or ``to``; False if all tensors were in place.
 
-        Their trainable parameters become views of one vector again, without changing their values, and variances and units are
-        read anew.
+        Trainable parameters become views of one vector again, with the same values; variances and units are read anew.
         """
         if self.has_unit != tuple(pathway.unit is not None for pathway in self._pathways):
             self.__init__(self.nets, own=False)  # type: ignore[misc]  # a unit that was 1 is a buffer from now on
             return True
         parts = self.parts
-        buffers = [own[leaf] for own, leaf in self._own_buffers]
-        running = [own[leaf] for own, leaf in self._own_running]
+        buffers = [tensors[leaf] for tensors, leaf in self._buffer_places]
+        running = [tensors[leaf] for tensors, leaf in self._running_places]
         owned = [*parts, *running]
         seen = [p.data_ptr() for p in owned], [(b.data_ptr(), b._version) for b in buffers], parts[0].dtype
         if seen == self._seen:
@@ -154,7 +152,7 @@ class Ensemble(Network):
         return True
 
     def gradient_by_parameters(self, value: Float[Tensor, ""]) -> Float[Tensor, "members n"]:
-        """The gradient, by :attr:`flat`, of what was computed with weights from :meth:`assemble`; networks own theirs."""
+        """The gradient by :attr:`flat` of a value computed with weights from :meth:`assemble`; for ``own=False``."""
         gradients = torch.autograd.grad(value, self._leaves, materialize_grads=True)
         return torch.cat([g.reshape(self.members if self.as_one else 1, -1) for g in gradients], 1).view_as(self.flat)
 
@@ -164,9 +162,9 @@ class Ensemble(Network):
         return {name: part.view(len(vectors), *shape) for name, part, shape in parts}
 
     def _statistics_of(self, running: Float[Tensor, "members n"] | None) -> dict[str, Tensor]:
-        return (
-            {} if running is None else dict(zip(self.running_names, running.split(self.running_sizes, 1), strict=True))
-        )
+        if running is None:
+            return {}
+        return dict(zip(self.running_names, running.split(self.running_sizes, 1), strict=True))
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
@@ -176,17 +174,17 @@ class Ensemble(Network):
         """The weights of all members, ``(members, ...)`` each, beside the indices that they share; for :meth:`apply`.
 
         Args:
-            vectors: parameters in the place of :attr:`flat`, of networks that own theirs.
-            running: with them, statistics in the place of :attr:`running`.
+            vectors: with ``own=False``, parameters in the place of :attr:`flat`.
+            running: with ``vectors``, statistics in the place of :attr:`running`.
         """
-        is_own = not (self.own or torch.compiler.is_compiling()) and vectors is self.flat
-        if vectors is None or (is_own and (running is None or running is self.running)):
+        is_flat = not (self.own or torch.compiler.is_compiling()) and vectors is self.flat
+        if vectors is None or (is_flat and (running is None or running is self.running)):
             return self.net.assemble() if self.own or self.as_one else [net.assemble() for net in self.nets]
         if self.as_one:
-            return call_with(self.net, self.named(vectors) | self._statistics_of(running), _assembled)
+            return call_with(self.net, self.named(vectors) | self._statistics_of(running), _assemble)
         return [
-            call_with(net, named, _assembled)
-            for net, named in zip(self.nets, self._each(vectors, running), strict=True)
+            call_with(net, named, _assemble)
+            for net, named in zip(self.nets, self._member_tensors(vectors, running), strict=True)
         ]
 
     def on_batch(
@@ -195,27 +193,28 @@ class Ensemble(Network):
         vectors: Float[Tensor, "members n"],
         running: Float[Tensor, "members m"],
     ) -> tuple[Float[Tensor, "members batch out"], Float[Tensor, "members m"]]:
-        """Outputs with the statistics of each member's batch, and what the running ones become; arguments as of `assemble`."""
+        """Outputs with the statistics of each member's batch, and the new running statistics; arguments as of `assemble`."""
         if self.as_one:
             return call_with(
-                self.net, self.named(vectors) | self._statistics_of(running), _on_batch, self._of_members(x)
+                self.net, self.named(vectors) | self._statistics_of(running), _on_batch, self._require_members(x)
             )
-        each = zip(self.nets, self._each(vectors, running), self._of_members(x), strict=True)
-        outputs, after = zip(*(call_with(net, named, _on_batch, own) for net, named, own in each), strict=True)
-        return torch.stack(outputs), torch.stack(after)
+        each = zip(self.nets, self._member_tensors(vectors, running), self._require_members(x), strict=True)
+        outputs, updated = zip(*(call_with(net, named, _on_batch, inputs) for net, named, inputs in each), strict=True)
+        return torch.stack(outputs), torch.stack(updated)
 
     def hidden_weights(self, vectors: Float[Tensor, "members n"]) -> list[Float[Tensor, "members out in"]]:
         """The dense weights of the hidden layers, without normalisation, of these parameters."""
-        return call_with(self.net, self.named(vectors), _hidden_weights)
+        weights = lambda net: [block.linear.assemble()[0] for block in net.blocks]  # noqa: E731
+        return call_with(self.net, self.named(vectors), weights)
 
-    def _each(self, vectors: Tensor, running: Tensor | None) -> list[dict[str, Tensor]]:
+    def _member_tensors(self, vectors: Tensor, running: Tensor | None) -> list[dict[str, Tensor]]:
         named = self.named(vectors) | self._statistics_of(running)
         return [{name: part[i] for name, part in named.items()} for i in range(self.members)]
 
     def _run(self, x: Float[Tensor, "members *batch in"], weights: Weights) -> Float[Tensor, "members *batch out"]:
         if not (self.own or self.as_one):
             return torch.stack([net.apply(x, w) for net, x, w in zip(self.nets, x, weights, strict=True)])
-        return self.net.apply(self._of_members(x), weights)
+        return self.net.apply(self._require_members(x), weights)
 
     def forward(self, x: Float[Tensor, "members *batch in"]) -> Float[Tensor, "members *batch out"]:
         return self._run(x, self.assemble())
@@ -224,10 +223,10 @@ class Ensemble(Network):
         self, x: Float[Tensor, "members *batch in"], weights: Weights | None = None
     ) -> Float[Tensor, "members *batch in"]:
         """Each member's gradient by its own inputs, of networks with one output."""
-        return self.net.gradient(self._of_members(x), self.assemble() if weights is None else weights)
+        return self.net.gradient(self._require_members(x), self.assemble() if weights is None else weights)
 
-    def _of_members(self, x: Tensor) -> Tensor:
-        """Inputs of an ensemble; others would be spread over its members."""
+    def _require_members(self, x: Tensor) -> Tensor:
+        """Return inputs of shape (members, ...); refuse others, which broadcasting would spread over the members."""
         if x.ndim < 2 or len(x) != self.members:
             raise ValueError(
                 f"inputs of shape {tuple(x.shape)} to an ensemble of {self.members} networks: the first axis must be the "
@@ -245,28 +244,28 @@ class Ensemble(Network):
         """
         running = [self.net.get_buffer(name) for name in self.statistics]  # training changes them in place
         names = (*self.names, *self.statistics)
-        one = lambda ps, *own: call_with(self.net, dict(zip(names, ps, strict=True)), function, *own)  # noqa: E731
-        return torch.vmap(one)((*self.stacked, *running), *values)
+        evaluate = lambda ps, *inputs: call_with(self.net, dict(zip(names, ps, strict=True)), function, *inputs)  # noqa: E731
+        return torch.vmap(evaluate)((*self.stacked, *running), *values)
 
     def member(self, index: int) -> nn.Module:
         """A network of its own, with the parameters of one member."""
-        return self._of(lambda tensor: tensor.detach()[index].clone()).net
+        return self._select(lambda tensor: tensor.detach()[index].clone()).net
 
     def part(self, members: slice) -> Ensemble:
-        """An ensemble of some of the members, with copies of their parameters; it shares what this one's members share."""
-        part = self._of(lambda tensor: tensor.detach()[members].clone())
+        """An ensemble of some of the members, with copies of their parameters and the same shared buffers."""
+        part = self._select(lambda tensor: tensor.detach()[members].clone())
         part.members = len(part.stacked[0])
         return part
 
-    def repeated(self, count: int) -> Ensemble:
-        """So many copies of an ensemble's only member, whose parameters are views of one: for gradients of each datum."""
+    def repeat(self, count: int) -> Ensemble:
+        """Copies of an ensemble's only member, with views of its parameters: for the gradients of each datum."""
         assert self.members == 1
-        part = self._of(lambda tensor: tensor.detach().expand(count, *tensor.shape[1:]))
+        part = self._select(lambda tensor: tensor.detach().expand(count, *tensor.shape[1:]))
         part.members = count
         return part
 
-    def _of(self, select: Callable[[Tensor], Tensor]) -> Ensemble:
-        """The same with what `select` makes of each tensor that has the leading axis; other tensors are shared."""
+    def _select(self, select: Callable[[Tensor], Tensor]) -> Ensemble:
+        """A copy of the ensemble with `select` applied to each tensor that has the leading axis; other tensors are shared."""
         memo = {id(tensor): tensor for tensor in (*self.net.parameters(), *self.net.buffers())}
         part = copy.copy(self)
         part._modules = {"net": copy.deepcopy(self.net, memo)}
@@ -280,7 +279,7 @@ class Ensemble(Network):
         return part
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
-        # as they were saved before parameters had their networks' names
+        # keys of earlier versions, whose parameters did not have their networks' names
         for key, names in (("stacked.{}", self.names), ("statistics_{}", self.statistics)):
             for i, name in enumerate(names):
                 if (old := prefix + key.format(i)) in state_dict:
@@ -293,7 +292,7 @@ class Ensemble(Network):
 
 
 def call_with(net: nn.Module, tensors: Mapping[str, Tensor], function: Callable[..., Any], *values: Tensor) -> Any:
-    """Evaluate a function of a network, and of values, with these tensors for its parameters and buffers of these names."""
+    """``function(net, *values)``, with the network's parameters and buffers of these names replaced by ``tensors``."""
     named = {f"net.{name}": tensor for name, tensor in tensors.items()}
     return torch.func.functional_call(_Call(net, function), named, values, tie_weights=False)
 
@@ -309,16 +308,12 @@ class _Call(nn.Module):
         return self.function(self.net, *values)
 
 
-def _assembled(net: Any) -> Weights:
+def _assemble(net: Any) -> Weights:
     return net.assemble()
 
 
 def _on_batch(net: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return net.on_batch(x)
-
-
-def _hidden_weights(net: Any) -> list[Tensor]:
-    return [block.linear.assemble()[0] for block in net.blocks]
 
 
 def flatten_(tensors: Sequence[Tensor]) -> Tensor:
@@ -344,21 +339,16 @@ def flatten_(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _different_buffer(first: nn.Module, net: nn.Module, ignored: set[str]) -> str | None:
-    """A buffer that two networks do not share, but for those that members may have of their own."""
-    ours, theirs = dict(first.named_buffers()), dict(net.named_buffers())
-    for name in sorted((ours.keys() | theirs.keys()) - ignored):
-        a, b = ours.get(name), theirs.get(name)
+    """The name of the first buffer in which two networks differ, those in ``ignored`` aside."""
+    expected, buffers = dict(first.named_buffers()), dict(net.named_buffers())
+    for name in sorted((expected.keys() | buffers.keys()) - ignored):
+        a, b = expected.get(name), buffers.get(name)
         if a is None or b is None or a.shape != b.shape or not (a.is_meta or torch.equal(a, b)):
             return name
     return None
 
 
-def _drawn(net: nn.Module) -> tuple[str, ...]:
-    """Names of the buffers that are drawn at construction."""
-    return tuple(f"{name}.maps" for name, module in net.named_modules() if isinstance(module, Bilinear))
-
-
-def _statistics(net: nn.Module) -> tuple[str, ...]:
+def _statistics_names(net: nn.Module) -> tuple[str, ...]:
     """Names of the running means and variances of batch normalisation, and of constant inputs that are drawn."""
     norms = [name for name, m in net.named_modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     drawn = [
@@ -367,15 +357,10 @@ def _statistics(net: nn.Module) -> tuple[str, ...]:
     return (*(f"{name}.{key}" for name in norms for key in ("running_mean", "running_var")), *drawn)
 
 
-def _running(net: nn.Module) -> tuple[str, ...]:
-    """Names of the running statistics of normalisation that keeps a symmetry."""
-    return tuple(f"{name}.running" for name, module in net.named_modules() if isinstance(module, BatchNorm))
-
-
-def _variances(nets: Sequence[nn.Module]) -> tuple[str, ...]:
+def _variance_names(net: nn.Module) -> tuple[str, ...]:
     """Names of the prior variances and units of pathways, buffers that callbacks may change in each network by itself."""
-    buffers = dict(nets[0].named_buffers(remove_duplicate=False))  # in float64 a unit is its own exact copy
-    names = [f"{layer}.{name}.{leaf}" for layer, name, _ in named_pathways(nets[0])
+    buffers = dict(net.named_buffers(remove_duplicate=False))  # in float64 a unit is its own exact copy
+    names = [f"{layer}.{name}.{leaf}" for layer, name, _ in named_pathways(net)
              for leaf in ("log_variance", "unit", "unit_exact")]  # fmt: skip
     return tuple(name for name in names if name in buffers and buffers[name] is not None)
 
@@ -391,6 +376,6 @@ def _owner(net: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 def weights_of(ensemble: Ensemble) -> list[Tensor]:
-    """An ensemble's parameters without the variances of its pathways and the units that follow them: what is trained."""
+    """The parameters of an ensemble that are trained: all but its pathways' variances and the units that follow them."""
     named = zip(ensemble.names, ensemble.stacked, strict=True)
-    return [p for name, p in named if name.rpartition(".")[2] not in NOT_TRAINED]
+    return [p for name, p in named if name.rpartition(".")[2] not in VARIANCE_PARAMETERS]

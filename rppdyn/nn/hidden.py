@@ -23,19 +23,21 @@ from rppdyn.basis import isotypic
 from rppdyn.groups import Group
 from rppdyn.nn.coefficients import layout_number
 from rppdyn.nn.linear import FREE_SCALE, SamplesLastLayer, bind, check_size
-from rppdyn.nn.pathways import Kronecker, Pathway, of_gradients, prior_unit, written
+from rppdyn.nn.pathways import Kronecker, Pathway, curvature_from_gradients, format_variance, prior_unit
 from rppdyn.reps import Rep, RepType, Scalar, T, V, regular
 from rppdyn.reps.builtin import LiftedRep
 from rppdyn.reps.rep import is_int
 
 Architecture = Literal["auto", "regular", "tensor"]
 
-MAX_RANK_ON_A_LINE = 3  # every power of a one-dimensional group has one coordinate, so the width sets no bound there
+MAX_RANK_ON_A_LINE = (
+    3  # for groups of dimension one, whose tensors all have one coordinate, so that no width bounds the rank
+)
 MIN_PRODUCT_CHANNELS = 12  # with three or four a Lorentz network of width 128 had three times the error
 
 
 def hidden_representation(width: int | Rep | RepType, group: Group, architecture: Architecture = "auto",
-                          max_rank: int | None = None, others: tuple[Rep, ...] = ()) -> Rep:  # fmt: skip
+                          max_rank: int | None = None, extra_types: tuple[Rep, ...] = ()) -> Rep:  # fmt: skip
     """The representation of a hidden layer, before gates are added; component-major where a width is shared out.
 
     Args:
@@ -44,7 +46,7 @@ def hidden_representation(width: int | Rep | RepType, group: Group, architecture
             exists and fits, tensors otherwise.
         max_rank: the largest rank of tensors where a width is shared out for channel-wise products
             (:func:`products_hidden`); None for the published share (:func:`tensor_hidden`).
-        others: further types of hidden layers with channel-wise products.
+        extra_types: further types of hidden layers with channel-wise products.
     Raises:
         ValueError: an unknown architecture, a width below one, or a regular representation that does not exist or fit.
     """
@@ -60,22 +62,22 @@ def hidden_representation(width: int | Rep | RepType, group: Group, architecture
         return regular_hidden(width, group)
     if max_rank is None:
         return component_major(tensor_hidden(width, group))
-    return component_major(products_hidden(width, group, max_rank, others))
+    return component_major(products_hidden(width, group, max_rank, extra_types))
 
 
 @lru_cache(maxsize=256)
-def products_hidden(width: int, group: Group, max_rank: int, others: tuple[Rep, ...] = ()) -> Rep:
-    """The widest tensors of small rank that, with gates and the operands of products, are ``width`` rows of a linear layer.
+def products_hidden(width: int, group: Group, max_rank: int, extra_types: tuple[Rep, ...] = ()) -> Rep:
+    """The widest tensors up to a rank whose linear layer has ``width`` rows, gates and operands of products included.
 
-    Operands are counted as half of the width at most: narrow layers have more rows.
-    A block with :class:`~rppdyn.nn.ChannelProducts` then costs about what a layer of that width costs without symmetry. Of each
-    of the ``others`` there are as many copies as of vectors.
+    A block with :class:`~rppdyn.nn.ChannelProducts` then costs about as much as a layer of that width without symmetry.
+    Operands
+    count as half of the width at most: narrow layers have more rows. Each extra type has as many copies as there are vectors.
     """
     for channels in range(width, 1, -1):
         rep = tensor_hidden(channels, group, max_rank)
-        if others:
+        if extra_types:
             vectors = sum(len(index) for part, index in rep.blocks() if part == V(group))
-            rep = reduce(add, (vectors * other for other in others), rep)
+            rep = reduce(add, (vectors * extra for extra in extra_types), rep)
         operands = 2 * product_channels(rep) * sum(t.dim for t in operand_types(rep))
         if gated(rep).dim + min(operands, width // 2) <= width:
             return rep
@@ -89,10 +91,10 @@ def tensor_rank(rep: Rep) -> int:
 
 @lru_cache(maxsize=256)
 def missing_types(rep: Rep, max_rank: int) -> tuple[Rep, ...]:
-    """The irreducible types of ``rep`` that tensors up to a rank lack, such as the sign of a torque that a reflection turns.
+    """The irreducible types of ``rep`` that tensors up to a rank lack, such as the sign by which a reflection turns a torque.
 
-    Layers of those tensors alone would carry nothing of them. There are none where the group's matrices are not self-adjoint,
-    which have no such types.
+    Layers of those tensors alone would carry nothing of them. Empty where the group's matrices are not self-adjoint, whose
+    types are not known.
     """
     G = rep.G
     try:
@@ -141,34 +143,34 @@ class Points:
 
 @lru_cache(maxsize=256)
 def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
-    """A hidden layer of points for an input and an output of a product of groups; None where points would not do.
+    """A hidden layer of points for an input and an output of a product of groups; None where points do not suffice.
 
-    Factors that permute act on the points: ``S(n)`` and others of permutation matrices by these, which makes the layer one of
-    Deep Sets (Zaheer et al. 2017); other finite groups of order up to 64 by their regular representation. Activations and
-    products at each point commute with them. Without other factors the layer is a representation, with a point-wise activation.
-    All irreducible types of input and output must be among the layer's.
+    Factors that permute act on the points: groups of permutation matrices, such as ``S(n)``, by these, as in Deep Sets (Zaheer
+    et al. 2017); other finite groups of order up to 64 by their regular representation. Activations and products at each point
+    commute with them. Without other factors the layer is a representation, with a point-wise activation. The layer must have
+    all irreducible types of input and output.
     """
     G, both = rep_in.G, rep_in + rep_out
-    points, others = [], []
+    points, inner_groups = [], []
     for place, factor in enumerate(G.factors):
-        own = V(factor) if factor.is_permutation else None if factor.order is None else regular(factor)
-        if own is None or own.is_trivial:
-            others.append(factor)
+        permuting = V(factor) if factor.is_permutation else None if factor.order is None else regular(factor)
+        if permuting is None or permuting.is_trivial:
+            inner_groups.append(factor)
         else:
-            points.append(own.lift(G, factor=place))
+            points.append(permuting.lift(G, factor=place))
     if len(G.factors) < 2 or not points:
         return None
     permuted = reduce(mul, points)
     room, rest = divmod(width, permuted.dim)
     layer: Points | Rep
-    if not others:
+    if not inner_groups:
         layer = component_major(room * permuted + rest * Scalar(G))
     else:
-        H = reduce(mul, others)
+        H = reduce(mul, inner_groups)
         parts = [[f for f in part.factors if not f.is_permutation] for part, _ in both.blocks()]
-        theirs = [f.of for part in parts for f in part if isinstance(f, LiftedRep) and f.of.G == H]
+        inner_reps = [f.of for part in parts for f in part if isinstance(f, LiftedRep) and f.of.G == H]
         rank = max(1, *map(len, parts))
-        missing = missing_types(reduce(add, theirs), rank) if theirs else ()
+        missing = missing_types(reduce(add, inner_reps), rank) if inner_reps else ()
         inner = component_major(products_hidden(room, H, rank, missing)) if room else Scalar(H)
         if not tensor_rank(inner):
             return None
@@ -204,16 +206,16 @@ def tensor_hidden(width: int, group: Group, max_rank: int | None = None) -> Rep:
     orthogonal the tensors of one rank are split over ``T(p, q)`` in the proportions of the binomial distribution
     (largest remainders first; the published code draws them at random and forgets the draw). ``max_rank`` bounds R.
     """
-    d, left = group.d, width
+    d, remaining = group.d, width
     highest = math.inf if max_rank is None else max_rank
     counts: dict[int, int] = {}
-    while left > 0:
+    while remaining > 0:
         R = 0
-        while R < highest and (R + 2) * d ** (R + 1) <= left and (d > 1 or R < MAX_RANK_ON_A_LINE):
+        while R < highest and (R + 2) * d ** (R + 1) <= remaining and (d > 1 or R < MAX_RANK_ON_A_LINE):
             R += 1
         for r in range(R + 1):
             counts[r] = counts.get(r, 0) + d ** (R - r)
-        left -= (R + 1) * d**R
+        remaining -= (R + 1) * d**R
     terms: list[RepType] = []
     for r in sorted(counts):
         if group.is_orthogonal or (max_rank is not None and len(operand_types(Scalar(group))) == 2):
@@ -238,7 +240,7 @@ def is_pointwise(rep: Rep) -> bool:
 
 
 def gated(rep: Rep) -> Rep:
-    """One scalar for each part that is neither a scalar nor permutation-like, to gate it; then ``rep``.
+    """``rep`` behind its gates: one scalar for each part that is not permutation-like; scalars have none.
 
     Signs and pseudoscalars are not permutation-like: they are gated.
     """
@@ -248,16 +250,16 @@ def gated(rep: Rep) -> Rep:
 
 
 def operand_types(rep: Rep) -> tuple[Rep, ...]:
-    """The types that are multiplied: scalars, vectors, covectors where the group does not make them the same, and those of the
-    parts of ``rep`` that are no tensors, such as pseudoscalars.
+    """The types that products multiply: scalars, vectors, and the parts of ``rep`` that are no tensors, such as pseudoscalars.
 
-    A form that the group leaves invariant, as a metric or a symplectic form, turns vectors into covectors.
+    Covectors are among them unless the group leaves a metric or a symplectic form invariant, which turns vectors into
+    covectors.
     """
     vector = V(rep.G)
     tensors = (vector, vector.T)
-    others = (p for p, _ in rep.blocks() if not p.is_trivial and any(f not in tensors for f in p.factors))
+    no_tensors = (p for p, _ in rep.blocks() if not p.is_trivial and any(f not in tensors for f in p.factors))
     dual = () if _turns_vectors_into_covectors(rep.G) else (vector.T,)
-    return (Scalar(rep.G), vector, *dual, *others)
+    return (Scalar(rep.G), vector, *dual, *no_tensors)
 
 
 @lru_cache(maxsize=256)
@@ -266,7 +268,7 @@ def _turns_vectors_into_covectors(group: Group) -> bool:
 
 
 def product_channels(rep: Rep) -> int:
-    """As many pairs as make the operands half as wide as the hidden representation, and at least ``MIN_PRODUCT_CHANNELS``."""
+    """The number of channels whose operands are half as wide as the hidden layer; at least ``MIN_PRODUCT_CHANNELS``."""
     return max(MIN_PRODUCT_CHANNELS, rep.dim // (4 * sum(t.dim for t in operand_types(rep))))
 
 
@@ -290,7 +292,7 @@ class Activation:
         return self.function(x)
 
     def __reduce__(self) -> tuple:
-        """Copies and pickles are the same object: layers ask which one they have."""
+        """Make copies and pickles the same object: layers compare activations by identity."""
         return activation_of, (self.name,)
 
 
@@ -301,7 +303,7 @@ def _gain(function: Callable[[Tensor], Tensor]) -> float:
 
 
 SWISH = Activation("swish", F.silu, 1.6766, nn.SiLU)
-"""The usual one."""
+"""The default activation."""
 
 ACTIVATIONS: dict[str, Activation] = {"swish": SWISH} | {
     name: Activation(name, function, _gain(function), module, is_odd=name == "tanh")
@@ -311,7 +313,7 @@ ACTIVATIONS: dict[str, Activation] = {"swish": SWISH} | {
         ("sigmoid", torch.sigmoid, nn.Sigmoid),
     )
 }  # fmt: skip
-"""By name."""
+"""Activations by name."""
 
 ALIASES = {"silu": "swish"}
 
@@ -320,7 +322,7 @@ def activation_of(activation: Any, key: str = "activation") -> Activation:
     """The activation that a name or a class of `torch.nn` stands for.
 
     Args:
-        key: how a message calls what was given.
+        key: the argument's name in messages.
 
     >>> activation_of("relu").gain, activation_of(nn.Tanh).name
     (1.4142, 'tanh')
@@ -341,17 +343,17 @@ def activation_of(activation: Any, key: str = "activation") -> Activation:
     )
 
 
-def _plus(share: Tensor, more: Tensor | None) -> Tensor:
-    return share if more is None else share + more
+def _plus(share: Tensor, relaxed: Tensor | None) -> Tensor:
+    return share if relaxed is None else share + relaxed
 
 
 class AtPoints(SamplesLastLayer):
     """A layer of features, the same at each of several points: ``rep_in * points -> rep * points``.
 
-    Points lie beside the samples, so that the layer takes no notice of them.
+    The layer treats points as further samples.
 
     Args:
-        points: a representation that permutes them.
+        points: a representation that permutes the points.
         outermost: let points come first in the output, as in features between blocks, where copies are neighbours.
     """
 
@@ -401,17 +403,17 @@ class GatePathway(Pathway):
     def curvature(
         self, x: Float[Tensor, "N *places gated"], g: Float[Tensor, "S N *places channels"]
     ) -> list[Kronecker]:
-        """One number for each channel, exact; of the gate's input the last channels are its features."""
+        """One number for each channel, exact; the last channels of the gate's input are its features."""
         gradient = (self.activation(x[..., -g.shape[-1] :]) * g).double()
         squares = gradient.reshape(*g.shape[:2], -1, g.shape[-1]).sum(2).square().sum((0, 1))
         return [Kronecker(torch.full_like(squares, len(x))[:, None, None], squares[:, None, None])]
 
     def gradient_curvature(self, weight: Float[Tensor, "K channels"], bias: Tensor | None = None) -> list[Kronecker]:
         """One number for each channel, exact; there is no bias."""
-        return [of_gradients(weight.mT[..., None, None])]
+        return [curvature_from_gradients(weight.mT[..., None, None])]
 
     def extra_repr(self) -> str:
-        return f"{self.weight.numel()} channels, variance={written(self.log_variance)}"
+        return f"{self.weight.numel()} channels, variance={format_variance(self.log_variance)}"
 
 
 class Pointwise(nn.Module):
@@ -446,10 +448,9 @@ class Pointwise(nn.Module):
 class Gate(SamplesLastLayer):
     r"""``gate(x) = sigmoid(g) x + c swish(x)``: equivariant for ``c = 0``, with a free swish per channel otherwise.
 
-    Scalars and permutation-like parts gate themselves (swish); each other part, sign representations and pseudoscalars
-    included, is multiplied by the sigmoid of a scalar of its own, which the previous layer puts first
-    (``gated(rep)``). An ``activation`` other than swish is in the place of swish, for those parts and in the relaxed term;
-    what is gated stays gated by sigmoids. With the samples last, whole rows are gated.
+    Scalars and permutation-like parts gate themselves (swish). Each other part, sign representations and pseudoscalars
+    included, is multiplied by the sigmoid of a scalar of its own, which the previous layer puts first (``gated(rep)``).
+    Another ``activation`` replaces swish, for those parts and in the relaxed term; gates remain sigmoids.
 
     The relaxed term exists where ``free_variance`` is positive, with prior
     :math:`c \sim N(0, \sigma_b^2)` (Finzi 2023, 3.4, footnote 1).
@@ -471,14 +472,16 @@ class Gate(SamplesLastLayer):
         self.rep, self.rep_in = rep, gated(rep)
         parts = rep.blocks()
         indices = [index.flatten() for part, index in parts if is_pointwise(part)]
-        others = [index.T for part, index in parts if not is_pointwise(part)]  # (components, copies)
+        gated_indices = [index.T for part, index in parts if not is_pointwise(part)]  # (components, copies) each
         pointwise = torch.cat(indices).sort().values if indices else torch.empty(0, dtype=torch.int64)
-        self.shapes = tuple((len(index), index.shape[1]) for index in others)  # components and copies of what is gated
+        self.shapes = tuple(
+            (len(index), index.shape[1]) for index in gated_indices
+        )  # components and copies of gated parts
         self.num_gates = n = sum(copies for _, copies in self.shapes)
-        order = torch.cat([pointwise, *(index.flatten() for index in others)])
+        order = torch.cat([pointwise, *(index.flatten() for index in gated_indices)])
         gates = torch.arange(n).split([copies for _, copies in self.shapes])
-        repeated = [gate.repeat(components) for gate, (components, _) in zip(gates, self.shapes, strict=True)]
-        self.register_constant("gates", torch.cat([n + torch.arange(len(pointwise)), *repeated]))
+        gate_places = [gate.repeat(components) for gate, (components, _) in zip(gates, self.shapes, strict=True)]
+        self.register_constant("gates", torch.cat([n + torch.arange(len(pointwise)), *gate_places]))
         contiguous = bool((order == torch.arange(rep.dim)).all())
         self.register_constant("order", None if contiguous else torch.cat([torch.arange(n), n + order]))
         self.register_constant("inverse", None if contiguous else order.argsort())
@@ -505,12 +508,12 @@ class Gate(SamplesLastLayer):
         pointwise, *parts = v.split_with_sizes(sizes, -2)
         shares = gates.sigmoid().split_with_sizes([copies for _, copies in self.shapes], -2)
         is_swish = self.activation is SWISH
-        added: Sequence[Tensor | None] = [None] * len(sizes)  # to the shares, by the relaxed swish
+        relaxed: Sequence[Tensor | None] = [None] * len(sizes)  # shares that the relaxed swish adds
         if is_swish and c is not None:
-            added = (c.unsqueeze(-1) * v.sigmoid()).split_with_sizes(sizes, -2)
-        result = [pointwise * _plus(pointwise.sigmoid(), added[0]) if is_swish else self.activation(pointwise)]
-        for part, share, more, shape in zip(parts, shares, added[1:], self.shapes, strict=True):
-            share = _plus(share.unsqueeze(-3), None if more is None else more.unflatten(-2, shape))
+            relaxed = (c.unsqueeze(-1) * v.sigmoid()).split_with_sizes(sizes, -2)
+        result = [pointwise * _plus(pointwise.sigmoid(), relaxed[0]) if is_swish else self.activation(pointwise)]
+        for part, share, free, shape in zip(parts, shares, relaxed[1:], self.shapes, strict=True):
+            share = _plus(share.unsqueeze(-3), None if free is None else free.unflatten(-2, shape))
             result.append((part.unflatten(-2, shape) * share).flatten(-3, -2))
         y = torch.cat(result, -2)
         y = y if is_swish or c is None else y + c.unsqueeze(-1) * self.activation(v)

@@ -25,7 +25,7 @@ from rppdyn.reps import Rep, RepType, V
 EQUIVARIANT = "equivariant"
 """The pathway of the largest group."""
 
-NESTING_TOLERANCE = 1e-8  # of the share of a map's squared norm that is outside of a subspace
+NESTING_TOLERANCE = 1e-8  # largest share of a map's squared norm outside of a subspace that contains it
 
 
 def equivariant_name(place: int) -> str:
@@ -33,15 +33,15 @@ def equivariant_name(place: int) -> str:
     return EQUIVARIANT if place == 0 else f"{EQUIVARIANT}_{place + 1}"
 
 
-def written_chain(groups: Sequence[Group]) -> str:
+def chain_text(groups: Sequence[Group]) -> str:
     """``O(3) > O2eR3``."""
     return " > ".join(map(str, groups))
 
 
 def check_chain(groups: Sequence[Group], variances: Sequence[int | float] | None) -> None:
-    """Refuse groups of which one is no subgroup of the one before it, and variances that are not one for each pathway.
+    """Refuse groups that are no chain of subgroups, the largest first, and variances that are not one for each pathway.
 
-    Elements of infinite groups can't be compared one by one; :func:`check_nested` compares what they leave invariant.
+    Elements of infinite groups can't be compared one by one; :func:`check_nested` compares their equivariant maps.
     """
     if isinstance(groups, Group) or not groups or not all(isinstance(G, Group) for G in groups):
         raise ValueError(f"groups={groups!r}: give a list of groups, the largest first, such as [O(3), O2eR3()]")
@@ -69,10 +69,10 @@ def check_chain(groups: Sequence[Group], variances: Sequence[int | float] | None
 
 
 def check_nested(pathways: Sequence[EquivariantPathway]) -> None:
-    r"""Refuse pathways of which one does not contain all maps of the one before: :math:`Q_2 Q_2^T Q_1 = Q_1`.
+    r"""Refuse pathways that do not contain all maps of the pathway before: :math:`Q_2 Q_2^T Q_1 = Q_1`.
 
-    A random map :math:`w = Q_1 \beta` is in the span of :math:`Q_2` where :math:`|Q_2^T w| = |w|`; that all are follows from
-    one with probability one.
+    A map :math:`w = Q_1 \beta` is in the span of :math:`Q_2` if :math:`|Q_2^T w| = |w|`. Testing one random map suffices, with
+    probability one.
     """
     generator = torch.Generator().manual_seed(0)
     for narrow, wide in pairwise(pathways):
@@ -104,8 +104,8 @@ def check_size(x: Tensor, rep: Rep) -> None:
         )
 
 
-def in_float32(layer: Callable[[Tensor, Any], Tensor], x: Tensor, weights: Any) -> Tensor:
-    """``layer(x, weights)``, outside of autocast: products of products of bf16 features may lose every digit."""
+def call_in_float32(layer: Callable[[Tensor, Any], Tensor], x: Tensor, weights: Any) -> Tensor:
+    """``layer(x, weights)`` without autocast, since products of products of bf16 features may lose every digit."""
     if x.device.type == "meta" or not torch.is_autocast_enabled(x.device.type):
         return layer(x, weights)
     with torch.autocast(x.device.type, enabled=False):
@@ -130,7 +130,7 @@ class SamplesLastLayer(ExactBuffers, ABC):
     def forward(self, x: Float[Tensor, "*batch in"], weights: Any = None) -> Float[Tensor, "*batch out"]:
         check_size(x, self.rep_in)
         y = x.reshape(-1, x.shape[-1]).mT.contiguous()
-        y = in_float32(self.samples_last, y, self.assemble() if weights is None else weights)
+        y = call_in_float32(self.samples_last, y, self.assemble() if weights is None else weights)
         return y.mT.reshape(*x.shape[:-1], self.rep.dim)
 
 
@@ -138,8 +138,7 @@ def bind(rep: Rep | RepType, group: Group | None) -> Rep:
     """``rep`` as a representation of ``group``: types are bound to it, representations of a factor lifted to it.
 
     Raises:
-        ValueError: the representation belongs to another group, or has no coordinates, the group is complex, or there is
-            none to bind to.
+        ValueError: a representation of another group or without coordinates, a complex group, or a type without a group.
     """
     if isinstance(rep, RepType):
         if group is None:
@@ -158,9 +157,9 @@ def bind(rep: Rep | RepType, group: Group | None) -> Rep:
     return rep if rep.G == group else rep.lift(group)
 
 
-def largest(group: Group | None, groups: Sequence[Group] | None, variances: Sequence[int | float] | None,
+def largest_group(group: Group | None, groups: Sequence[Group] | None, variances: Sequence[int | float] | None,
             *reps: Rep | RepType) -> Group:  # fmt: skip
-    """The first group of a chain; refuses a group beside it, variances without one, and representations of a subgroup."""
+    """The first group of a chain; refuses a group beside the chain, variances without one, and reps of a subgroup."""
     if groups is None:
         raise ValueError(f"variances={variances} without groups: they are of a chain; give groups=[...] too")
     if group is not None:
@@ -179,33 +178,33 @@ class RelaxedLinear(ExactBuffers):
 
     :math:`\mathrm{vec}(A) = Q\beta`, :math:`\beta \sim N(0, \sigma_a^2)` and :math:`B \sim N(0, \sigma_b^2)`, so that the
     dense weight has covariance :math:`(\sigma_a^2 + \sigma_b^2) QQ^T + \sigma_b^2 PP^T` (Finzi 2023, Eq. 3.1); biases
-    likewise. A variance of 0 leaves the pathway out: without the free one the layer is exactly equivariant, without the
+    likewise. A variance of 0 removes the pathway: without the free one the layer is exactly equivariant, without the
     equivariant one it is an ordinary linear layer.
 
     The equivariant pathway starts with outputs of variance ``gain^2`` for inputs of unit mean square; the free one is an
     independent draw of ``free_scale`` times that size (the published code starts one of its backends from the same draw),
     or of full size where it is alone.
 
-    Of a chain :math:`G_1 > G_2 > \ldots` of groups the layer has an equivariant pathway each,
+    For a chain :math:`G_1 > G_2 > \ldots` of groups the layer has an equivariant pathway for each,
 
     .. math:: \mathrm{vec}(W) = \sum_i Q_i u_i + v, \qquad u_i \sim N(0, \sigma_i^2),\quad v \sim N(0, \sigma_b^2),
 
-    with :math:`Q_i` a basis of the maps that are equivariant under :math:`G_i`: what is equivariant under a group is so under
-    its subgroups, so their spans are nested. All but the first pathway that is left start at ``free_scale`` of its size. They
-    are called ``equivariant``, ``equivariant_2``, ...
+    with :math:`Q_i` a basis of the maps that are equivariant under :math:`G_i`. A map equivariant under a group is so under its
+    subgroups, so the spans are nested. They are called ``equivariant``, ``equivariant_2``, ...; the first one that is not
+    removed starts at full size, the others at ``free_scale`` of it.
 
     Args:
-        rep_in, rep_out: representations, or types to bind to ``group``; those of a factor of it are lifted. Of a chain those
-            of its largest group, which the others act by, restricted.
+        rep_in, rep_out: representations, or types to bind to ``group``; those of a factor of it are lifted. With a chain they
+            are of its largest group, and restricted to the others.
         group: needed only where neither representation is bound.
         equivariant_variance, free_variance: :math:`\sigma_a^2` and :math:`\sigma_b^2`.
-        groups: a chain in the place of ``group``, the largest first; each a subgroup of the one before, of the same matrices.
-        variances: with ``groups``, :math:`\sigma_i^2` of each and :math:`\sigma_b^2`, in the place of the two variances.
+        groups: a chain in the place of ``group``, the largest first; each a subgroup of the one before, by the same matrices.
+        variances: with ``groups``, :math:`\sigma_i^2` of each and :math:`\sigma_b^2` last, in the place of the two variances.
         gain: multiplies the initial weights of both pathways.
         generator: source of the initial weights, the global one if None.
     Raises:
-        ValueError: all variances are 0; the representations do not belong to one group; a scale
-            that is no number; groups that are no chain, or given beside a group; variances of another number.
+        ValueError: all variances are 0; the representations do not belong to one group; a scale that is not finite; groups
+            that are no chain, or given beside a group; a wrong number of variances.
     """
 
     equivariant: EquivariantPathway | None
@@ -218,7 +217,7 @@ class RelaxedLinear(ExactBuffers):
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__()
         if groups is not None or variances is not None:
-            group = largest(group, groups, variances, rep_in, rep_out)
+            group = largest_group(group, groups, variances, rep_in, rep_out)
         elif group is None:
             group = next((rep.G for rep in (rep_in, rep_out) if isinstance(rep, Rep)), None)
         self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
@@ -260,12 +259,12 @@ class RelaxedLinear(ExactBuffers):
         self.pathway_names = (*names, "free")
         if equivariant:
             maps = (m for pathway in equivariant.values() for m in (pathway.weight_map, pathway.bias_map))
-            words = f"{self.rep_in} -> {self.rep_out} of {written_chain(self.groups)}"
+            words = f"{self.rep_in} -> {self.rep_out} of {chain_text(self.groups)}"
             self.register_layout(words, [m.number for m in maps if m is not None])
 
     @property
     def equivariant_pathways(self) -> tuple[EquivariantPathway, ...]:
-        """Those that exist, of the largest group first."""
+        """The equivariant pathways that exist, that of the largest group first."""
         return tuple(p for p in self.linear_pathways if isinstance(p, EquivariantPathway))
 
     @property
@@ -277,7 +276,7 @@ class RelaxedLinear(ExactBuffers):
         """The dense weight and bias, summed over the pathways."""
         total: Any = None
         pathways = self.linear_pathways
-        # the free one first in compiled loops, which are to end in runs (`CoefficientMap`); last, it takes a pass less
+        # compiled, the free one first, so that loops end in runs (`CoefficientMap`); uncompiled, last, which saves a pass
         for pathway in reversed(pathways) if torch.compiler.is_compiling() else pathways:
             total = pathway.dense(total)
         return total
@@ -287,5 +286,5 @@ class RelaxedLinear(ExactBuffers):
         return F.linear(x, *(self.assemble() if weights is None else weights))
 
     def extra_repr(self) -> str:
-        chain = f", {written_chain(self.groups)}" if len(self.groups) > 1 else ""
+        chain = f", {chain_text(self.groups)}" if len(self.groups) > 1 else ""
         return f"{self.rep_in} -> {self.rep_out}{chain}"

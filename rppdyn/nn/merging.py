@@ -1,4 +1,4 @@
-"""Networks for inference: `merge` leaves one matrix for each layer of pathways, `freeze` plain torch and as few operations."""
+"""Networks for inference: `merge` sums the pathways of each linear layer, `freeze` leaves few operations of plain torch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rppdyn.nn.pathways import AffineMap, BreakingInputs, named_pathways
 from rppdyn.nn.products import ChannelProducts
 
 MERGEABLE_LAYERS = (RelaxedLinear, Gate, Bilinear, ChannelProducts)
-"""Layers with pathways that become an ``nn.Linear`` or remain."""
+"""Layers with pathways that `merge` turns into an ``nn.Linear`` (the first) or keeps."""
 
 
 def merge(net: nn.Module) -> nn.Module:
     """A copy that computes the same function, each relaxed layer one ``nn.Linear``; gates and bilinear layers remain.
 
-    The pathways of its linear layers are gone, and their priors with them; those of gates and bilinear layers remain. Where
-    activations are point-wise it costs what an MLP of its width costs; for others there is :func:`freeze`.
+    The pathways of linear layers and their priors are gone; those of gates and bilinear layers remain. With point-wise
+    activations the copy costs as much as an MLP of its width; for others there is :func:`freeze`.
 
     Raises:
         ValueError: naming a layer with pathways of another kind, such as those of images.
@@ -38,20 +38,20 @@ def merge(net: nn.Module) -> nn.Module:
                 "merge networks of RelaxedLinear alone"
             )
     if isinstance(net, RelaxedLinear):
-        return _linear(*_assembled(net)).train(net.training)
+        return _linear(*_assemble_detached(net)).train(net.training)
     merged = copy.deepcopy(net)
-    linears: dict[nn.Module, nn.Linear] = {}  # a layer that is in two places stays one
+    linears: dict[nn.Module, nn.Linear] = {}  # a layer that stands in two places stays one layer
     for parent in list(merged.modules()):
-        for name, child in parent._modules.items():  # named_children() leaves out what has been there before
+        for name, child in parent._modules.items():  # named_children() leaves out repeated modules
             if isinstance(child, RelaxedLinear):
                 if child not in linears:
-                    linears[child] = _linear(*_assembled(child)).train(child.training)
+                    linears[child] = _linear(*_assemble_detached(child)).train(child.training)
                 setattr(parent, name, linears[child])
     return merged
 
 
 def freeze(net: nn.Module) -> nn.Module:
-    """A copy for inference and export that computes the same function by few operations of torch; nothing of it is trained.
+    """A copy for inference and export that computes the same function by few operations of torch, without gradients.
 
     A block with gates or channel-wise products is two affine maps, one product of operands and one gated linear unit
     (:class:`FrozenBlock`). Published bilinear layers, and gates beside an activation other than swish, remain as in
@@ -71,7 +71,7 @@ def freeze(net: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def _assembled(layer: RelaxedLinear) -> AffineMap:
+def _assemble_detached(layer: RelaxedLinear) -> AffineMap:
     return layer.assemble()
 
 
@@ -90,7 +90,7 @@ class FrozenNetwork(nn.Module):
         self.rep_in, self.rep_out = net.rep_in, net.rep_out
         with torch.no_grad():
             *hidden, head = net.assemble()
-            blocks = [_frozen(block, *weights) for block, weights in zip(net.blocks, hidden, strict=True)]
+            blocks = [_freeze_block(block, *weights) for block, weights in zip(net.blocks, hidden, strict=True)]
         self.layers = nn.Sequential(*blocks, _linear(*head))
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
@@ -100,7 +100,7 @@ class FrozenNetwork(nn.Module):
         return self.layers(x.reshape(-1, self.rep_in.dim)).view(*x.shape[:-1], self.rep_out.dim)
 
 
-def _frozen(block: HiddenBlock, linear: AffineMap, bilinear: Tensor | None, free: Tensor | None) -> nn.Module:
+def _freeze_block(block: HiddenBlock, linear: AffineMap, bilinear: Tensor | None, free: Tensor | None) -> nn.Module:
     gate = block.gate
     if block.is_plain:
         return nn.Sequential(_linear(*linear), cast(Pointwise, gate).activation.module())
@@ -108,21 +108,21 @@ def _frozen(block: HiddenBlock, linear: AffineMap, bilinear: Tensor | None, free
     if isinstance(layers[0], Gate) and layers[0].activation is SWISH and not isinstance(layers[1], Bilinear):
         points = gate.points if isinstance(gate, AtPoints) else 1
         return FrozenBlock(layers[0], cast("ChannelProducts | None", layers[1]), points, linear, bilinear, free)
-    rest = copy.deepcopy(block)
-    rest.linear = _linear(*linear)  # type: ignore[assignment]
-    return rest
+    merged = copy.deepcopy(block)
+    merged.linear = _linear(*linear)  # type: ignore[assignment]
+    return merged
 
 
 class FrozenBlock(nn.Module):
     r"""``v sigmoid(h) + c swish(v)`` with ``(v, h) = A x + a + M (u_c x w_c)`` and operands ``u, w`` that are affine in ``x``.
 
-    Each coordinate v has a row of its own for its gate h, which is v itself where an activation is point-wise, so that the gate
-    is one gated linear unit and no gather.
+    Each coordinate v has a row of its own for its gate h (v itself where the activation is point-wise), so that the gate is one
+    gated linear unit without a gather.
 
     Args:
-        points: how many there are; rows are the same at each.
+        points: the number of points; rows are the same at each.
         linear: weight and bias of the layer before gate and products.
-        matrix: of the products of operands, see :meth:`ChannelProducts.matrix`.
+        matrix: M, the matrix from products of operands, see :meth:`ChannelProducts.matrix`.
         free: c of the relaxed gate.
     """
 

@@ -38,7 +38,7 @@ from rppdyn.nn.hidden import (
     products_hidden,
     tensor_rank,
 )
-from rppdyn.nn.linear import FREE_SCALE, RelaxedLinear, bind, check_size, in_float32, largest, written_chain
+from rppdyn.nn.linear import FREE_SCALE, RelaxedLinear, bind, call_in_float32, chain_text, check_size, largest_group
 from rppdyn.nn.normalisation import WARM_UP, BatchNorm
 from rppdyn.nn.pathways import AffineMap, BreakingInputs, EquivariantPathway, named_pathways
 from rppdyn.nn.products import ChannelProducts, product_maps, with_operands
@@ -59,7 +59,7 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def assemble(self) -> Any:
-        """The weights, for :meth:`apply`; what they consist of is the network's own affair."""
+        """The weights, for :meth:`apply`, in a form that the network chooses."""
 
     @overload
     def apply(self: N, fn: Callable[[nn.Module], None], /) -> N: ...
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     M = TypeVar("M", bound=nn.Module)
 
     class ModuleList(nn.ModuleList, Generic[M]):
-        """``nn.ModuleList``, whose stubs forget what modules it holds."""
+        """``nn.ModuleList`` with the type of its modules, which torch's stubs lack."""
 
         def __iter__(self) -> Iterator[M]: ...
 
@@ -98,7 +98,7 @@ else:
     ModuleList = nn.ModuleList
 
 
-OLD_PRODUCTS = (
+OLD_PRODUCTS_HINT = (
     "networks of such a product of groups that were saved before their layers were features at points are built with "
     "architecture='tensor' (in a run's config.yaml, model: architecture: tensor)"
 )
@@ -107,7 +107,7 @@ OLD_PRODUCTS = (
 class HiddenBlock(nn.Module):
     """Linear into ``gated(rep_out)``, then the bilinear layer (identity and contractions) where there is one, then the gate."""
 
-    linear: RelaxedLinear  # in whose place `merge` puts an nn.Linear
+    linear: RelaxedLinear  # `merge` puts an nn.Linear in its place
     bilinear: Bilinear | ChannelProducts | AtPoints | None
     gate: Gate | Pointwise | AtPoints
 
@@ -139,7 +139,7 @@ class HiddenBlock(nn.Module):
             self.gate = at_points(gate, outermost=True)
 
     def assemble(self) -> tuple:
-        """Weights of the linear layer, the bilinear one and the gate; None for what there is not."""
+        """Weights of the linear layer, the bilinear one and the gate; None for a layer that is absent."""
         bilinear = None if self.bilinear is None else self.bilinear.assemble()
         gate = None if isinstance(self.gate, Pointwise) else self.gate.assemble()
         return _assemble(self.linear), bilinear, gate
@@ -154,18 +154,18 @@ class HiddenBlock(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """True if it is a linear layer and a point-wise activation."""
+        """True for a linear layer and a point-wise activation alone."""
         return isinstance(self.gate, Pointwise) and self.bilinear is None
 
     def samples_last(
         self, x: Float[Tensor, "*stack in samples"], weights: tuple
     ) -> Float[Tensor, "*stack out samples"]:
-        """The same for features as they lie in memory between layers."""
+        """The same map for features with the samples last, as they lie in memory between layers."""
         linear, bilinear, gate = weights
         y = _affine(x, *linear)
-        y = y if self.bilinear is None else in_float32(self.bilinear.samples_last, y, bilinear)
+        y = y if self.bilinear is None else call_in_float32(self.bilinear.samples_last, y, bilinear)
         gates = self.gate
-        return gates.activation(y) if isinstance(gates, Pointwise) else in_float32(gates.samples_last, y, gate)
+        return gates.activation(y) if isinstance(gates, Pointwise) else call_in_float32(gates.samples_last, y, gate)
 
 
 def _assemble(layer: RelaxedLinear | nn.Linear) -> AffineMap:
@@ -178,7 +178,7 @@ def _assemble(layer: RelaxedLinear | nn.Linear) -> AffineMap:
 def _samples_last(
     x: Float[Tensor, "*batch n"], weight: Float[Tensor, "*stack out n"]
 ) -> Float[Tensor, "*stack n samples"]:
-    """Features as gates and bilinear layers want them in memory."""
+    """Features with the samples last, as gates and bilinear layers take them."""
     return x.reshape(*weight.shape[:-2], -1, x.shape[-1]).mT
 
 
@@ -214,10 +214,10 @@ class RPPEMLP(Network, ExactBuffers):
     :class:`~rppdyn.nn.ChannelProducts`, at about twice an MLP's cost; a width is then the rows of a linear layer, gates and
     operands included. ``bilinear="published"`` has the thesis's tensors and bilinear layers, at eight to ten times.
 
-    Of a chain of groups, the largest first, every linear layer has an equivariant pathway each (:class:`RelaxedLinear`), so
-    that it can be learned which subgroup survives. Hidden representations, gates and bilinear layers are those of the largest
-    group, restricted to the others, and so equivariant under all; bilinear layers have the prior of the largest group whose
-    variance is not 0.
+    For a chain of groups, the largest first, every linear layer has an equivariant pathway for each (:class:`RelaxedLinear`):
+    which subgroup survives can be learned. Hidden representations, gates and bilinear layers are those of the largest group,
+    restricted to the others, and so equivariant under all; bilinear layers have the prior of the largest group whose variance
+    is not 0.
 
     ``net(x)`` assembles the dense weights and applies them. A training step that runs the network several times
     assembles once: ``weights = net.assemble(); net.apply(x, weights)``; nothing is cached in between.
@@ -242,8 +242,8 @@ class RPPEMLP(Network, ExactBuffers):
         breaking: representation, type or text such as "V" of constant inputs through which a strict network can leave its
             symmetry (:class:`~rppdyn.nn.pathways.BreakingInputs`); None for none.
         breaking_variance, breaking_learned: their prior variance; False draws them from it and leaves them so.
-        normalisation: "batch" or "renorm", of what each linear layer is given (:class:`BatchNorm`); None for none. Running
-            statistics are used, but by :meth:`on_batch`, which trains.
+        normalisation: "batch" or "renorm", of the inputs of each linear layer (:class:`BatchNorm`); None for none. Calls use
+            running statistics; :meth:`on_batch`, for training, uses those of the batch.
         device: where parameters and buffers are; they are drawn on the CPU.
         generator: source of all random choices, the global one if None; the choices themselves are parameters and
             buffers, so a state dict rebuilds the network.
@@ -260,7 +260,7 @@ class RPPEMLP(Network, ExactBuffers):
     """
 
     blocks: ModuleList[HiddenBlock]
-    head: RelaxedLinear  # in whose place `merge` puts an nn.Linear
+    head: RelaxedLinear  # `merge` puts an nn.Linear in its place
 
     def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group | None = None,
                  hidden: Hidden | Sequence[Hidden] = 384, num_layers: int | None = None,
@@ -274,7 +274,7 @@ class RPPEMLP(Network, ExactBuffers):
         super().__init__()
         self.activation = activation_of(activation)
         if groups is not None or variances is not None:
-            group = largest(group, groups, variances, rep_in, rep_out)
+            group = largest_group(group, groups, variances, rep_in, rep_out)
             if (equivariant_variance, free_variance) != (1e5, 1.0):
                 raise ValueError(
                     f"equivariant_variance={equivariant_variance:g} and free_variance={free_variance:g} together with "
@@ -300,8 +300,8 @@ class RPPEMLP(Network, ExactBuffers):
                 breaking = representation(breaking, group, "breaking")
             self.breaking = BreakingInputs(bind(breaking, group), breaking_variance, breaking_learned, generator)
             rep = rep + self.breaking.rep
-        rep_wide = rep  # of x and the constants
-        layers: list[Hidden | Points] = [*_per_layer(hidden, num_layers)]
+        rep_wide = rep  # representation of x and the constants
+        layers: list[Hidden | Points] = [*_list_hidden(hidden, num_layers)]
         highest = max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out))
         share: tuple[Any, ...] = (architecture,)
         is_default = bilinear == "auto"
@@ -313,7 +313,7 @@ class RPPEMLP(Network, ExactBuffers):
         if bilinear == "channelwise" and (widths := [h for h in layers if is_int(h)]):
             share = architecture, highest, missing_types(self.rep_in + self.rep_out, highest)
             if is_default and not all(tensor_rank(products_hidden(h, group, *share[1:])) for h in widths):
-                # no room for a vector, and for one of each of the other types, beside gates and operands
+                # no room for a vector and one of each missing type beside gates and operands
                 bilinear, share = None, (architecture,)
         shapes = [h if isinstance(h, Points) else self._hidden(h, *share) for h in layers]
         self.hidden = [shape.hidden if isinstance(shape, Points) else shape for shape in shapes]
@@ -339,11 +339,10 @@ class RPPEMLP(Network, ExactBuffers):
         in_hidden: dict[str, Any] = shared | dict(activation=self.activation)
         self.blocks = ModuleList()
         for i, (rep_hidden, shape) in enumerate(zip(self.hidden, shapes, strict=True)):
-            form = _form(bilinear, rep, shape) if has_symmetry else None
+            form = _bilinear_form(bilinear, rep, shape) if has_symmetry else None
             gain = self.activation.gain if i else 1.0
-            self.blocks.append(
-                HiddenBlock(rep, shape, bilinear=form, bilinear_maps=bilinear_maps, gain=gain, **in_hidden)
-            )
+            block = HiddenBlock(rep, shape, bilinear=form, bilinear_maps=bilinear_maps, gain=gain, **in_hidden)
+            self.blocks.append(block)
             rep = rep_hidden
         self.head = RelaxedLinear(
             rep, self.rep_out, gain=output_scale * (self.activation.gain if self.hidden else 1.0), **shared
@@ -351,17 +350,15 @@ class RPPEMLP(Network, ExactBuffers):
 
         self.norms: ModuleList[BatchNorm] = ModuleList()
         if normalisation is not None:
-            seen = self.rep_in if has_symmetry else self.rep_in.dim * Scalar(group)
-            self.norms.extend(BatchNorm(rep, warm_up=WARM_UP[normalisation]) for rep in (seen, *self.hidden))
+            inputs = self.rep_in if has_symmetry else self.rep_in.dim * Scalar(group)
+            self.norms.extend(BatchNorm(rep, warm_up=WARM_UP[normalisation]) for rep in (inputs, *self.hidden))
         check_bottlenecks(self)
         parts = [m for m in self.modules() if isinstance(m, ExactBuffers) and "layout" in m._buffers]
         if numbers := [number for part in parts for number in part.take_layout()]:
-            between = (f"{len(list(same))} x ({rep})" for rep, same in groupby(self.hidden))
+            between = (f"{len(list(layers))} x ({rep})" for rep, layers in groupby(self.hidden))
             words = " -> ".join([str(rep_wide), *between, str(self.rep_out)])
             place = torch.arange(len(numbers))
-            self.register_layout(
-                f"{words} of {written_chain(self.groups)}", [layout_number(torch.tensor(numbers), place)]
-            )
+            self.register_layout(f"{words} of {chain_text(self.groups)}", [layout_number(torch.tensor(numbers), place)])
         self.register_state_dict_post_hook(pack_variances)
         if device is not None:
             self.to(device)
@@ -370,19 +367,18 @@ class RPPEMLP(Network, ExactBuffers):
         return hidden_representation(hidden, self.group, *share)
 
     def _points(self, hidden: Hidden | Points) -> Hidden | Points:
-        """A layer of points in the place of a width, where they do and the regular representation is none or does not fit."""
+        """A layer of points for a width, if points suffice and the regular representation does not exist or fit."""
         order = self.group.order
         if not is_int(hidden) or hidden < 1 or (order is not None and order <= hidden):
             return hidden
         layer = points_hidden(int(hidden), self.rep_in, self.rep_out)
-        self.hint = "" if layer is None else OLD_PRODUCTS
+        self.hint = "" if layer is None else OLD_PRODUCTS_HINT
         return hidden if layer is None else layer
 
     def assemble(self) -> Weights:
         """The weights of all layers, assembled: a list of nested tuples of tensors, for :meth:`apply`.
 
-        Those of several networks (:class:`~rppdyn.nn.Ensemble`) have one leading axis, and so have the inputs that they are
-        applied to.
+        Weights of several networks (:class:`~rppdyn.nn.Ensemble`) have one leading axis, and so have their inputs.
         """
         *hidden, head = self._layers_weights()
         if not self.norms:
@@ -402,28 +398,26 @@ class RPPEMLP(Network, ExactBuffers):
         return layers
 
     def on_batch(self, x: Float[Tensor, "*stack batch in"]) -> tuple[Float[Tensor, "*stack batch out"], Tensor]:
-        """The output of a normalised network with the statistics of this batch, and what the running statistics become.
+        """The output of a normalised network with the statistics of this batch, and the new running statistics.
 
-        They are in the order of :attr:`norms`, for whoever trains to put them in place.
+        The caller puts these in place; they are in the order of :attr:`norms`.
         """
         check_size(x, self.rep_in)
         *hidden, head = self._layers_weights()
         *norms, last = self.norms
         running = []
         for block, norm, (linear, *rest) in zip(self.blocks, norms, hidden, strict=True):
-            folded, after = norm.on_batch(x, *linear)
+            folded, updated = norm.on_batch(x, *linear)
             x = block(x, (folded, *rest))
-            running.append(after)
-        folded, after = last.on_batch(x, *head)
-        return _samples_first(x, *folded), torch.cat([*running, after], -1)
+            running.append(updated)
+        folded, updated = last.on_batch(x, *head)
+        return _samples_first(x, *folded), torch.cat([*running, updated], -1)
 
     def _run(self, x: Float[Tensor, "*batch in"], weights: Weights) -> Float[Tensor, "*batch out"]:
         check_size(x, self.rep_in)
         *hidden, head = weights
-        if (
-            all(block.is_plain for block in self.blocks) and head[0].ndim == 2
-        ):  # ensembles' samples are last: gradients of
-            # weights then lie in memory as the weights do
+        # ensembles have the samples last: gradients of weights then lie in memory as the weights do
+        if all(block.is_plain for block in self.blocks) and head[0].ndim == 2:
             for block, block_weights in zip(self.blocks, hidden, strict=True):
                 x = block(x, block_weights)
             return F.linear(x, *head)
@@ -449,7 +443,7 @@ class RPPEMLP(Network, ExactBuffers):
         return torch.func.grad(lambda x: self._run(x, weights).sum())(x)
 
     def layers(self) -> list[tuple[str, nn.Module]]:
-        """The layers in the order in which they are run, by name: (norm,) (breaking,) linear, (bilinear,) gate, ..., head."""
+        """The layers by name, in the order of a forward pass: (norm,) (breaking,) linear, (bilinear,) gate, ..., head."""
         layers: list[tuple[str, nn.Module]] = []
         norms: list[list[tuple[str, nn.Module]]] = [[(f"norms.{i}", norm)] for i, norm in enumerate(self.norms)]
         if self.breaking is not None:
@@ -464,18 +458,18 @@ class RPPEMLP(Network, ExactBuffers):
     def pathway_variances(self) -> dict[str, dict[str, float]]:
         """``{layer: {pathway: prior variance}}``."""
         rounded = lambda x: float(f"{x:.12g}")  # noqa: E731  exp(log 10) is 10.000000000000002
-        return _nested((layer, name, rounded(p.variance.item())) for layer, name, p in named_pathways(self))
+        return _nest((layer, name, rounded(p.variance.item())) for layer, name, p in named_pathways(self))
 
     def pathway_norms(self) -> dict[str, dict[str, float]]:
-        """``{layer: {pathway: Frobenius norm of its dense weight}}``; of the coefficients where it is not linear."""
-        return _nested((layer, name, p.norm().item()) for layer, name, p in named_pathways(self))
+        """``{layer: {pathway: Frobenius norm of its dense weight}}``; for pathways that are not linear, of the coefficients."""
+        return _nest((layer, name, p.norm().item()) for layer, name, p in named_pathways(self))
 
     def extra_repr(self) -> str:
-        return f"{self.rep_in} -> {self.rep_out}, {written_chain(self.groups)}"
+        return f"{self.rep_in} -> {self.rep_out}, {chain_text(self.groups)}"
 
 
 def pack_variances(net: nn.Module, state_dict: dict[str, Tensor], prefix: str, local_metadata: Any) -> None:
-    """Put the variances of a state dict into one memory, since a file has 300 bytes beside each, and leave out versions."""
+    """Make a state dict's variances views of one tensor, since a file adds 300 bytes to each tensor, and drop versions."""
     names = [key for key in state_dict if key.startswith(prefix) and key.endswith(".log_variance")]
     are_buffers = not any(state_dict[name].ndim or state_dict[name].requires_grad for name in names)
     if names and are_buffers:
@@ -486,9 +480,9 @@ def pack_variances(net: nn.Module, state_dict: dict[str, Tensor], prefix: str, l
 
 
 class Chained(Network):
-    """A network as the chain of its layers, each called as a module, so that hooks see what it is given; else the same.
+    """The same network as a chain of its layers, each called as a module, so that forward hooks see its inputs.
 
-    It takes more time than the network: layers assemble their own weights at each call.
+    It is slower than the network: layers assemble their own weights at each call.
     """
 
     def __init__(self, net: RPPEMLP):
@@ -496,7 +490,7 @@ class Chained(Network):
         self.net = net
 
     def assemble(self) -> None:
-        """Nothing: each layer assembles its own."""
+        """Nothing: each layer assembles its own weights."""
 
     def _run(self, x: Float[Tensor, "*batch in"], weights: None = None) -> Float[Tensor, "*batch out"]:
         for _, layer in self.net.layers():
@@ -507,22 +501,25 @@ class Chained(Network):
         return self._run(x)
 
 
-def _form(bilinear: bool | Form | None, rep_in: Rep, rep_hidden: Rep | Points) -> Form | None:
-    """The bilinear layer of a block; channel-wise ones where there are vectors to multiply, and products that end in it."""
+def _bilinear_form(bilinear: bool | Form | None, rep_in: Rep, rep_hidden: Rep | Points) -> Form | None:
+    """The form of a block's bilinear layer, None for no layer.
+
+    A channel-wise one needs vectors to multiply, and products that end in the hidden representation.
+    """
     rep_hidden = rep_hidden.inner if isinstance(rep_hidden, Points) else rep_hidden
     if bilinear == "channelwise":
-        vectors = _mixes(rep_hidden) or _mixes(rep_in)
-        return "channelwise" if vectors and any(basis.rank for basis in product_maps(rep_hidden)) else None
+        has_vectors = _has_gated_parts(rep_hidden) or _has_gated_parts(rep_in)
+        return "channelwise" if has_vectors and any(basis.rank for basis in product_maps(rep_hidden)) else None
     if bilinear in (None, "published"):
-        bilinear = _mixes(rep_hidden)
+        bilinear = _has_gated_parts(rep_hidden)
     return "published" if bilinear else None
 
 
-def _mixes(rep: Rep) -> bool:
+def _has_gated_parts(rep: Rep) -> bool:
     return any(not is_pointwise(part) for part, _ in rep.blocks())
 
 
-def _per_layer(hidden: Hidden | Sequence[Hidden], num_layers: int | None) -> list[Hidden]:
+def _list_hidden(hidden: Hidden | Sequence[Hidden], num_layers: int | None) -> list[Hidden]:
     if isinstance(hidden, Sequence) and not isinstance(hidden, str):
         if num_layers not in (None, len(hidden)):
             raise ValueError(f"num_layers={num_layers} but hidden lists {len(hidden)} layers: give one of them")
@@ -533,7 +530,7 @@ def _per_layer(hidden: Hidden | Sequence[Hidden], num_layers: int | None) -> lis
     return [hidden] * num_layers
 
 
-def _nested(triples) -> dict[str, dict[str, float]]:
+def _nest(triples) -> dict[str, dict[str, float]]:
     result: dict[str, dict[str, float]] = {}
     for layer, name, value in triples:
         result.setdefault(layer, {})[name] = value
@@ -541,7 +538,7 @@ def _nested(triples) -> dict[str, dict[str, float]]:
 
 
 class Options(TypedDict, total=False):
-    """The arguments that :class:`EMLP` and :class:`MLP` hand on to :class:`RPPEMLP`, which describes them."""
+    """Arguments that :class:`EMLP` and :class:`MLP` pass on to :class:`RPPEMLP`, where they are described."""
 
     architecture: Architecture
     bilinear: Choice
@@ -567,9 +564,9 @@ class EMLP(RPPEMLP):
 
 
 class MLP(RPPEMLP):
-    """A plain multilayer perceptron: only free pathways, hidden channels of any representation's size.
+    """A plain multilayer perceptron: only free pathways.
 
-    The representations and the group give the sizes of input and output; what is hidden carries none.
+    The representations give the sizes of input, output and, where ``hidden`` is one, of hidden layers; these are scalars.
     """
 
     def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group,
@@ -585,12 +582,12 @@ class MLP(RPPEMLP):
 def check_bottlenecks(net: RPPEMLP) -> None:
     """Refuse a strict network whose output can't depend on its input, and warn where parts of the output can't.
 
-    A layer between representations without a common part has no equivariant map but zero, whatever is learned. From the
-    input to the output, the non-zero entries of the linear maps are followed. Products are taken to reach all features, unless
-    what they are made of is invariant.
+    A layer between representations without a common part has no equivariant map but zero, whatever is learned. The check
+    follows the non-zero entries of the linear maps from input to output. Products are taken to reach all features, unless their
+    operands are invariant.
     """
     depends = torch.ones(net.rep_in.dim, dtype=torch.bool)
-    is_invariant = False  # whatever is computed from here on
+    is_invariant = False  # whether all features that depend on the input are invariant
     for name, layer in net.layers():
         if isinstance(layer, RelaxedLinear):
             if not layer.equivariant_pathways or layer.free is not None:
@@ -599,11 +596,11 @@ def check_bottlenecks(net: RPPEMLP) -> None:
             is_invariant |= not any(
                 depends[index].any() for part, index in widest.rep_in.blocks() if not part.is_trivial
             )
-            depends = _through(widest, depends)
+            depends = _reached_outputs(widest, depends)
             if not depends.any():
-                of = "" if widest.weight is None else "what depends on the input in "
+                part = "" if widest.weight is None else "what depends on the input in "
                 raise ValueError(
-                    f"{name} lets nothing through: no equivariant map but zero leads from {of}{layer.rep_in} to "
+                    f"{name} lets nothing through: no equivariant map but zero leads from {part}{layer.rep_in} to "
                     f"{layer.rep_out} of {widest.rep_in.G}. Give hidden layers parts that input and output share, such as "
                     "those of an integer width, or the layers a free pathway (RPPEMLP)"
                 )
@@ -616,8 +613,8 @@ def check_bottlenecks(net: RPPEMLP) -> None:
         elif not isinstance(layer, Pointwise | BatchNorm):  # a bilinear layer of any kind
             rep = cast(Rep, layer.rep)
             depends = torch.ones(rep.dim, dtype=torch.bool)
-            if is_invariant:  # under the smallest group: coordinates in which an invariant vector may differ from zero
-                H = net.blocks[0].linear.equivariant_pathways[-1].rep_in.G
+            if is_invariant:  # products reach the coordinates in which a vector invariant under H may differ from zero
+                H = net.blocks[0].linear.equivariant_pathways[-1].rep_in.G  # the smallest group
                 rows = (rep if H == rep.G else rep.restrict(H)).solve().sparse()[0]
                 depends = torch.zeros_like(depends).index_fill_(0, rows, True)
     constant = [str(part) for part, index in net.rep_out.blocks() if not depends[index].any(1).all()]
@@ -630,7 +627,7 @@ def check_bottlenecks(net: RPPEMLP) -> None:
         )
 
 
-def _through(pathway: EquivariantPathway, depends: Bool[Tensor, " in"]) -> Bool[Tensor, " out"]:
+def _reached_outputs(pathway: EquivariantPathway, depends: Bool[Tensor, " in"]) -> Bool[Tensor, " out"]:
     rows, _, values = pathway.weight_map.entries()
     size_out, size_in = pathway.weight_map.shape
     rows = rows[values != 0].cpu()

@@ -25,30 +25,30 @@ from rppdyn.nn.linear import RelaxedLinear, bind, check_size
 from rppdyn.nn.pathways import AffineMap, EquivariantPathway, FreePathway, LinearPathway
 from rppdyn.reps import Rep
 
-TOLERANCE = 1e-6
+ZERO_TOLERANCE = 1e-6
 
 WARM_UP = {"batch": math.inf, "renorm": 100_000}
-"""`normalisation=` of networks: batches after which running statistics take part in training; none ever do with "batch"."""
+"""Batches after which running statistics take part in training, by ``normalisation=`` of networks; never with "batch"."""
 
-LARGEST_RATIO, LARGEST_SHIFT = 3.0, 5.0
+MAX_RATIO, MAX_SHIFT = 3.0, 5.0
 """Bounds of r and d (Ioffe 2017)."""
 
 
 def pools(rep: Rep) -> tuple[Tensor, int]:
-    """A label for each coordinate, the same for those of one pool, and how many pools have a mean, which come first.
+    """The number of each coordinate's pool, and how many pools have a mean; these come first.
 
     Raises:
         ValueError: a part that is not orthogonal, whose mean square is not invariant.
     """
     labels = torch.zeros(rep.dim, dtype=torch.int64)
     centred: list[Tensor] = []
-    others: list[Tensor] = []
+    uncentred: list[Tensor] = []
     for part, index in rep.blocks():
         components = part.components
         for label in components.unique().tolist():
             at = (components == label).nonzero()[:, 0]
             lie, h = (m[:, at[:, None], at] for m in (part.unit_lie_generators, part.discrete_generators))
-            is_lie = bool((lie.abs() > TOLERANCE).any())
+            is_lie = bool((lie.abs() > ZERO_TOLERANCE).any())
             eye = torch.eye(len(at), dtype=h.dtype)
             if not (torch.allclose(lie, -lie.mT) and torch.allclose(h @ h.mT, eye.expand_as(h))):
                 raise ValueError(
@@ -56,17 +56,17 @@ def pools(rep: Rep) -> tuple[Tensor, int]:
                     "where one looks from; leave normalisation out, or give hidden layers without it"
                 )
             is_permuted = not is_lie and torch.allclose(h, h.round()) and bool((h.round() >= 0).all())
-            (centred if is_permuted else others).extend(copy[at] for copy in index)
-    for order, index in enumerate([*centred, *others]):
+            (centred if is_permuted else uncentred).extend(copy[at] for copy in index)
+    for order, index in enumerate([*centred, *uncentred]):
         labels[index] = order
     return labels, len(centred)
 
 
 class BatchNorm(ExactBuffers):
-    r"""``y = scale (x - mean) / sqrt(variance + eps) + shift``, one number of each for a pool.
+    r"""``y = scale (x - mean) / sqrt(variance + eps) + shift``, with one scale, mean, variance and shift for each pool.
 
-    :meth:`on_batch` computes with the statistics of a batch and returns what the running ones become; calling the module uses
-    the running ones. Both maps are affine, so the linear layer that comes next takes them into its weight (:meth:`fold`).
+    :meth:`on_batch` computes with the statistics of a batch and returns the new running ones; calling the module uses the
+    running ones. Both maps are affine, so the next linear layer absorbs them into its weight (:meth:`fold`).
 
     After ``warm_up`` batches, normalised features of a batch are corrected towards the running statistics,
 
@@ -104,14 +104,14 @@ class BatchNorm(ExactBuffers):
         self.scale = nn.Parameter(torch.ones(self.pools))
         self.shift = nn.Parameter(torch.zeros(self.centred))
 
-    def _over_pools(self, x: Float[Tensor, "*stack n"]) -> Float[Tensor, "*stack pools"]:
-        # by a product: its gradient, unlike that of a gather, adds in the same order whatever the number of threads
+    def _pool_means(self, x: Float[Tensor, "*stack n"]) -> Float[Tensor, "*stack pools"]:
+        # a product: its gradient, unlike a gather's, adds in an order that does not depend on the number of threads
         return x if self.pool is None else x @ self.pool / self.size
 
     def _spread(self, x: Float[Tensor, "*stack pools"]) -> Float[Tensor, "*stack n"]:
         return x if self.pool is None else x @ self.pool.mT
 
-    def _all(self, x: Float[Tensor, "*stack centred"]) -> Float[Tensor, "*stack pools"]:
+    def _pad_means(self, x: Float[Tensor, "*stack centred"]) -> Float[Tensor, "*stack pools"]:
         return F.pad(x, (0, self.pools - self.centred))
 
     def _read(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -124,7 +124,7 @@ class BatchNorm(ExactBuffers):
         """Factor and offset of each entry."""
         factor = self.scale * r / (variance + self.eps).sqrt()
         offset = self.shift + self.scale[..., : self.centred] * d - mean * factor[..., : self.centred]
-        return self._spread(factor), self._spread(self._all(offset))
+        return self._spread(factor), self._spread(self._pad_means(offset))
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         check_size(x, self.rep_in)
@@ -132,16 +132,16 @@ class BatchNorm(ExactBuffers):
         return x * factor + offset
 
     def fold(self, weight: Float[Tensor, "*stack out n"], bias: Float[Tensor, "*stack out"] | None) -> AffineMap:
-        """A linear layer that is given what this module makes of its inputs, as one of the inputs themselves."""
-        return _folded(weight, bias, *self._affine(*self._read()[:2]))
+        """Absorb the normalisation into the linear layer after it: one affine map of this module's inputs."""
+        return _fold(weight, bias, *self._affine(*self._read()[:2]))
 
     def on_batch(
         self, x: Float[Tensor, "*stack batch n"], weight: Float[Tensor, "*stack out n"], bias: Tensor | None
     ) -> tuple[AffineMap, Float[Tensor, "*stack statistics"]]:
-        """The same with the statistics of a batch, and what the running ones become."""
+        """:meth:`fold` with the statistics of a batch, and the new running statistics."""
         variance, mean = torch.var_mean(x, dim=-2, correction=0)
-        centre = self._over_pools(mean)[..., : self.centred]
-        about = self._over_pools(variance + (mean - self._spread(self._all(centre))).square())
+        centre = self._pool_means(mean)[..., : self.centred]
+        about = self._pool_means(variance + (mean - self._spread(self._pad_means(centre))).square())
         count = self.size[: self.centred] * x.shape[-2]
         bessel = F.pad(count / (count - 1).clamp_min(1), (0, self.pools - self.centred), value=1.0)
         about = about * bessel
@@ -150,34 +150,35 @@ class BatchNorm(ExactBuffers):
         d: Tensor | float = 0.0
         if self.warm_up < math.inf:
             now, before = ((v.detach() + self.eps).sqrt() for v in (about, old_variance))
-            begins, one = batches <= self.warm_up, torch.ones_like(now)
-            r = torch.where(begins, one, (now / before).clamp(1 / LARGEST_RATIO, LARGEST_RATIO))
+            is_warm_up = batches <= self.warm_up
+            r = torch.where(is_warm_up, torch.ones_like(now), (now / before).clamp(1 / MAX_RATIO, MAX_RATIO))
             d = (centre.detach() - old_mean) / before[..., : self.centred]
-            d = torch.where(begins, 0 * d, d.clamp(-LARGEST_SHIFT, LARGEST_SHIFT))
+            d = torch.where(is_warm_up, 0 * d, d.clamp(-MAX_SHIFT, MAX_SHIFT))
         running = torch.cat(
             [old_mean.lerp(centre.detach(), self.momentum), old_variance.lerp(about.detach(), self.momentum), batches + 1], -1
         )  # fmt: skip
-        return _folded(weight, bias, *self._affine(centre, about, r, d)), running
+        return _fold(weight, bias, *self._affine(centre, about, r, d)), running
 
     def extra_repr(self) -> str:
         renormalised = f", renormalised after {self.warm_up}" if self.warm_up < math.inf else ""
         return f"{self.rep_in}, {self.pools} pools, {self.centred} with a mean{renormalised}"
 
 
-def _folded(weight: Tensor, bias: Tensor | None, factor: Tensor, offset: Tensor) -> AffineMap:
-    moved = (weight @ offset.unsqueeze(-1)).squeeze(-1)
-    return weight * factor.unsqueeze(-2), moved if bias is None else bias + moved
+def _fold(weight: Tensor, bias: Tensor | None, factor: Tensor, offset: Tensor) -> AffineMap:
+    shift = (weight @ offset.unsqueeze(-1)).squeeze(-1)
+    return weight * factor.unsqueeze(-2), shift if bias is None else bias + shift
 
 
 class RowNorm:
     """Scales the rows of hidden layers to norm 1, those of one pool to a mean square norm of 1.
 
-    It is the sum of a layer's pathways whose rows are measured. The parameters of all pathways are multiplied by one number for
-    a pool, biases as well. So the ratio of pathways stays, and so does the function, with "relu" and normalisation behind it.
+    Norms are those of the dense weight, the sum of a layer's pathways. The parameters of all pathways, biases too, are
+    multiplied by one number for each pool. So the ratio of pathways stays, and with "relu" and normalisation the function
+    stays, too.
 
     Args:
-        net: a network of the kind.
-        names: parameters, as they lie in the vectors that are scaled.
+        net: a network with the layers to scale.
+        names: names of the parameters, in the order in which the scaled vectors hold them.
     Raises:
         ValueError: a layer's basis mixes the rows of several pools.
     """
@@ -186,48 +187,50 @@ class RowNorm:
         parameters = dict(net.named_parameters())
         places: dict[str, Tensor] = {}
         self.means: list[Tensor] = []
-        start = 1  # of a layer's pools among all factors, of which the first is 1
+        start = 1  # index of a layer's first pool among all factors; factor 0 is 1, for parameters that are not scaled
         for layer, linear in net.named_modules():
             if not isinstance(linear, RelaxedLinear) or layer == "head":
                 continue
             labels, _ = pools(linear.rep_out)
             for pathway in linear.linear_pathways:
                 name = next(n for n, child in linear.named_children() if child is pathway)
-                places |= {f"{layer}.{name}.{k}": start + place for k, place in _places(pathway, labels).items()}
-            one_hot = F.one_hot(labels).to(next(net.parameters()))
-            self.means.append(one_hot / one_hot.sum(0))
-            start += one_hot.shape[1]
+                places |= {
+                    f"{layer}.{name}.{k}": start + place for k, place in _parameter_pools(pathway, labels).items()
+                }
+            membership = F.one_hot(labels).to(next(net.parameters()))
+            self.means.append(membership / membership.sum(0))
+            start += membership.shape[1]
         each = [places.get(name, torch.zeros(parameters[name].numel(), dtype=torch.int64)) for name in names]
         self.index = torch.cat(each).to(self.means[0].device)
 
     @torch.no_grad()
     def scale_(self, vectors: Float[Tensor, "members n"], weights: Sequence[Float[Tensor, "members out in"]]) -> None:
-        """Scale parameters in place; ``weights`` are the hidden layers' of these parameters."""
+        """Scale parameters in place; ``weights`` are the hidden layers' dense weights for them."""
         factors = [vectors.new_ones(len(vectors), 1)]
         for weight, mean in zip(weights, self.means, strict=True):
-            factors.append((weight.square().sum(-1) @ mean).clamp_min(SMALLEST_NORM**2).rsqrt())
+            factors.append((weight.square().sum(-1) @ mean).clamp_min(MIN_SCALED_NORM**2).rsqrt())
         vectors.mul_(torch.cat(factors, 1).index_select(1, self.index))
 
 
-SMALLEST_NORM = 1e-6  # of rows that are scaled: others would be mostly rounding
+MIN_SCALED_NORM = 1e-6  # smallest root mean square norm of a pool that is scaled to 1; smaller ones are mostly rounding
 
 
-def _places(pathway: LinearPathway, labels: Tensor) -> dict[str, Tensor]:
-    """The pool of each entry of a pathway's parameters, by their names."""
+def _parameter_pools(pathway: LinearPathway, labels: Tensor) -> dict[str, Tensor]:
+    """The pool of each entry of a pathway's parameters, by the parameters' names."""
     if isinstance(pathway, FreePathway):
         weight, bias = pathway.weight, pathway.bias
         return {"weight": labels.repeat_interleave(weight.shape[1]), **({} if bias is None else {"bias": labels})}
     assert isinstance(pathway, EquivariantPathway)
-    found = {}
+    places = {}
     for name, basis in (("weight", pathway.weight_map), ("bias", pathway.bias_map)):
         if basis is None or not basis.rank:
             continue
         rows, cols, values = (t.cpu() for t in basis.entries())
         rows, cols = rows[values != 0] // (basis.size // len(labels)), cols[values != 0]
-        found[name] = torch.zeros(basis.rank, dtype=torch.int64).index_copy_(0, cols, labels[rows])
-        if not torch.equal(found[name][cols], labels[rows]):
+        places[name] = torch.zeros(basis.rank, dtype=torch.int64).index_copy_(0, cols, labels[rows])
+        if not torch.equal(places[name][cols], labels[rows]):
             raise ValueError(
                 f"weight normalisation of {pathway.rep_in} -> {pathway.rep_out} of {pathway.rep_out.G}: its basis mixes "
                 "features that are normalised apart; leave weight_norm out"
             )
-    return found
+    return places

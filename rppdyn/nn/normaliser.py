@@ -18,31 +18,29 @@ from rppdyn.nn.coefficients import ExactBuffers, layout_number
 from rppdyn.nn.linear import bind, check_size
 from rppdyn.reps import Rep, Scalar
 
-MAX_ABS_ENTRY = 1e150  # entries whose squares double precision has
-MAX_DENSE_PROJECTOR_SIZE = (
-    1000  # entries of an observation up to which the projector onto its invariants is a dense matrix
-)
+MAX_ABS_ENTRY = 1e150  # largest entry whose square fits into double precision
+MAX_DENSE_PROJECTOR_SIZE = 1000  # largest dimension for which the projector onto the invariants is a dense matrix
 ZERO_VARIANCE_SHARE = 1e-8  # variance of a component that is always zero, as a share of the largest mean square
 
 
 class InvariantNormaliser(ExactBuffers):
-    r"""``x -> (x - mean) / std`` with running statistics that the group leaves alone, so the map is equivariant.
+    r"""``x -> (x - mean) / std`` with running statistics that are invariant under the group, so the map is equivariant.
 
     The mean is projected onto the invariants of the representation (a vector's mean is zero under rotations, whatever
     the data). The variance about it is pooled over the coordinates that the symmetry mixes: the connected components of
-    the generators' non-zero patterns, on each of which ``std`` is one number. Both commute with
-    the group; of an irreducible part they are what the data averaged over the group would have.
+    the generators' non-zero patterns, on each of which ``std`` is one number. Both commute with the group; for an irreducible
+    part they are the statistics of the data averaged over the group.
 
     Statistics change in :meth:`update` only, which data collection calls; one normaliser is shared by actor, critics and
     targets. They are merged by counts (Chan, Golub & LeVeque 1983) in float64 buffers, so that batches of any sizes
-    give what one pass over all data gives. Before the first update the map is the identity.
+    give the statistics of one pass over all data. Before the first update the map is the identity.
 
     Args:
         rep: the representation of ``x``.
         clip: bound on the result in units of ``std``, or None. Components on which the group acts by signed permutations are
-            clipped coordinate by coordinate, others that it acts on orthogonally at a root mean square of ``clip``.
-        eps: variance, as a share of the mean square, up to which a component is constant: by less it varies from rounding. Its
-            ``std`` is its root mean square then; of one that is always zero, ``1e-4`` of the largest.
+            clipped coordinate by coordinate; others, on which it acts orthogonally, at a root mean square of ``clip``.
+        eps: share of the mean square up to which a variance counts as rounding, and the component as constant. The ``std`` of a
+            constant component is its root mean square; that of one that is always zero, ``1e-4`` of the largest.
     Raises:
         ValueError: ``clip`` for a representation with a component that is not orthogonal, which no clipping commutes with;
             a ``clip`` that is not positive, or an ``eps`` that is negative; a complex representation, or one bound to no group.
@@ -73,7 +71,7 @@ class InvariantNormaliser(ExactBuffers):
         self.register_layout(f"statistics of {rep} of {rep.G}", numbers)
         radial = None if clip is None else self._radial(len(self.component_size))
         self.register_constant("is_radial", radial)
-        self._any_radial = radial is not None and bool(radial.any())  # known to Python: no device is asked
+        self._any_radial = radial is not None and bool(radial.any())  # a Python bool: reading it waits for no device
         for name in ("count", "raw_mean", "raw_m2", "mean"):
             value = torch.zeros((), dtype=torch.float64) if name == "count" else torch.zeros(rep.dim)
             self.register_exact(name, value, working_copy=False)
@@ -102,7 +100,7 @@ class InvariantNormaliser(ExactBuffers):
     def update(self, x: Float[Tensor, "*batch n"]) -> None:
         """Add a batch to the statistics.
 
-        An agent calls this at every step with one observation, which NumPy takes less than half of torch's time for.
+        An agent calls this at every step with one observation, for which NumPy takes less than half of torch's time.
 
         Raises:
             ValueError: the last dimension is not the representation's, or a value is not finite.
@@ -121,8 +119,8 @@ class InvariantNormaliser(ExactBuffers):
         if not len(rows):
             return
         buffers = self.count, self.raw_mean, self.raw_m2, self.mean, self.std
-        here = [buffer.cpu() for buffer in buffers]  # on the CPU the buffers themselves
-        count, raw_mean, raw_m2, mean, std = (tensor.numpy() for tensor in here)
+        on_cpu = [buffer.cpu() for buffer in buffers]  # of a module on the CPU the buffers themselves
+        count, raw_mean, raw_m2, mean, std = (tensor.numpy() for tensor in on_cpu)
         if len(rows) == 1:
             (batch_mean,) = rows
         else:
@@ -143,13 +141,13 @@ class InvariantNormaliser(ExactBuffers):
         square = pooled + np.bincount(component, np.square(mean)) / size
         scale = np.where(square > 0, square, ZERO_VARIANCE_SHARE * (square.max() or 1.0))
         np.sqrt(np.where(pooled > self.eps * square, pooled, scale)[component], out=std)
-        for buffer, tensor in zip(buffers, here, strict=True):
+        for buffer, tensor in zip(buffers, on_cpu, strict=True):
             if tensor is not buffer:
                 buffer.copy_(tensor)
 
     @functools.cached_property
     def _projector(self) -> NDArray:
-        """Onto the invariants: one product, where steps through the basis take five times as long as all the rest."""
+        """The projector onto the invariants, dense: through the basis the projection takes five times as long as the rest."""
         return self._invariants.project(torch.eye(self.rep.dim, dtype=torch.float64)).numpy()
 
     @functools.cached_property
@@ -178,19 +176,16 @@ class InvariantNormaliser(ExactBuffers):
         return f"{self.rep}, {len(self.component_size)} components, clip={self.clip}"
 
 
-# -- how the standard deviations of a Gaussian transform whose mean transforms under an orthogonal representation --------------
+# -- how a Gaussian's standard deviations transform, if its mean transforms under an orthogonal representation -----------------
 
 
-def blocks_of(rep: Rep) -> Tensor | None:
-    """The blocks of entries that an orthogonal representation mixes, in their order; None where it only permutes and flips.
-
-    A matrix ``(blocks, dim)`` of zeros and ones, one row per block.
-    """
+def mixing_blocks(rep: Rep) -> Tensor | None:
+    """Blocks of entries that an orthogonal rep mixes, zeros and ones ``(blocks, dim)``; None for signed permutations."""
     if rep.is_signed_permutation:
         return None
     return F.one_hot(rep.components).mT.float()
 
 
 def deviation_rep(rep: Rep, blocks: Tensor | None) -> Rep:
-    """Representation of logarithms of standard deviations: under |rho| one per entry, or invariant, one per block."""
+    """Representation of logarithms of standard deviations: |rho|, one per entry; or invariant, one per block."""
     return abs(rep) if blocks is None else len(blocks) * Scalar(rep.G)

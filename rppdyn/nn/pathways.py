@@ -1,19 +1,19 @@
 r"""Pathways: the additive contributions of a layer, each with its own Gaussian prior.
 
 A pathway knows its parameters, its prior variance, its output and, where it is linear, its dense weight; and from inputs and
-gradients it gives the curvature of its coefficients. Whatever keeps that contract takes part in a relaxed layer, in the prior
+gradients it gives the curvature of its coefficients. A class with these methods can take part in a relaxed layer, in the prior
 and in the marginal likelihood.
 
 That curvature is Kronecker-factored. The loss of a linear map :math:`y = W x` has the generalised Gauss-Newton matrix
 :math:`\sum_{n,s} (x_n \otimes g_{ns})(x_n \otimes g_{ns})^T`, :math:`g_{ns}` being gradients of square-root factors of its
 Hessian by :math:`y_n`. It is approximated by :math:`A \otimes G` with :math:`A = \frac1N \sum_n x_n x_n^T` and
-:math:`G = \sum_{n,s} g_{ns} g_{ns}^T` (Martens & Grosse 2015). Of a weight that is used at P places (pixels, copies of an
+:math:`G = \sum_{n,s} g_{ns} g_{ns}^T` (Martens & Grosse 2015). For a weight that is used at P places (pixels, copies of an
 irreducible representation) A is a sum over places and G a mean over them (Grosse & Martens 2016).
 
-Where a weight enters in other ways too, as a Hamiltonian network's enters its vector field, there are its gradients
-:math:`M_{ns}` for each datum: of :math:`\sum_{n,s} \mathrm{vec}(M_{ns}) \mathrm{vec}(M_{ns})^T` the product
-:math:`\sum M^T M \otimes \sum M M^T / \sum |M|^2` has the same partial traces (Ren & Goldfarb 2021); for a linear map with
-normal noise it is the one above.
+A weight may also enter in other ways, as a Hamiltonian network's enters its vector field. Then each datum gives gradients
+:math:`M_{ns}` by the weight, and :math:`\sum_{n,s} \mathrm{vec}(M_{ns}) \mathrm{vec}(M_{ns})^T` is approximated by
+:math:`\sum M^T M \otimes \sum M M^T / \sum |M|^2`, which has the same partial traces (Ren & Goldfarb 2021); for a linear map
+with normal noise it equals the one above.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from rppdyn.basis import IrreducibleType, Isotypic, isotypic
 from rppdyn.nn.coefficients import CoefficientMap, ExactBuffers
 from rppdyn.reps import Rep, Scalar
 
-NOT_TRAINED = ("log_variance", "unit")
-"""Parameters of pathways whose variances are learned, and which an optimiser of weights leaves alone."""
+VARIANCE_PARAMETERS = ("log_variance", "unit")
+"""Names of the parameters of a learned variance, which an optimiser of weights leaves alone."""
 
 AffineMap = tuple[Tensor, Tensor | None]
 """A dense weight ``(out, in)`` and a bias ``(out,)``, None where there is none."""
@@ -43,10 +43,11 @@ AffineMap = tuple[Tensor, Tensor | None]
 
 @dataclass(frozen=True, eq=False)
 class Root:
-    r"""A matrix :math:`R^T R` that is kept as R, since it has few rows beside its columns; leading axes are of blocks.
+    r"""A matrix :math:`R^T R`, stored as R of shape (k, n) with few rows k; leading axes are of blocks.
 
-    A layer of thousands of inputs is seen with hundreds of data: neither its matrix, in time :math:`k n^2`, nor its
-    eigenvalues, in :math:`n^3`, need be computed to know those that are not zero. Sums and multiples are as of matrices.
+    A layer may have thousands of inputs n, and be given hundreds of data k. The eigenvalues that are not zero are those of
+    :math:`R R^T`, without the matrix, in time :math:`k n^2`, or its eigenvalues, in :math:`n^3`. Sums and multiples are those
+    of the matrices.
     """
 
     rows: Float[Tensor, "*blocks k n"]
@@ -56,7 +57,7 @@ class Root:
         return (self.rows.mT @ self.rows).double()
 
     def eigenvalues(self) -> Float[Tensor, "*blocks k"]:
-        """All that are not zero, and perhaps some that are, in float64 on the CPU."""
+        """All eigenvalues but :math:`n - k` zeros, in float64 on the CPU."""
         rows = self.rows.double().cpu()
         return torch.linalg.eigvalsh(rows @ rows.mT)
 
@@ -90,7 +91,7 @@ class Kronecker(NamedTuple):
     r"""The curvature :math:`A \otimes G` of a matrix of coefficients; leading axes are of independent blocks.
 
     Attributes:
-        A: factor of inputs, ``(*blocks, n, n)``, a sum over the data (whoever has seen all of them divides by their number).
+        A: factor of inputs, ``(*blocks, n, n)``, a sum over the data, to be divided by their number at the end.
         G: factor of gradients, ``(*blocks, m, m)``, a sum over the data and the factors of the loss's Hessian.
         copies: how many matrices of coefficients have this curvature each.
     """
@@ -100,7 +101,7 @@ class Kronecker(NamedTuple):
     copies: int = 1
 
     def eigenvalues(self) -> tuple[Float[Tensor, " eigenvalues"], int]:
-        """Those of the curvature that are not zero, and perhaps some that are, none negative; and how many there are."""
+        """Eigenvalues of the curvature, none negative, some zeros left out; and how many there are with all zeros."""
         (a, n), (g, m) = (_eigenvalues(factor) for factor in (self.A, self.G))
         eigenvalues = (a.unsqueeze(-1) * g.unsqueeze(-2)).flatten().repeat(self.copies)
         return eigenvalues, math.prod(a.shape[:-1]) * n * m * self.copies
@@ -113,14 +114,14 @@ def _eigenvalues(factor: Factor) -> tuple[Float[Tensor, "*blocks k"], int]:
     return torch.linalg.eigvalsh(factor.double().cpu()).clamp_min(0), factor.shape[-1]
 
 
-def of_linear(x: Float[Tensor, "N *places n"], g: Float[Tensor, "S N *places m"]) -> Kronecker:
+def linear_curvature(x: Float[Tensor, "N *places n"], g: Float[Tensor, "S N *places m"]) -> Kronecker:
     """Curvature of a weight ``(m, n)`` that is used at several places of each of N data, from S gradients of each."""
     places = math.prod(x.shape[1:-1])
     x, g = (rows.reshape(-1, rows.shape[-1]).double() for rows in (x, g))
     return Kronecker(gram(x), gram(g) / places)
 
 
-def of_gradients(M: Float[Tensor, "*blocks K m n"]) -> Kronecker:
+def curvature_from_gradients(M: Float[Tensor, "*blocks K m n"]) -> Kronecker:
     """Curvature of a weight ``(m, n)``, from its K gradients; the sum over all is to be divided by the trace of A."""
     M = M.double()
     return Kronecker(torch.einsum("...kmn,...kmp->...np", M, M), torch.einsum("...kmn,...kpn->...mp", M, M))
@@ -133,10 +134,10 @@ class Pathway(ExactBuffers, ABC):
     parameter.
 
     Attributes:
-        is_free: whether it knows less symmetry than another pathway of its layer, which says so.
+        is_free: whether it has less symmetry than another pathway of its layer; the layer sets it.
         fan_in: how many of its coefficients one output is a sum of, for its unit (:func:`prior_unit`).
-        within: the narrowest pathway of its layer that contains all that this one can say, by name; None if there is none.
-        uses: the squared Frobenius norm of the dense map that one coefficient of 1 stands for.
+        within: name of the smallest other pathway of its layer that contains this one's functions; None if there is none.
+        uses: the squared Frobenius norm of the dense map of one coefficient of 1.
     Raises:
         ValueError: the variance is not a positive finite number (a layer leaves out a pathway of variance 0).
     """
@@ -162,7 +163,7 @@ class Pathway(ExactBuffers, ABC):
         return self.log_variance.exp()
 
     def register_unit(self, unit: int | float | None) -> None:
-        """Store parameters in multiples of ``unit``, a buffer; of 1, as they are. Without a unit they stay so."""
+        """Store parameters in multiples of ``unit``, a buffer; None for a pathway that never has one."""
         self.has_unit = unit is not None
         if unit is None or unit == 1:
             self.register_buffer("unit", None)
@@ -170,7 +171,7 @@ class Pathway(ExactBuffers, ABC):
             self.register_exact("unit", torch.tensor(unit, dtype=torch.float64))
 
     def in_units(self, parameter: Tensor, onto: Tensor | None = None) -> Tensor:
-        """The coefficients in a stored parameter, added to ``onto``; in an ensemble's each member's are in its own unit."""
+        """Unit times stored parameter, plus ``onto``; in an ensemble each member has its own unit."""
         if self.unit is None:
             return parameter if onto is None else parameter + onto
         unit = self.unit if self.unit.ndim == 0 else self.unit.view(-1, *[1] * (parameter.ndim - 1))
@@ -181,8 +182,8 @@ class Pathway(ExactBuffers, ABC):
         r"""Store parameters in the unit that a layer built with the variance as it is now would have (:func:`prior_unit`).
 
         With :math:`\phi = w / u` stored and a new unit :math:`u'`, :math:`\phi' = (u / u') \phi`: the function stays as it is.
-        Gradients by :math:`\phi'` are :math:`u' / u` times those by :math:`\phi`, and so are Adam's means of them; its means of
-        squares the square of that. So Adam goes on as if it had been :math:`\phi'` that it moved from the start.
+        Gradients by :math:`\phi'` are :math:`u' / u` times those by :math:`\phi`. Adam's means of them are scaled by the same
+        factor, its means of squares by the square of it: Adam continues as if it had trained :math:`\phi'` from the start.
 
         Args:
             optimiser: Adam, whose moments follow.
@@ -195,15 +196,12 @@ class Pathway(ExactBuffers, ABC):
             self.register_exact("unit", torch.ones((), device=parameters[0].device))
             self.unit = self.get_buffer("unit").to(parameters[0])
         exact = self.get_buffer("unit_exact")
-        in_new_unit(parameters, (exact / new).to(parameters[0]), optimiser)
+        rescale_parameters(parameters, (exact / new).to(parameters[0]), optimiser)
         exact.fill_(new)
         self.unit.fill_(new)
 
     def learn_variance(self) -> None:
-        """Make ``log_variance`` a parameter, and the unit of storage one without a gradient, to follow the variance.
-
-        What is a parameter already stays as it is.
-        """
+        """Make ``log_variance`` a parameter, and the unit of storage, which follows it, a parameter without a gradient."""
         if not isinstance(self.log_variance, nn.Parameter):
             self.log_variance = nn.Parameter(self.drop_exact("log_variance"))
         if self.has_unit and not isinstance(self.unit, nn.Parameter):
@@ -211,7 +209,7 @@ class Pathway(ExactBuffers, ABC):
             self.unit = nn.Parameter(unit.to(self.get_parameter(self.coefficient_names()[0])), requires_grad=False)
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
-        """Units are saved exactly, as parameters once they are learned, or not at all where they are 1: any is read here."""
+        """Read a unit in any form: exact, a parameter once the variance is learned, or absent where it is 1."""
         stored = self.coefficient_names() if self.has_unit else []
         if stored and f"{prefix}{stored[0]}" in state_dict:
             learned, exact = f"{prefix}unit", f"{prefix}unit_exact"
@@ -229,8 +227,8 @@ class Pathway(ExactBuffers, ABC):
         """The variables of the prior: orthonormal coefficients or the free weights themselves."""
 
     def coefficient_names(self) -> list[str]:
-        """The parameters that coefficients are multiples of."""
-        return [name for name, _ in self.named_parameters(recurse=False) if name not in NOT_TRAINED]
+        """Names of the parameters whose multiples are the coefficients."""
+        return [name for name, _ in self.named_parameters(recurse=False) if name not in VARIANCE_PARAMETERS]
 
     def curvature(self, x: Float[Tensor, "N ..."], g: Float[Tensor, "S N ..."]) -> list[Kronecker]:
         """Curvature of all coefficients, in blocks that are taken to be independent.
@@ -239,7 +237,7 @@ class Pathway(ExactBuffers, ABC):
             x: inputs of N data.
             g: gradients by the pathway's output of S square-root factors of the loss's Hessian.
         Raises:
-            NotImplementedError: this kind of pathway has none, and keeps the variance that it was given.
+            NotImplementedError: this kind of pathway has no curvature, and its variance can't be learned.
         """
         raise NotImplementedError(f"{type(self).__name__} has no curvature: its variance is not learned")
 
@@ -250,7 +248,7 @@ class Pathway(ExactBuffers, ABC):
         raise NotImplementedError(f"{type(self).__name__} has no curvature: its variance is not learned")
 
     def check_curvature(self) -> None:
-        """Refuse, before any work, what :meth:`curvature` will not know."""
+        """Refuse, before any work, a pathway for which :meth:`curvature` will fail."""
 
     @property
     def has_curvature(self) -> bool:
@@ -284,7 +282,7 @@ class LinearPathway(Pathway):
     ) -> list[Kronecker]:
         """Curvature in the blocks of :meth:`curvature`, from K gradients by the layer's dense weight and bias.
 
-        Factors ``A`` are to be divided by their traces (:func:`of_gradients`).
+        Factors ``A`` are to be divided by their traces (:func:`curvature_from_gradients`).
         """
 
     def norm(self) -> Float[Tensor, ""]:
@@ -365,7 +363,7 @@ class EquivariantPathway(LinearPathway):
         for kind, inputs, outputs in _types(adapted):
             n, m, d = *kind.multiplicities, kind.dim
             z_k = torch.einsum("upq,...nq->...pnu", kind.units.to(z), z[..., inputs].unflatten(-1, (n, d)))
-            blocks.append(of_linear(z_k.flatten(-2) / math.sqrt(d), h[..., outputs].unflatten(-1, (m, d)).mT))
+            blocks.append(linear_curvature(z_k.flatten(-2) / math.sqrt(d), h[..., outputs].unflatten(-1, (m, d)).mT))
         return blocks
 
     def gradient_curvature(
@@ -382,7 +380,9 @@ class EquivariantPathway(LinearPathway):
             n, m, d = *kind.multiplicities, kind.dim
             block = M[:, outputs, inputs].unflatten(2, (n, d)).unflatten(1, (m, d))
             blocks.append(
-                of_gradients(torch.einsum("upq,kmpnq->kmnu", kind.units.to(M), block).flatten(2) / math.sqrt(d))
+                curvature_from_gradients(
+                    torch.einsum("upq,kmpnq->kmnu", kind.units.to(M), block).flatten(2) / math.sqrt(d)
+                )
             )
         return blocks
 
@@ -395,7 +395,7 @@ class FreePathway(LinearPathway):
 
     Args:
         gain: output standard deviation at initialisation for inputs of unit mean square; biases start at zero.
-        unit: value of a stored parameter of 1 (see :func:`prior_unit`); None for a pathway that is stored as it is.
+        unit: the weight that a stored parameter of 1 stands for (:func:`prior_unit`); None for storage without a unit.
     """
 
     def __init__(self, dim_in: int, dim_out: int, variance: int | float, *, bias: bool = True, gain: int | float = 1.0,
@@ -416,12 +416,12 @@ class FreePathway(LinearPathway):
 
     def curvature(self, x: Float[Tensor, "N *places in"], g: Float[Tensor, "S N *places out"]) -> list[Kronecker]:
         """One pair of factors; the bias is the weight of an input of one."""
-        return [of_linear(F.pad(x, (0, 1), value=1.0) if self.bias is not None else x, g)]
+        return [linear_curvature(F.pad(x, (0, 1), value=1.0) if self.bias is not None else x, g)]
 
     def gradient_curvature(
         self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None = None
     ) -> list[Kronecker]:
-        return [of_gradients(_with_bias(weight, None if self.bias is None else bias))]
+        return [curvature_from_gradients(_with_bias(weight, None if self.bias is None else bias))]
 
     def extra_repr(self) -> str:
         return _count(self)
@@ -431,9 +431,10 @@ class BreakingInputs(Pathway):
     r"""Constant inputs b beside x, which transform under a representation: through them a strict network leaves its symmetry.
 
     An equivariant network has :math:`f(gx, gb) = g f(x, b)`. With b fixed, :math:`f(\cdot, b)` is equivariant under the
-    elements that fix b; with :math:`b = 0`, under all. So the norm of what was learned says how far the symmetry is off, and
-    its direction which way (Smidt, Geiger & Miller 2021, where b are order parameters; Kaba & Ravanbakhsh 2023). Learned, b
-    begins at zero, where its gradient needn't vanish, and has the prior :math:`N(0, \sigma^2)`; drawn, it stays what that gave.
+    elements that fix b; with :math:`b = 0`, under all. So the norm of a learned b says how far the symmetry is broken, and its
+    direction which way (Smidt, Geiger & Miller 2021, where b are order parameters; Kaba & Ravanbakhsh 2023). A learned b starts
+    at zero, where its gradient needn't vanish, and has the prior :math:`N(0, \sigma^2)`. One that is not learned is drawn from
+    that prior and stays fixed.
     """
 
     vector: Tensor
@@ -451,7 +452,7 @@ class BreakingInputs(Pathway):
         return (self.in_units(self.vector),) if self.is_learned else ()
 
     def value(self) -> Float[Tensor, " constants"]:
-        """b, as it is now."""
+        """The current b."""
         return self.in_units(self.vector).detach()
 
     def norm(self) -> Float[Tensor, ""]:
@@ -462,14 +463,14 @@ class BreakingInputs(Pathway):
         return torch.cat([x, self.in_units(self.vector).to(x).expand(*x.shape[:-1], -1)], -1)
 
     def fold(self, weight: Float[Tensor, "*stack out wide"], bias: Tensor | None) -> AffineMap:
-        """Absorb the constants into the bias: an affine map of x and them as one of x."""
+        """Absorb the constants into the bias: turn an affine map of (x, b) into one of x."""
         constants = self.in_units(self.vector)
         inputs = weight.shape[-1] - constants.shape[-1]
         shift = (weight[..., inputs:] @ constants.unsqueeze(-1)).squeeze(-1)
         return weight[..., :inputs], shift if bias is None else bias + shift
 
     def extra_repr(self) -> str:
-        return f"{self.rep}, variance={written(self.log_variance)}"
+        return f"{self.rep}, variance={format_variance(self.log_variance)}"
 
 
 def summed_squares(tensors: Iterable[Tensor]) -> Float[Tensor, ""]:
@@ -478,8 +479,8 @@ def summed_squares(tensors: Iterable[Tensor]) -> Float[Tensor, ""]:
     return functools.reduce(torch.add, (x @ x for x in flat))
 
 
-def written(log_variance: Tensor) -> str:
-    """The variance with four digits for a layer's description; on the meta device there is none to read."""
+def format_variance(log_variance: Tensor) -> str:
+    """The variance with four digits for a layer's description; "unknown" on the meta device, which has no values."""
     return "unknown" if log_variance.is_meta else f"{log_variance.exp().item():.4g}"
 
 
@@ -487,18 +488,22 @@ def prior_unit(variance: int | float, fan_in: int | float = 1) -> float:
     r"""The unit in which a free pathway is stored beside an equivariant one: :math:`\min(1, \sigma\sqrt{n_{in}})`.
 
     Adam moves every parameter by about its learning rate, however small the gradient. Under a prior that is narrow
-    beside a weight's usual size :math:`1/\sqrt{n_{in}}`, weights stored as they are would be shaken by more than their
-    prior's standard deviation, and what the data say would drown. In this unit they are shaken by the same share of
-    their prior as an ordinary weight is of its usual size. Priors wider than that leave the unit at 1. Of the pathway of a
+    beside a weight's usual size :math:`1/\sqrt{n_{in}}`, weights stored as they are would move by more than their prior's
+    standard deviation in each step, and the data would have no say. In this unit a step is the same share of the prior's
+    standard deviation as it is of an ordinary weight's usual size. Wider priors leave the unit at 1. For the pathway of a
     subgroup :math:`n_{in}` is the number of coefficients for each output.
     """
-    return min(1.0, math.sqrt(variance * max(fan_in, 1))) if variance > 0 else 1.0  # the pathway refuses the others
+    return (
+        min(1.0, math.sqrt(variance * max(fan_in, 1))) if variance > 0 else 1.0
+    )  # the pathway refuses other variances
 
 
-def in_new_unit(parameters: Iterable[Tensor], ratio: Tensor, optimiser: torch.optim.Optimizer | None = None) -> None:
+def rescale_parameters(
+    parameters: Iterable[Tensor], ratio: Tensor, optimiser: torch.optim.Optimizer | None = None
+) -> None:
     """Multiply stored parameters by the ratio of an old unit to a new one, and change Adam's moments to match, in place."""
     for p in parameters:
-        factor = ratio.view(-1, *[1] * (p.dim() - 1)) if ratio.dim() else ratio  # one for each member of a stack
+        factor = ratio.view(-1, *[1] * (p.dim() - 1)) if ratio.dim() else ratio  # one for each member of an ensemble
         p.mul_(factor)
         if optimiser is not None and (state := optimiser.state.get(p)):
             state["exp_avg"].div_(factor)
@@ -525,7 +530,7 @@ def _with_bias(weight: Tensor, bias: Tensor | None) -> Float[Tensor, "K out in"]
 
 def _count(pathway: EquivariantPathway | FreePathway) -> str:
     weight, bias = (0 if p is None else p.numel() for p in (pathway.weight, pathway.bias))
-    return f"{weight} weights, {bias} biases, variance={written(pathway.log_variance)}"
+    return f"{weight} weights, {bias} biases, variance={format_variance(pathway.log_variance)}"
 
 
 def named_pathways(module: nn.Module) -> Iterator[tuple[str, str, Pathway]]:

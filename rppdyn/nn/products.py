@@ -29,18 +29,18 @@ def with_operands(rep: Rep, channels: int) -> Rep:
 
 
 def product_maps(rep: Rep) -> list[Basis]:
-    """The equivariant maps from pairs of operands to each part of ``rep``, which may be none."""
+    """Bases of the equivariant maps from pairs of operands to each part of ``rep``; their ranks may be 0."""
     operand = reduce(add, operand_types(rep))
     return [(operand * operand >> part).solve() for part, _ in rep.blocks()]
 
 
 INITIAL_PRODUCT_SCALE = 0.1
-"""Initial size of what is added, relative to the features: at 1 products of products have heavy tails and are learned badly."""
+"""Initial size of the products relative to the features; at 1, products of products have heavy tails and train badly."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A part of the output: from which row on, its dimension and copies, how many equivariant products end in it."""
+    """A part of the output: its first row, dimension, number of copies, and the number of equivariant products into it."""
 
     start: int
     dim: int
@@ -56,9 +56,10 @@ class ChannelProducts(SamplesLastLayer):
 
     .. math:: y_{tm} \mathrel{+}= \sum_{bc} w_{tmbc} P_{tb} (u_c \otimes v_c).
 
-    The maps come from the solver: metrics, symplectic forms, cross and outer products, whichever the group has. This is the
-    published bilinear layer (:class:`~rppdyn.nn.Bilinear`), in which every channel meets every other, with its tensor of
-    weights of rank ``channels``; the cost is that of the products of e3nn's ``uuu`` paths and one small matrix for each type.
+    The maps come from the solver: metrics, symplectic forms, cross and outer products, whichever the group has. The layer
+    equals the published bilinear one (:class:`~rppdyn.nn.Bilinear`), which multiplies every channel with every other, with a
+    tensor of weights of rank ``channels``. It costs as much as the products of e3nn's ``uuu`` paths and one small matrix for
+    each type.
 
     Args:
         rep: representation of the hidden layer, gates left out, component-major.
@@ -89,7 +90,8 @@ class ChannelProducts(SamplesLastLayer):
         for (part, index), basis in zip(rep.blocks(), maps, strict=True):
             if basis.rank:
                 targets.append(Target(start, part.dim, len(index), basis.rank))
-                parts.append(_by_component(part.dim, basis))
+                dense = basis.canonical().dense().view(part.dim, -1, basis.rank) * math.sqrt(part.dim)
+                parts.append(dense.transpose(1, 2).flatten(0, 1))  # of variance one for operands of variance one
             start += index.numel()
         if not parts:
             names = ", ".join(str(part) for part, _ in rep.blocks())
@@ -99,7 +101,7 @@ class ChannelProducts(SamplesLastLayer):
             )
         self.register_constant("products", torch.cat(parts))
         self.targets, self.operand_dim = tuple(targets), dim
-        # part by part, of each all copies of one component
+        # part by part; within a part all copies of one component together
         place = torch.cat([index.T.flatten() for _, index in rep.blocks()])
         order = torch.arange(self.rep_in.dim)
         order[self.rep.dim - rep.dim : self.rep.dim] = self.rep.dim - rep.dim + place
@@ -118,25 +120,24 @@ class ChannelProducts(SamplesLastLayer):
         self.register_layout(f"products that end in {rep} of {rep.G}", numbers)
 
     def _overlaps(self, basis: Tensor) -> list[Float[Tensor, "rank rank"]]:
-        """Inner products of each target's saved maps with those here; of two bases of one space an orthogonal matrix."""
-        own, sizes = self._constants["products_exact"], [t.dim * t.rank for t in self.targets]
-        both = (p.split(sizes) for p in (basis.double().cpu(), own))
+        """Inner products of each target's saved maps with this layer's: orthogonal where both are bases of one space."""
+        sizes = [t.dim * t.rank for t in self.targets]
+        pairs = (p.split(sizes) for p in (basis.double().cpu(), self._constants["products_exact"]))
         shapes = [(t.dim, t.rank, -1) for t in self.targets]
-        parts = zip(*both, shapes, strict=True)
+        parts = zip(*pairs, shapes, strict=True)
         return [torch.einsum("dap,dbp->ab", old.view(s), new.view(s)) / s[0] for old, new, s in parts]
 
     def takes_constants(self, saved: Mapping[str, Tensor]) -> bool:
-        others = {name: t for name, t in saved.items() if name != "products_exact"}
         if (basis := saved.get("products_exact")) is not None:
             if basis.shape != self._constants["products_exact"].shape:
                 return False
             for t, overlap in zip(self.targets, self._overlaps(basis), strict=True):
                 if abs(float(overlap.square().sum()) - t.rank) > LAYOUT_TOLERANCE * t.rank:
                     return False
-        return super().takes_constants(others)
+        return super().takes_constants({name: t for name, t in saved.items() if name != "products_exact"})
 
     def _place(self) -> None:
-        """Find which weight, times which entry of the maps, stands where in :meth:`matrix`."""
+        """Register where each entry of :meth:`matrix` stands, and which weight and entry of the maps it is the product of."""
         pairs, row, first = self.operand_dim**2, 0, 0
         places = []
         for t in self.targets:
@@ -155,8 +156,8 @@ class ChannelProducts(SamplesLastLayer):
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
         saved, name = self.saved_basis(state_dict, prefix), f"{prefix}equivariant.weight"
-        own = self._constants["products_exact"]
-        if saved and name in state_dict and not torch.allclose(saved["products_exact"].double().cpu(), own):
+        maps = self._constants["products_exact"]
+        if saved and name in state_dict and not torch.allclose(saved["products_exact"].double().cpu(), maps):
             weights, parts = state_dict[name], []
             sizes = [t.copies * t.rank * self.channels for t in self.targets]
             overlaps = self._overlaps(saved["products_exact"])
@@ -172,8 +173,8 @@ class ChannelProducts(SamplesLastLayer):
     def matrix(self, weight: Float[Tensor, "*members w"]) -> Float[Tensor, "*members m products"]:
         """The matrix from products of operands, all pairs of all channels, to the output: weights times equivariant maps.
 
-        It is of the size of the layer's linear one. Products of pairs and maps, of which there are more than copies of a part
-        where that is large, are never made.
+        It is as large as the linear layer's. Products of pairs with maps, which may outnumber the copies of a part, are never
+        computed.
         """
         values = self.products.flatten().index_select(0, self.sources)
         entries = weight.index_select(-1, self.weights) * values
@@ -189,7 +190,7 @@ class ChannelProducts(SamplesLastLayer):
         return y if self.inverse is None else y.index_select(-2, self.inverse)
 
     def multiply(self, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack m products"]) -> Tensor:
-        """``y = z + M (u_c x v_c)`` with ``x = (z, u_c, v_c)`` and the pairs of all channels below each other."""
+        """``y = z + M (u_c x v_c)`` with ``x = (z, u_c, v_c)`` and the pairs of all channels in one vector."""
         *stack, _, samples = x.shape
         z, operands = x.split_with_sizes([self.rep.dim, self.rep_in.dim - self.rep.dim], -2)
         u, v = operands.reshape(*stack, self.operand_dim, 2, self.channels, samples).unbind(-3)
@@ -199,9 +200,3 @@ class ChannelProducts(SamplesLastLayer):
     def extra_repr(self) -> str:
         into = ", ".join(f"{t.rank} into {t.copies} of dimension {t.dim}" for t in self.targets)
         return f"{self.channels} channels, products: {into}"
-
-
-def _by_component(dim: int, basis: Basis) -> Float[Tensor, "rows pairs"]:
-    """Maps as rows, those of one component together; of variance one for operands of variance one."""
-    dense = basis.canonical().dense()
-    return dense.view(dim, -1, basis.rank).transpose(1, 2).reshape(dim * basis.rank, -1) * math.sqrt(dim)

@@ -101,7 +101,7 @@ def test_training_acts_by_the_units_that_the_actor_has_now():
         for _, name, pathway in named_pathways(net):
             if name == "free":
                 pathway.log_variance.fill_(-12.0)
-    callback._follow()
+    callback._move_actor()
     assert model.actor.net.pathway_variances()["head"]["free"] < 1e-3
     model.actor.generator.set_state(states)
     assert np.allclose(model.own_update.act([observations])[0], actions, atol=1e-5)

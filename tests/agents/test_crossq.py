@@ -14,7 +14,7 @@ from rppdyn.agents import (
     CrossQUpdate,
     RPPCrossQ,
 )
-from rppdyn.agents.crossq import projected
+from rppdyn.agents.crossq import project_on_atoms
 from rppdyn.agents.networks import RewardScale
 from rppdyn.nn.normalisation import pools
 
@@ -131,10 +131,10 @@ def test_projection_keeps_mean_and_mass():
     generator = torch.Generator().manual_seed(0)
     p = torch.rand(5, 9, generator=generator, dtype=torch.float64).softmax(-1)
     values = torch.rand(5, 9, generator=generator, dtype=torch.float64) * 3 - 1.5
-    q = projected(values, p, atoms)
+    q = project_on_atoms(values, p, atoms)
     assert torch.allclose(q.sum(-1), torch.ones(5, dtype=torch.float64))
     assert torch.allclose(q @ atoms, (p * values).sum(-1))
-    one = projected(torch.full((1, 9), 7.0, dtype=torch.float64), p[:1], atoms)
+    one = project_on_atoms(torch.full((1, 9), 7.0, dtype=torch.float64), p[:1], atoms)
     assert torch.allclose(one, torch.eye(9, dtype=torch.float64)[-1:])  # beyond the last atom
 
 

@@ -11,7 +11,7 @@ from torch.distributions.transforms import TanhTransform
 
 from rppdyn.agents import networks
 from rppdyn.groups import SO, O2eR3, SO2eR3, Z
-from rppdyn.nn.normaliser import blocks_of, deviation_rep
+from rppdyn.nn.normaliser import deviation_rep, mixing_blocks
 from rppdyn.reps import Scalar, V
 
 
@@ -60,10 +60,10 @@ BLOCKS = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
 
 
 def test_blocks_are_what_a_representation_mixes():
-    assert blocks_of(V(SO2eR3())).tolist() == BLOCKS.tolist()
-    assert blocks_of((V + Scalar)(O2eR3())).tolist() == [[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
-    assert blocks_of((2 * V)(SO(3))).tolist() == [[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]]
-    assert blocks_of(V(Z(3))) is None
+    assert mixing_blocks(V(SO2eR3())).tolist() == BLOCKS.tolist()
+    assert mixing_blocks((V + Scalar)(O2eR3())).tolist() == [[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    assert mixing_blocks((2 * V)(SO(3))).tolist() == [[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]]
+    assert mixing_blocks(V(Z(3))) is None
     assert deviation_rep(V(O2eR3()), BLOCKS) == 2 * Scalar(O2eR3())
 
 

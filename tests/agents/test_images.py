@@ -42,8 +42,10 @@ def test_images_of_features_are_features_of_images(make_agent, names, count):
     index = images.draw(100, torch.Generator().manual_seed(0), identity=True)
     g = images.elements[index]
     expected = features(spec.transform_observation(g, obs))
-    torch.testing.assert_close(images.of_features(index, features(obs)), expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(images.of_actions(index, actions), spec.transform_action(g, actions), rtol=0, atol=1e-12)
+    torch.testing.assert_close(images.map_features(index, features(obs)), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        images.map_actions(index, actions), spec.transform_action(g, actions), rtol=0, atol=1e-12
+    )
 
 
 def test_elements_are_drawn_alike_and_continuous_groups_all_the_way_round():
@@ -84,9 +86,9 @@ def test_the_mirrored_transition_is_the_simulators_own(make_agent):
     index = torch.ones(len(obs), dtype=torch.int64)
     images = agent.sampler.images
     assert features(obs).dtype == torch.float32
-    torch.testing.assert_close(images.of_features(index, features(obs)), features(there), rtol=0, atol=2e-6)
-    torch.testing.assert_close(images.of_features(index, features(next_obs)), features(next_there), rtol=0, atol=2e-6)
-    torch.testing.assert_close(images.of_actions(index, actions), moved, rtol=0, atol=0)
+    torch.testing.assert_close(images.map_features(index, features(obs)), features(there), rtol=0, atol=2e-6)
+    torch.testing.assert_close(images.map_features(index, features(next_obs)), features(next_there), rtol=0, atol=2e-6)
+    torch.testing.assert_close(images.map_actions(index, actions), moved, rtol=0, atol=0)
     torch.testing.assert_close(rewards, own_rewards, rtol=0, atol=1e-9)
     assert torch.equal(ends, own_ends)
 

@@ -8,7 +8,7 @@ from factors import matrix, whole
 from registry import generator
 
 from rppdyn.images import FullyConnected
-from rppdyn.nn.pathways import Kronecker, Root, gram, of_linear
+from rppdyn.nn.pathways import Kronecker, Root, gram, linear_curvature
 from rppdyn.priors.laplace import KroneckerEvidence, PathwayEvidence
 
 
@@ -42,7 +42,7 @@ def test_eigenvalues_of_a_root_are_those_of_its_matrix_that_are_not_zero(blocks)
 
 def test_the_evidence_does_not_depend_on_how_factors_are_kept():
     x, g = rows(6, 40), rows(1, 6, 30, seed=1)
-    kept = of_linear(x, g)
+    kept = linear_curvature(x, g)
     assert isinstance(kept.A, Root) and isinstance(kept.G, Root)
     found = []
     for block in (kept, whole(kept)):
