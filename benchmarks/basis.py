@@ -260,7 +260,7 @@ def main() -> None:
     seconds = arguments.peer_seconds if arguments.peer_seconds is not None else (0.0 if arguments.quick else 20.0)
     with tempfile.TemporaryDirectory() as folder:
         # everything goes to disk here, so that reading is measured on every case
-        os.environ["RPPDYN_CACHE_DIR"], solver.WORTH_KEEPING = folder, -1.0
+        os.environ["RPPDYN_CACHE_DIR"], solver.MIN_SECONDS_TO_CACHE = folder, -1.0
         results = run([c for c in CASES if arguments.only in c.name], arguments.rounds, peer, (seconds, limit))
         assert cache.summary().count > 0
         print(table(results, peer is not None), flush=True)

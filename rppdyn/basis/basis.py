@@ -1,8 +1,7 @@
-r"""The answer of the solver: an orthonormal basis known block by block, each block a subspace in the form its strategy gave.
+r"""Solutions: an orthonormal basis as a list of blocks, each a subspace in the form of the strategy that solved it.
 
-A subspace holds an orthonormal Q of shape (dim, rank), and none stores it densely unless it is dense. Arrays are numpy
-(that is what the cache stores); products are torch, differentiable, on the device and in the dtype of their
-argument's kind (float64 or complex128).
+A subspace represents an orthonormal Q of shape (dim, rank), and stores it densely only if it is dense. Arrays are numpy,
+as in the cache. Products are torch: differentiable, on their argument's device, in float64 or complex128.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ if TYPE_CHECKING:
     from rppdyn.reps import Rep
 
 MAX_BYTES = 2**30
-"""Limit in bytes of a dense basis, unless the caller sets another."""
+"""Default limit in bytes of a dense basis."""
 
 MAX_SPARSE_BYTES = 2**32
-"""Limit in bytes of the entries that are formed to find those that are not zero, and of those that are found."""
+"""Limit in bytes of sparse entries, and of the dense entries among which they are searched."""
 
-LONGEST_SHARE = 0.99
-"""Rows at least so long, as a share of the longest, count as equally long: rounding must not choose between them."""
+MIN_PIVOT_SHARE = 0.99
+"""Length of a row, as a share of the longest, from which it counts as equally long: rounding must not choose between them."""
 
 CANONICAL_ROUNDING = 1e-13
-"""Entries of canonical basis vectors up to this size are taken as zero."""
+"""Entries of canonical basis vectors up to this size count as zero."""
 
 ENTRY_BYTES = 24
-"""Row, column and value of an entry that is not zero."""
+"""Bytes of the row, column and value of a sparse entry."""
 
 
 class InvariantSubspace(ABC):
-    """An orthonormal basis Q (dim, rank) known through its products."""
+    """An orthonormal basis Q (dim, rank), represented by its products."""
 
     kind: ClassVar[str]
     dim: int
@@ -71,25 +70,25 @@ class InvariantSubspace(ABC):
 
     @cached_property
     def canonical(self) -> InvariantSubspace:
-        """The same subspace by basis vectors that follow from it alone, so that coefficients mean the same on every machine.
+        """The same subspace with basis vectors that depend on it alone, so that coefficients are the same on every machine.
 
-        Vectors from singular values or irreducible types are known up to a rotation, which hangs on rounding and so on the
-        processor. Here they are rows of the projector, each the first of the longest that are left, made orthonormal in turn.
+        Vectors from singular values or irreducible types are known up to a rotation, which depends on rounding and so on the
+        processor. Here they are rows of the projector: the first of the longest remaining rows, made orthonormal one by one.
         """
         q = self.dense().numpy()
-        left, chosen = q.copy(), np.zeros((self.rank, self.rank), q.dtype)
+        remaining, rotation = q.copy(), np.zeros((self.rank, self.rank), q.dtype)
         for k in range(self.rank):
-            lengths = np.linalg.norm(left, axis=1)
-            row = left[np.argmax(lengths > LONGEST_SHARE * lengths.max())]
-            chosen[:, k] = row.conj() / np.linalg.norm(row)
-            left -= np.outer(left @ chosen[:, k], chosen[:, k].conj())
-        q = q @ chosen
+            lengths = np.linalg.norm(remaining, axis=1)
+            row = remaining[np.argmax(lengths > MIN_PIVOT_SHARE * lengths.max())]
+            rotation[:, k] = row.conj() / np.linalg.norm(row)
+            remaining -= np.outer(remaining @ rotation[:, k], rotation[:, k].conj())
+        q = q @ rotation
         q[np.abs(q) < CANONICAL_ROUNDING] = 0
         return DenseSubspace(q)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is stored."""
+        """Bytes of the stored arrays."""
         return sum(a.nbytes for a in self.arrays().values())
 
     def dense(self) -> Tensor:
@@ -100,7 +99,7 @@ class InvariantSubspace(ABC):
         """Rows, columns and values of Q's entries above rounding (1e-14), ordered by row.
 
         Raises:
-            ValueError: there are so many that they would not fit in memory.
+            ValueError: the entries would not fit in memory.
         """
         if (needed := self.dim * self.rank * self.itemsize) > MAX_SPARSE_BYTES:
             raise ValueError(
@@ -125,7 +124,7 @@ class OrbitSubspace(InvariantSubspace):
 
     @property
     def canonical(self) -> InvariantSubspace:
-        """Orbits have one basis."""
+        """The subspace itself: orbits have one basis."""
         return self
 
     def __init__(self, labels: Array, sign: Array | None, dtype: np.dtype) -> None:
@@ -136,9 +135,7 @@ class OrbitSubspace(InvariantSubspace):
     @cached_property
     def sizes(self) -> Array:
         """Number of coordinates in each orbit."""
-        return np.bincount(
-            self.labels[self.labels >= 0] if (self.labels < 0).any() else self.labels, minlength=self.rank
-        )
+        return np.bincount(self.labels[self.labels >= 0], minlength=self.rank)
 
     @cached_property
     def _coo(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -232,7 +229,7 @@ def unit_matrices(count: int) -> Array:
 
 @dataclass(frozen=True)
 class SharedType:
-    """One irreducible type that occurs on both sides of a map: where its columns lie in U_out and U_in."""
+    """One irreducible type that occurs on both sides of a map, with the places of its columns in U_out and U_in."""
 
     dim: int
     units: int
@@ -318,10 +315,10 @@ class IsotypicSubspace(InvariantSubspace):
 
 
 def from_arrays(kind: str, arrays: dict[str, Array], dtype: np.dtype) -> InvariantSubspace:
-    """The subspace that `arrays()` came from.
+    """The subspace with these `arrays()`.
 
     Raises:
-        ValueError: kind is none of "orbits", "dense", "isotypic".
+        ValueError: an unknown kind.
     """
     if kind == "orbits":
         return OrbitSubspace(arrays["labels"], arrays.get("sign"), dtype)
@@ -335,7 +332,7 @@ def from_arrays(kind: str, arrays: dict[str, Array], dtype: np.dtype) -> Invaria
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A distinct part of a representation, its invariants, and where its copies are.
+    """A distinct part of a representation, its invariants, and the coordinates of its copies.
 
     Args:
         rep: a product of leaves.
@@ -359,7 +356,7 @@ class Block:
 
 
 class Basis:
-    """Orthonormal basis Q (dim, rank) of the invariants of a representation, never formed unless asked for.
+    """Orthonormal basis Q (dim, rank) of the invariants of a representation; only `dense` forms it.
 
     Coefficients are ordered block after block, inside a block row-major over (copy, basis vector). Products accept
     vectors or matrices of columns, are differentiable, and return float64 (complex128 for complex groups).
@@ -420,9 +417,9 @@ class Basis:
                 parts.append(block.basis.rmatmul(part).reshape(r, m, -1).transpose(0, 1).reshape(m * r, -1))
         return torch.cat(parts).reshape(self.rank, *v.shape[1:])
 
-    def _columns(self, x: Tensor, size: int, what: str) -> Tensor:
+    def _columns(self, x: Tensor, size: int, name: str) -> Tensor:
         if x.ndim == 0 or x.shape[0] != size:
-            raise ValueError(f"the basis of {self.rep} has {what} {size}, got a tensor of shape {tuple(x.shape)}")
+            raise ValueError(f"the basis of {self.rep} has {name} {size}, got a tensor of shape {tuple(x.shape)}")
         if x.is_complex() and not self.dtype.is_complex:
             raise ValueError(
                 f"the basis of {self.rep} is real, got a complex tensor: give its real and imaginary parts"
@@ -437,7 +434,7 @@ class Basis:
         """Row indices, column indices and values of Q's non-zeros; each block's ordered by (copy, row).
 
         Raises:
-            ValueError: they would not fit in memory.
+            ValueError: the entries would not fit in memory.
         """
         entries = sum(b.multiplicity * len(self._block_sparse[id(b.basis)][0]) for b in self.blocks if b.rank)
         if (needed := entries * ENTRY_BYTES) > MAX_SPARSE_BYTES:
@@ -461,9 +458,8 @@ class Basis:
         return {id(b.basis): b.basis.sparse() for b in self.blocks if b.rank}
 
     def canonical(self) -> Basis:
-        """The same invariants in the basis that follows from them alone (:attr:`InvariantSubspace.canonical`)."""
-        own = {id(b.basis): b.basis.canonical for b in self.blocks}
-        return Basis(self.rep, tuple(replace(b, basis=own[id(b.basis)]) for b in self.blocks), self.certificate)
+        """The same invariants in a basis that depends on them alone (:attr:`InvariantSubspace.canonical`)."""
+        return Basis(self.rep, tuple(replace(b, basis=b.basis.canonical) for b in self.blocks), self.certificate)
 
     def dense(self, max_bytes: int = MAX_BYTES) -> Tensor:
         """Q as a (dim, rank) tensor.
@@ -471,7 +467,7 @@ class Basis:
         Args:
             max_bytes: refuse a larger answer.
         Raises:
-            ValueError: naming the representation, its shape, the bytes and what to use instead.
+            ValueError: it names the representation, its shape, the bytes and the alternative.
         """
         size = self.dim * self.rank * (16 if self.dtype.is_complex else 8)
         if size > max_bytes:
@@ -481,10 +477,9 @@ class Basis:
                 "or raise the limit by rep.solve().dense(max_bytes=...)"
             )
         q = torch.zeros(self.dim, self.rank, dtype=self.dtype)
-        known: dict[int, Tensor] = {}
         for block, cut in self._parts():
             if block.rank:
-                part = known.setdefault(id(block.basis), block.basis.dense().to(self.dtype))
+                part = block.basis.dense().to(self.dtype)
                 for copy, index in enumerate(block.index):
                     start = cut.start + copy * block.basis.rank
                     q[index, start : start + block.basis.rank] = part

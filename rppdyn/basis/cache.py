@@ -1,8 +1,8 @@
 r"""Disk cache of solved blocks: content-addressed, written atomically, checked when read.
 
 A key is the SHA-256 of the generators' bytes, the structure, the dtype, the tolerances and the format version, so an
-entry is never stale. A damaged entry is solved again. Nothing that happens to the folder makes a solve fail: trouble
-is one `logging` warning.
+entry is never stale. A damaged entry is solved again. Problems with the folder never make a solve fail; they cause one
+`logging` warning.
 """
 
 from __future__ import annotations
@@ -18,24 +18,22 @@ from rppdyn.basis.problem import RESIDUAL_LIMIT, Array, BasisCertificate, Proble
 from rppdyn.runs.files import ArrayCache, CacheSummary
 
 FORMAT_VERSION = 3
-PROBE_WORK = (
-    200_000  # constraints x factors x dimension up to which a read entry is also probed against the constraints
-)
+MAX_PROBE_WORK = 200_000  # constraints x factors x dimension up to which entries are tested against the constraints
 _CACHE = ArrayCache("basis", entry="basis")
 
 
 def location() -> Path:
-    """Folder of the cached bases: $RPPDYN_CACHE_DIR, else $XDG_CACHE_HOME/rppdyn, else ~/.cache/rppdyn; in it, `basis`."""
+    """The folder `basis` in $RPPDYN_CACHE_DIR, else in $XDG_CACHE_HOME/rppdyn, else in ~/.cache/rppdyn."""
     return _CACHE.location
 
 
 def summary() -> CacheSummary:
-    """Folder and size of the cache; an absent or unreadable folder holds nothing."""
+    """Folder and size of the cache; an absent or unreadable folder counts as empty."""
     return _CACHE.summary()
 
 
 def clear() -> int:
-    """Delete all entries, and what interrupted writes left behind; returns the number of entries deleted.
+    """Delete all entries, and the remains of interrupted writes; returns the number of entries deleted.
 
     Raises:
         OSError: an entry could not be deleted.
@@ -49,16 +47,16 @@ def problem_key(problem: Problem) -> str:
 
 
 def read(problem: Problem) -> tuple[InvariantSubspace, BasisCertificate] | None:
-    """The cached solution of a problem, or None where there is none or it does not pass its checks."""
+    """Read the cached solution of a problem; None if there is none or it fails its checks."""
     key = problem_key(problem)
     return _CACHE.read(key, lambda arrays, about: _parse(arrays, about, problem, key))
 
 
 def write(problem: Problem, subspace: InvariantSubspace, certificate: BasisCertificate) -> None:
-    """Store a solution; a folder that cannot be written to costs a warning and nothing else."""
+    """Store a solution; warn if the folder can't be written to."""
     key = problem_key(problem)
     arrays = subspace.arrays()
-    # safetensors has no complex128: real pairs, and a list of what they were
+    # safetensors has no complex128: store real pairs, and the names of the arrays
     complex_ = sorted(k for k, a in arrays.items() if a.dtype.kind == "c")
     for k in complex_:
         arrays[k] = np.ascontiguousarray(arrays[k]).view(np.float64).reshape(*arrays[k].shape, 2)
@@ -76,10 +74,10 @@ def write(problem: Problem, subspace: InvariantSubspace, certificate: BasisCerti
 def _parse(
     arrays: dict[str, Array], about: dict[str, Any], problem: Problem, key: str
 ) -> tuple[InvariantSubspace, BasisCertificate]:
-    """Check what was read.
+    """Build a solution from an entry, and check it.
 
     Raises:
-        ValueError, KeyError, ...: anything is wrong with it.
+        ValueError, KeyError, ...: the entry is wrong in any way.
     """
     if about["key"] != key:
         raise ValueError("it answers another problem")
@@ -89,7 +87,7 @@ def _parse(
     certificate = BasisCertificate(**about["certificate"]).check(problem.name)
     if subspace.dim != problem.dim or subspace.rank != about["rank"]:
         raise ValueError(f"it has shape ({subspace.dim}, {subspace.rank}) instead of ({problem.dim}, {about['rank']})")
-    if subspace.rank and problem.dim * len(problem.factors) * len(problem.scales) <= PROBE_WORK:
+    if subspace.rank and problem.dim * len(problem.factors) * len(problem.scales) <= MAX_PROBE_WORK:
         _probe(problem, subspace)
     return subspace, certificate
 
@@ -102,6 +100,6 @@ def _probe(problem: Problem, subspace: InvariantSubspace) -> None:
     """
     beta = torch.cos(1.0 + torch.arange(subspace.rank, dtype=torch.float64) ** 2)[:, None]
     v = subspace.matmul(beta.to(subspace.dtype)).numpy()
-    off = abs(np.linalg.norm(v) / float(beta.norm()) - 1)
-    if not (off <= 1e-10 and problem.residual(v) <= 10 * RESIDUAL_LIMIT):  # nan is off, too
+    error = abs(np.linalg.norm(v) / float(beta.norm()) - 1)
+    if not (error <= 1e-10 and problem.residual(v) <= 10 * RESIDUAL_LIMIT):  # also for nan
         raise ValueError("its vectors are not invariant")

@@ -1,12 +1,12 @@
-r"""The constraint a basis solves, on the matrices of the tensor factors, and the certificate of its solution.
+r"""The constraints that a basis solves, by matrices of the tensor factors, and the certificate of a solution.
 
 A block is a product of leaves F_1 (x) ... (x) F_n of one group. Its constraints are, for every Lie generator A_i and
 every discrete generator h_k,
 
-    drho(A_i) v = sum_f (I (x) drho_f(A_i) (x) I) v = 0,        (rho(h_k) - I) v = (rho_1(h_k) (x) ... (x) rho_n(h_k)
-    - I) v = 0
+    drho(A_i) v = sum_f (I (x) drho_f(A_i) (x) I) v = 0
+    (rho(h_k) - I) v = (rho_1(h_k) (x) ... (x) rho_n(h_k) - I) v = 0
 
-(Finzi, Welling & Wilson 2021, Eq. 5 and 6). Nothing here forms a matrix of the product's dimension unless asked to.
+(Finzi, Welling & Wilson 2021, Eq. 5 and 6). Only `Problem.stacked` forms a matrix of the product's dimension.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ RESIDUAL_LIMIT = 1e-10
 ORTHONORMALITY_LIMIT = 1e-12
 RANK_GAP_LIMIT = 1e-6
 ZERO = 1e-12
-"""Relative singular values up to here are rounding. Those between here and the gap's limit leave the rank undecided: they
-may be those of invariants under generators that are not given to full precision, or of vectors that badly skewed axes make
-all but invariant."""
+"""Relative singular values up to this are rounding. Values between it and the rank gap's limit leave the rank undecided: they
+may belong to invariants of generators that are not given to full precision, or to vectors that badly skewed axes make almost
+invariant."""
 
 
 class NotCertified(UserError):
@@ -46,13 +46,12 @@ class BasisCertificate:
     Args:
         residual: largest |C_i q| over constraints i and basis vectors q, C_i scaled to (at most) unit norm.
         orthonormality: largest entry of |Q^H Q - I| in absolute value.
-        rank_gap: how far the nearest vector outside the answer is from being invariant, relative to 1. Dense: the
-            smallest singular value of the constraints that was taken as non-zero, over the largest. Isotypic: the
-            smallest of the eigenvalue gaps, link strengths and loop strengths that the upper bound on the rank rests
-            on. Iterative: the smallest non-zero singular value found by inverse iteration. Orbits: 1, the rank is
-            counted in integers.
-        strategy: "orbits", "isotypic", "dense" or "iterative", with "similar" where it was taken in other coordinates;
-            several, joined by "+", for a representation of several blocks.
+        rank_gap: how far the nearest vector outside the answer is from being invariant, relative to 1. Dense: the smallest
+            singular value of the constraints that counts as non-zero, over the largest. Isotypic: the smallest of the
+            eigenvalue gaps, link strengths and loop strengths on which the upper bound on the rank rests. Iterative: the
+            smallest non-zero singular value, by inverse iteration. Orbits: 1, since the rank is counted in integers.
+        strategy: "orbits", "isotypic", "dense" or "iterative", with "similar" if taken in other coordinates; several, joined
+            by "+", for a representation of several blocks.
     """
 
     residual: float
@@ -64,7 +63,7 @@ class BasisCertificate:
         """Return self if every limit holds.
 
         Raises:
-            NotCertified: naming the representation, the number that fails and its limit.
+            NotCertified: it names the representation, the number that fails and its limit.
         """
         for label, value, limit, ok in (
             ("residual", self.residual, RESIDUAL_LIMIT, self.residual <= RESIDUAL_LIMIT),
@@ -88,7 +87,7 @@ class BasisCertificate:
         if not parts:
             return BasisCertificate(0.0, 0.0, 1.0, "orbits")
         return BasisCertificate(
-            float(np.max([p.residual for p in parts])),  # nan where one is nan
+            float(np.max([p.residual for p in parts])),  # nan if any is nan
             float(np.max([p.orthonormality for p in parts])),
             float(np.min([p.rank_gap for p in parts])),
             "+".join(sorted({s for p in parts for s in p.strategy.split("+")})),
@@ -99,15 +98,15 @@ Array = np.ndarray
 
 
 def as_numpy(x: Tensor) -> Array:
-    """A tensor's values; conjugate views, which numpy cannot hold, are written out."""
+    """A tensor as an array; conjugate views, which numpy does not have, are copied."""
     return x.detach().resolve_conj().cpu().numpy()
 
 
-def generators_of(leaf: Any) -> tuple[Array, Array]:
-    """The images (lie, discrete) of a group's generators; a Lie one's is zero where it is rounding beside that generator."""
+def leaf_generators(leaf: Any) -> tuple[Array, Array]:
+    """The matrices (lie, discrete) of a group's generators; Lie ones that are rounding relative to their generator are zero."""
     lie, algebra = as_numpy(leaf.lie_generators), as_numpy(leaf.G.lie_algebra)
-    acts = np.linalg.norm(lie, axis=(1, 2)) > ZERO * np.linalg.norm(algebra, axis=(1, 2))
-    return np.where(acts[:, None, None], lie, 0), as_numpy(leaf.discrete_generators)
+    is_nonzero = np.linalg.norm(lie, axis=(1, 2)) > ZERO * np.linalg.norm(algebra, axis=(1, 2))
+    return np.where(is_nonzero[:, None, None], lie, 0), as_numpy(leaf.discrete_generators)
 
 
 def chain_apply(matrices: Sequence[Array], v: Array) -> Array:
@@ -125,7 +124,7 @@ def chain_apply(matrices: Sequence[Array], v: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """One tensor factor of a block, by its generators; equal where their bytes are.
+    """One tensor factor of a block, given by its generators; equal if their bytes are equal.
 
     Args:
         lie: (D, n, n), drho of the group's Lie generators; real generators are float64, complex ones complex128.
@@ -167,32 +166,31 @@ class Factor:
 
     @cached_property
     def units(self) -> float:
-        """Ratio of the units of coordinates in which generators would have entries of like size; 1 where they have.
+        """Largest ratio between units of coordinates that would give the generators entries of similar size; 1 if they have.
 
-        Coordinates are compared where generators lead from each to the other: elsewhere (a translation's) units are free.
+        Only coordinates that the generators connect in both directions are compared: others (a translation's) have free units.
         """
         sizes = np.concatenate([self.lie_norms, self.discrete_norms])
         generators = np.concatenate([self.lie, self.discrete])[sizes > 0]
         pattern = np.abs(generators / sizes[sizes > 0, None, None]).sum(0)
         label = connected_components(pattern != 0, connection="strong")[1]
-        farthest = 1.0
+        ratio = 1.0
         for k in range(label.max(initial=-1) + 1):
             block = pattern[np.ix_(label == k, label == k)]
             scaling = scipy.linalg.matrix_balance(block, permute=False, separate=True)[1][0]
-            farthest = max(farthest, float(scaling.max() / scaling.min()))
-        return farthest
+            ratio = max(ratio, float(scaling.max() / scaling.min()))
+        return ratio
 
     @cached_property
     def dual(self) -> Factor:
-        """The dual factor: -drho^T and rho^-T; the factor itself where the two agree to rounding."""
+        """The dual factor: -drho^T and rho^-T; the factor itself if the two agree to rounding."""
         lie = -self.lie.transpose(0, 2, 1)
         discrete = np.linalg.inv(self.discrete).transpose(0, 2, 1) if len(self.discrete) else self.discrete
-        longest = np.abs(self.lie).max(initial=0.0)
-        if np.abs(lie - self.lie).max(initial=0.0) <= 1e-14 * longest and np.allclose(
-            discrete, self.discrete, rtol=0, atol=1e-14
-        ):
-            return self
-        return Factor(lie, discrete)
+        tolerance = 1e-14 * np.abs(self.lie).max(initial=0.0)
+        is_self_dual = np.abs(lie - self.lie).max(initial=0.0) <= tolerance
+        return (
+            self if is_self_dual and np.allclose(discrete, self.discrete, rtol=0, atol=1e-14) else Factor(lie, discrete)
+        )
 
     @cached_property
     def permutations(self) -> tuple[Array, Array] | None:
@@ -212,7 +210,7 @@ class Problem:
 
     Args:
         factors: tensor factors in coordinate order (row-major); equal factors should be one object.
-        name: how messages call the representation.
+        name: the representation's name in messages.
         dtype: float64 or complex128, of the generators and of the answer.
     """
 
@@ -226,8 +224,8 @@ class Problem:
     ) -> Problem:
         """A problem from (lie, discrete) pairs, one per tensor factor.
 
-        Generators that are trivial on every factor, and factors on which everything is trivial and one-dimensional,
-        drop out.
+        Generators that are trivial on every factor, and one-dimensional factors on which all generators are trivial, are
+        dropped.
         """
         pairs = []
         complex_ = False
@@ -242,13 +240,13 @@ class Problem:
         for a, h in pairs:
             keep_lie |= a.any((1, 2))
             keep_discrete |= (h != np.eye(h.shape[-1])).any((1, 2))
-        known: dict[bytes, Factor] = {}
+        by_digest: dict[bytes, Factor] = {}
         factors = []
         for a, h in pairs:
             f = Factor(np.ascontiguousarray(a[keep_lie]), np.ascontiguousarray(h[keep_discrete]))
             if f.dim == 1 and not f.lie.any() and (f.discrete == 1).all() and len(pairs) > 1:
                 continue
-            factors.append(known.setdefault(f.digest, f))
+            factors.append(by_digest.setdefault(f.digest, f))
         if not factors:
             factors = [Factor(np.zeros((0, 1, 1), dtype), np.zeros((0, 1, 1), dtype))]
         return Problem(tuple(factors), name, dtype)
@@ -256,7 +254,7 @@ class Problem:
     @staticmethod
     def from_rep(rep: Any) -> Problem:
         """The problem of one block, a `rppdyn.reps.Rep` that is a product of leaves."""
-        return Problem.from_generators(map(generators_of, rep.factors), str(rep))
+        return Problem.from_generators(map(leaf_generators, rep.factors), str(rep))
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -323,12 +321,12 @@ class Problem:
         return np.concatenate(rows) if rows else np.zeros((0, self.dim), self.dtype)
 
     def residual(self, q: Array, chunk: int = 64) -> float:
-        """Largest |C_i q_j| / (scale_i |q_j|) over constraints i and columns j; nan where one is no number."""
-        worst = 0.0
+        """Largest |C_i q_j| / (scale_i |q_j|) over constraints i and columns j; nan if any is nan."""
+        largest = 0.0
         for start in range(0, q.shape[1], chunk):
             part = q[:, start : start + chunk]
             norms = np.linalg.norm(part, axis=0)
             for i in range(len(self.scales)):
                 residuals = np.linalg.norm(self.apply(i, part), axis=0) / norms
-                worst = float(residuals.max(initial=worst))  # which nan goes through, as Python's max need not let it
-        return worst
+                largest = float(residuals.max(initial=largest))  # keeps nan, which Python's max may drop
+        return largest

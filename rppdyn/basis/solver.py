@@ -1,7 +1,7 @@
-r"""One entry point: block decomposition, choice of a strategy per block, memory and disk caches.
+r"""The solver's entry point: block decomposition, choice of a strategy per block, caches in memory and on disk.
 
 Strategies for one block are orbits of coordinates, singular values, and block conjugate gradients, here; decomposition by
-irreducible types, in :mod:`rppdyn.basis.isotypic`; and either in other coordinates, in :mod:`rppdyn.basis.similar`.
+irreducible types, in :mod:`rppdyn.basis.isotypic`; and any of these in other coordinates, in :mod:`rppdyn.basis.similar`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from rppdyn.basis.similar import solve_similar
 if TYPE_CHECKING:
     from rppdyn.reps import Rep
 
-DENSE_FIRST = 48  # up to here a singular value decomposition beats the random draws of the isotypic strategy
-DENSE_LIMIT = 1200  # up to here it takes seconds
-MAX_STRETCH = 1e10  # of vectors by a discrete generator; beside that, moved by their own length is all but left alone
-MAX_UNITS = 1e5  # of coordinates apart: entries are by their square, and below 1e-12 of the largest taken for rounding
-WORTH_KEEPING = 5e-3  # seconds; what is solved faster than this is not written to disk
+MAX_DENSE_FIRST_DIM = 48  # up to this dimension singular values are faster than the isotypic strategy's random draws
+MAX_DENSE_DIM = 1200  # up to this dimension singular values take seconds
+MAX_STRETCH = 1e10  # norm of a discrete generator; with more, rounding hides how vectors of usual length move
+MAX_UNIT_RATIO = 1e5  # of coordinates; entries differ by its square, and those below 1e-12 of the largest are rounding
+MIN_SECONDS_TO_CACHE = 5e-3  # time of a solve from which on it is written to disk
 
 Solution = tuple[InvariantSubspace, BasisCertificate]
 Strategy = Callable[[Problem], Solution | None]
@@ -41,18 +41,18 @@ def solve(rep: Rep, *, cache: bool = True) -> Basis:
     r"""The invariants {v : rho(g) v = v for all g} of a representation, as a lazy, certified, orthonormal basis.
 
     The representation is split into distinct products of leaves and each is solved once, also across calls: signed
-    permutations by orbits, small blocks by singular values, self-adjoint algebras (all compact, classical and Lorentz
-    groups) by isotypic decomposition, in other coordinates where the generators need them, the rest by singular values
-    or, beyond 1200 dimensions, by conjugate gradients.
+    permutations by orbits; small blocks by singular values; self-adjoint algebras (all compact, classical and Lorentz
+    groups) by isotypic decomposition, if necessary in other coordinates; all others by singular values or, beyond 1200
+    dimensions, by conjugate gradients.
 
     Args:
         rep: a bound representation; for maps use `rep_in >> rep_out`, whose invariants are row-major vec(W).
-        cache: whether to use the caches in memory and on disk; without them the answer is the same to rounding.
+        cache: whether to use the caches in memory and on disk; the answer is the same to rounding.
     Returns:
         `Basis` with `rank`, `blocks`, `matmul`, `rmatmul`, `sparse`, `dense`, `project` and `certificate`.
     Raises:
         NotCertified: the invariants could not be told from near-invariants.
-        ValueError: so many coordinates that counting them alone would not fit in memory.
+        ValueError: the coordinates alone would not fit in memory.
     """
     solved: dict[str, Solution] = {}
     blocks = []
@@ -60,7 +60,7 @@ def solve(rep: Rep, *, cache: bool = True) -> Basis:
         problem = Problem.from_rep(part)
         key = disk.problem_key(problem)
         if key not in solved:
-            solved[key] = _cached(problem, key) if cache else solve_problem(problem)
+            solved[key] = _solve_cached(problem, key) if cache else solve_problem(problem)
         blocks.append(Block(part, solved[key][0], index))
     certificate = BasisCertificate.worst([c for _, c in solved.values()])
     return Basis(rep, tuple(blocks), certificate)
@@ -70,39 +70,36 @@ def solve_problem(problem: Problem) -> Solution:
     """Solve one block with the first strategy that applies and certifies its answer.
 
     Raises:
-        NotCertified: none does; the numbers are those of the strategy that always applies.
+        NotCertified: none does; the message is that of the strategy that always applies.
     """
     similar = partial(solve_similar, solve=solve_problem)
-    others: tuple[Strategy, ...]
-    others = (_general, similar) if problem.dim <= DENSE_FIRST else (solve_isotypic, similar, _general)
-    refused: dict[Strategy, NotCertified] = {}
-    for strategy in (solve_orbits, *others):
+    strategies: tuple[Strategy, ...] = (solve_orbits, solve_isotypic, similar, _solve_general)
+    if problem.dim <= MAX_DENSE_FIRST_DIM:
+        strategies = (solve_orbits, _solve_general, similar)
+    errors: dict[Strategy, NotCertified] = {}
+    for strategy in strategies:
         try:
             if (answer := strategy(problem)) is not None:
-                return _certified(problem, answer)
+                answer[1].check(problem.name)
+                return answer
         except NotCertified as error:
-            refused[strategy] = error
-    raise refused[_general]
+            errors[strategy] = error
+    raise errors[_solve_general]
 
 
-def _general(problem: Problem) -> Solution:
-    """The strategies that always apply."""
+def _solve_general(problem: Problem) -> Solution:
+    """Solve by singular values or conjugate gradients, which apply to all groups."""
     if (stretch := float(problem.scales[problem.num_lie :].max(initial=0.0))) > MAX_STRETCH:
         raise NotCertified(
             f"no certified basis of {problem.name}: discrete generators stretch its vectors {stretch:.0e} times, beside which "
             "rounding hides what they leave alone; give them in less skewed axes"
         )
-    if (units := max(f.units for f in problem.factors)) > MAX_UNITS:
+    if (units := max(f.units for f in problem.factors)) > MAX_UNIT_RATIO:
         raise NotCertified(
             f"no certified basis of {problem.name}: its coordinates have units {units:.0e} times apart, and small entries of "
             "generators can't be told from rounding; give them in units in which entries are of like size, and zeros as zeros"
         )
-    return solve_dense(problem) if problem.dim <= DENSE_LIMIT else solve_iterative(problem)
-
-
-def _certified(problem: Problem, solution: Solution) -> Solution:
-    solution[1].check(problem.name)
-    return solution
+    return solve_dense(problem) if problem.dim <= MAX_DENSE_DIM else solve_iterative(problem)
 
 
 class _Memory:
@@ -140,33 +137,33 @@ class _Memory:
 memory = _Memory()
 
 
-def _cached(problem: Problem, key: str) -> Solution:
+def _solve_cached(problem: Problem, key: str) -> Solution:
     if (answer := memory.get(key)) is None:
         if (answer := disk.read(problem)) is None:
             start = time.perf_counter()
             answer = solve_problem(problem)
-            if time.perf_counter() - start > WORTH_KEEPING:
+            if time.perf_counter() - start > MIN_SECONDS_TO_CACHE:
                 disk.write(problem, *answer)
         memory.put(key, answer)
     return answer
 
 
-MAX_ORBIT_BYTES = 2**34
-MAX_STEPS = 5000
-CONVERGED = 1e-13  # residual relative to the right-hand side
-FLOOR = 1e-16  # residual below which a right-hand side (of unit-length columns) is rounding
-PRESENT = 1e-5  # a projected random vector at least this long (of 1) carries something new
-MAX_DIM = 2**23  # conjugate gradients take seconds for each vector
-ABSENT = 1e-9  # one at most this long carries nothing
+MAX_ORBIT_BYTES = 2**34  # of working memory
+MAX_STEPS = 5000  # of conjugate gradients
+CONJUGATE_GRADIENT_TOLERANCE = 1e-13  # residual relative to the right-hand side
+MIN_RESIDUAL = 1e-16  # residual below which a right-hand side (of unit-length columns) is rounding
+MIN_NEW_LENGTH = 1e-5  # length (of 1) from which a projected random vector is a new direction
+MAX_ZERO_LENGTH = 1e-9  # length up to which it counts as zero
+MAX_ITERATIVE_DIM = 2**23  # conjugate gradients then take seconds for each vector
 
 
 def solve_dense(problem: Problem) -> tuple[DenseSubspace, BasisCertificate]:
     """Invariants of a block of a few hundred dimensions of any group: the nullspace of the stacked constraints.
 
     Constraints enter one after another, each reduced to a triangle first, so that memory stays at two matrices of the
-    block's size. Singular values up to `ZERO` are taken as zero; the certificate's rank gap is the smallest other one, so a
-    value between that and the gap's limit makes the answer uncertified rather than wrong. They are relative to the largest,
-    or to 1, the norm that a scaled constraint has at most: where all of them cancel, what is left is rounding.
+    block's size. Singular values up to `ZERO` count as zero, and the smallest other one is the certificate's rank gap, so a
+    value between `ZERO` and the gap's limit makes the answer uncertified rather than wrong. They are relative to the largest
+    one or, if that is smaller, to 1, the largest norm of a scaled constraint: constraints that cancel leave only rounding.
     """
     n = problem.dim
     count = len(problem.scales)
@@ -179,7 +176,9 @@ def solve_dense(problem: Problem) -> tuple[DenseSubspace, BasisCertificate]:
         stack = problem.apply(0, eye)
         for i in range(1, count):
             stack = scipy.linalg.qr(np.concatenate([stack, problem.apply(i, eye)]), mode="r", check_finite=False)[0][:n]
-    _, sigma, vh = np.linalg.svd(stack, full_matrices=len(stack) < n)  # all n right vectors, and no needless left ones
+    _, sigma, vh = np.linalg.svd(
+        stack, full_matrices=len(stack) < n
+    )  # all n right vectors, and no unnecessary left ones
     sigma = np.concatenate([sigma, np.zeros(n - len(sigma))])
     scale = max(float(sigma.max(initial=0.0)), 1.0)
     null = sigma <= ZERO * scale
@@ -190,7 +189,7 @@ def solve_dense(problem: Problem) -> tuple[DenseSubspace, BasisCertificate]:
 
 
 def product_images(problem: Problem, parts: list[tuple[Array, Array]]) -> tuple[Array, Array | None]:
-    """Images (M, dim) and signs (M, dim), None where all are +1, of the product's coordinates, from the factors' own."""
+    """Images (M, dim) and signs (M, dim; None if all are +1) of the product's coordinates, from those of its factors."""
     index_type = np.int32 if problem.dim < 2**30 else np.int64
     images = np.zeros((problem.num_discrete, 1), index_type)
     signs = np.ones((problem.num_discrete, 1), np.int8)
@@ -207,23 +206,22 @@ def solve_orbits(problem: Problem) -> tuple[OrbitSubspace, BasisCertificate] | N
     """Invariants by orbits of the coordinates, or None if the problem is not one of signed permutations.
 
     If every generator sends e_i to s_i e_{p(i)}, an invariant vector has v_{p(i)} = s_i v_i: it is constant up to sign on
-    the orbits of the coordinates. On the doubled set {+i, -i} the generators are plain permutations; an orbit that holds
-    both +i and -i carries no invariant, each other pair of orbits (O, -O) carries exactly one. Everything is integer
-    arithmetic, so the rank is exact.
+    the orbits of the coordinates. On the doubled set {+i, -i} the generators are plain permutations; an orbit with both +i
+    and -i has no invariant, each other pair of orbits (O, -O) has exactly one. All arithmetic is in integers, so the rank
+    is exact.
 
     Raises:
         ValueError: the coordinates alone do not fit in memory.
     """
-    parts = [f.permutations for f in problem.factors]
-    known = [p for p in parts if p is not None]
-    if problem.num_lie or len(known) < len(parts):
+    permutations = [p for f in problem.factors if (p := f.permutations) is not None]
+    if problem.num_lie or len(permutations) < len(problem.factors):
         return None
     if (needed := 16 * problem.dim * (problem.num_discrete + 4)) > MAX_ORBIT_BYTES:
         raise ValueError(
             f"the basis of {problem.name} needs about {needed} bytes to count the orbits of its {problem.dim} coordinates, "
             f"more than {MAX_ORBIT_BYTES}; use a lower tensor power"
         )
-    images, signs = product_images(problem, known)
+    images, signs = product_images(problem, permutations)
     n, m = problem.dim, problem.num_discrete
     orbit_sign = None
     if m == 0:
@@ -235,7 +233,7 @@ def solve_orbits(problem: Problem) -> tuple[OrbitSubspace, BasisCertificate] | N
         doubled = np.concatenate([images + flip, images + (n - flip)], axis=1).astype(images.dtype)
         component = _components(doubled)
         plus, minus = component[:n], component[n:]
-        # (O, -O) are one invariant; the orbit with the smaller label is taken with sign +
+        # (O, -O) are one invariant; the orbit with the smaller label has sign +
         labels = np.where(plus != minus, np.minimum(plus, minus), -1)
         orbit_sign = np.where(plus < minus, 1, -1).astype(np.int8)
         used, inverse = np.unique(labels, return_inverse=True)
@@ -248,7 +246,7 @@ def solve_orbits(problem: Problem) -> tuple[OrbitSubspace, BasisCertificate] | N
 
 
 def _components(images: Array) -> Array:
-    """Orbit label of every point under the permutations images[k]; labels are ordered by smallest member."""
+    """Orbit label of every point under the permutations images[k]; labels are ordered by their smallest points."""
     m, n = images.shape
     indptr = np.arange(0, m * n + 1, m, dtype=images.dtype)
     graph = csr_array((np.ones(m * n, np.int8), np.ascontiguousarray(images.T).reshape(-1), indptr), shape=(n, n))
@@ -258,11 +256,11 @@ def _components(images: Array) -> Array:
 
 def _consistent(labels: Array, sign: Array | None, images: Array, signs: Array | None) -> bool:
     """Check whether every generator maps every orbit to itself with the stored signs, in integers."""
-    alive = labels >= 0
+    has_invariant = labels >= 0
     for k, image in enumerate(images):
         if not np.array_equal(labels[image], labels):
             return False
-        if sign is not None and signs is not None and ((sign[image] * signs[k] != sign) & alive).any():
+        if sign is not None and signs is not None and ((sign[image] * signs[k] != sign) & has_invariant).any():
             return False
     return True
 
@@ -273,18 +271,18 @@ def solve_iterative(problem: Problem) -> tuple[DenseSubspace, BasisCertificate]:
     A random block Z is projected on the nullspace of C by solving the consistent system C^H C X = C^H C Z: Z - X is the
     orthogonal projection. C^H C has few distinct eigenvalues in practice, so that conjugate gradients end early, and its
     products cost one small matrix product per factor and generator. Blocks of growing width are projected, orthogonally to
-    the vectors before them, until one brings more vectors than the nullspace has room for, that is until its singular
-    values end in zeros: that is the rank.
+    the vectors before them. Once a block has more vectors than the nullspace has remaining dimensions its smallest singular
+    values are zero, and the rank is known.
 
     Raises:
-        NotCertified: too many dimensions; conjugate gradients did not converge, or a projected vector is neither new nor zero.
+        NotCertified: too many dimensions; conjugate gradients did not converge; a projected vector is neither new nor zero.
     """
     rng = np.random.default_rng(0)
     n = problem.dim
-    if n > MAX_DIM:
+    if n > MAX_ITERATIVE_DIM:
         raise NotCertified(
-            f"no certified basis of {problem.name}: its dimension {n} is more than {MAX_DIM} (iterative); use a lower tensor "
-            "power, or split the representation"
+            f"no certified basis of {problem.name}: its dimension {n} is more than {MAX_ITERATIVE_DIM} (iterative); use a "
+            "lower tensor power, or split the representation"
         )
     q = np.zeros((n, 0), problem.dtype)
     width = 8
@@ -297,25 +295,27 @@ def solve_iterative(problem: Problem) -> tuple[DenseSubspace, BasisCertificate]:
             )
         if width == 0:
             break
-        z = _normals(rng, n, width, problem.dtype)
+        z = _draw_normals(rng, n, width, problem.dtype)
         z = _project(problem, _deflate(z, q) / n**0.5)
         z = _deflate(z, q)
         left, sigma, _ = np.linalg.svd(z, full_matrices=False)
         scale = max(1.0 / n**0.5, float(sigma.max(initial=0.0)))
-        new = sigma > PRESENT * scale
-        if (sigma[~new] > ABSENT * scale).any():
+        is_new = sigma > MIN_NEW_LENGTH * scale
+        if (sigma[~is_new] > MAX_ZERO_LENGTH * scale).any():
             raise NotCertified(
                 f"no certified basis of {problem.name}: a projected vector is neither new nor zero (iterative); "
                 "give the generators in a basis in which compact ones are skew-symmetric, or split the representation"
             )
-        if new.any():
-            fresh = _deflate(_project(problem, left[:, new]), q)  # a second pass removes what the scaling magnified
-            q = np.concatenate([q, np.linalg.qr(fresh)[0]], axis=1)
-        if not new.all():
+        if is_new.any():
+            new = _deflate(
+                _project(problem, left[:, is_new]), q
+            )  # again, since scaling to unit length magnified errors
+            q = np.concatenate([q, np.linalg.qr(new)[0]], axis=1)
+        if not is_new.all():
             break
         width *= 2
     q = np.linalg.qr(q)[0] if q.shape[1] else q
-    if not (residual := problem.residual(q)) <= ZERO:  # nan is none
+    if not (residual := problem.residual(q)) <= ZERO:  # also for nan
         raise NotCertified(
             f"no certified basis of {problem.name}: a vector is invariant but for {residual:.1e}, which is neither rounding "
             "nor enough to leave it out (iterative); give the generators to full float64 precision, in less skewed axes"
@@ -324,20 +324,20 @@ def solve_iterative(problem: Problem) -> tuple[DenseSubspace, BasisCertificate]:
     return DenseSubspace(q), BasisCertificate(residual, orthonormality, _gap(problem, q, rng), "iterative")
 
 
-def _normals(rng: np.random.Generator, n: int, width: int, dtype: np.dtype) -> Array:
+def _draw_normals(rng: np.random.Generator, n: int, width: int, dtype: np.dtype) -> Array:
     z = rng.standard_normal((n, width))
     return z + 1j * rng.standard_normal((n, width)) if dtype.kind == "c" else z
 
 
 def _deflate(z: Array, q: Array) -> Array:
-    """z without its components along q, twice for rounding's sake."""
+    """Remove the components along q from z, twice because of rounding."""
     for _ in range(2):
         z = z - q @ (q.conj().T @ z)
     return z
 
 
 def _solve_normal(problem: Problem, b: Array) -> Array:
-    """X with C^H C X = b, b in the range, column by column in one block.
+    """Solve C^H C X = b, b in the range, by conjugate gradients on all columns at once.
 
     Raises:
         NotCertified: no convergence in `MAX_STEPS` steps.
@@ -345,7 +345,7 @@ def _solve_normal(problem: Problem, b: Array) -> Array:
     x, r = np.zeros_like(b), b.copy()
     p = r.copy()
     rho = np.sum(np.abs(r) ** 2, axis=0)
-    target = np.maximum(CONVERGED**2 * rho, FLOOR**2)
+    target = np.maximum(CONJUGATE_GRADIENT_TOLERANCE**2 * rho, MIN_RESIDUAL**2)
     for _ in range(MAX_STEPS):
         active = rho > target
         if not active.any():
@@ -355,9 +355,9 @@ def _solve_normal(problem: Problem, b: Array) -> Array:
         alpha = np.where(active, rho / np.where(curvature > 0, curvature, np.inf), 0.0)
         x += alpha * p
         r -= alpha * ap
-        fresh = np.sum(np.abs(r) ** 2, axis=0)
-        p = r + np.where(active, fresh / np.maximum(rho, 1e-300), 0.0) * p
-        rho = fresh
+        new_rho = np.sum(np.abs(r) ** 2, axis=0)
+        p = r + np.where(active, new_rho / np.maximum(rho, 1e-300), 0.0) * p
+        rho = new_rho
     raise NotCertified(
         f"no certified basis of {problem.name}: conjugate gradients did not converge in {MAX_STEPS} steps, "
         "its constraints are too ill-conditioned; give the generators in a basis in which compact ones are skew-symmetric, or "
@@ -366,7 +366,7 @@ def _solve_normal(problem: Problem, b: Array) -> Array:
 
 
 def _project(problem: Problem, z: Array) -> Array:
-    """Orthogonal projection of z's columns on the nullspace, corrected once for rounding."""
+    """Project the columns of z orthogonally on the nullspace, with one correction for rounding."""
     for _ in range(2):
         z = z - _solve_normal(problem, problem.normal_apply(z))
     return z
@@ -376,7 +376,7 @@ def _gap(problem: Problem, q: Array, rng: np.random.Generator) -> float:
     """Smallest non-zero singular value of the scaled constraints, by inverse iteration."""
     if q.shape[1] == problem.dim:
         return 1.0
-    z = _deflate(_normals(rng, problem.dim, min(4, problem.dim - q.shape[1]), problem.dtype), q)
+    z = _deflate(_draw_normals(rng, problem.dim, min(4, problem.dim - q.shape[1]), problem.dtype), q)
     for _ in range(4):
         z = np.linalg.qr(_deflate(z, q))[0]
         z = _solve_normal(problem, z)

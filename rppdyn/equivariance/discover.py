@@ -14,20 +14,20 @@ from rppdyn.equivariance.lie import check_actions, check_finite, derivative, tan
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 
-MIN_GAP = 2.0  # how many times as large the first defect outside of the symmetry is, at least, as the last one inside
-MAX_APPROXIMATE_DEFECT = 0.4  # the largest relative defect of a symmetry that is called approximate
-ROUNDING = 1e3  # an exact symmetry's relative defect, in units of rounding of the function's values
-MAX_CLOSURE_DEFECT = 0.05  # how far commutators may leave the span of the generators, relative to their size
+MIN_GAP = 2.0  # smallest ratio of the first defect outside of the symmetry and the last one inside
+MAX_APPROXIMATE_DEFECT = 0.4  # largest relative defect of a symmetry that is called approximate
+ROUNDING_FACTOR = 1e3  # largest relative defect of an exact symmetry, in machine epsilons
+MAX_CLOSURE_DEFECT = 0.05  # largest part of commutators outside of the generators' span, relative to their size
 
 
 MAX_OTHER_PART = 0.1
-"""Largest relative part of a generator that is left out where it is named."""
+"""Largest relative part of a generator that its description leaves out."""
 
 
-def kind_of(A: Float[Tensor, "d d"]) -> str:
-    """What a generator of linear maps does, in words.
+def describe_generator(A: Float[Tensor, "d d"]) -> str:
+    """Describe a generator of linear maps in words.
 
-    >>> kind_of(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    >>> describe_generator(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
     'a boost'
     """
     A = A.double() / A.double().norm()
@@ -50,20 +50,19 @@ def kind_of(A: Float[Tensor, "d d"]) -> str:
 
 @dataclass(frozen=True)
 class Discovery:
-    """The symmetry of a function in a family of generators, or that there is none.
+    """The symmetry of a function in a family of generators, or the finding that there is none.
 
     Attributes:
-        spectrum: relative defects of the family's directions, ascending, ``(D,)``: 0 is a symmetry; a direction in which
-            nothing agrees has about 1.
-        gap: ratio of the first defect outside of the symmetry and the last one inside; without symmetry that of the smallest
-            two.
+        spectrum: relative defects of the family's directions, ascending, ``(D,)``: 0 for a symmetry, about 1 for a direction
+            in which nothing agrees.
+        gap: ratio of the first defect outside of the symmetry and the last one inside; without symmetry, of the two smallest.
         generators: generators of the symmetry, ``(k, d, d)``, an orthogonal basis in which each has the Frobenius norm of a
             plane rotation, :math:`\\sqrt 2`.
         coefficients: their coordinates in the family's basis, ``(k, D)``.
         verdict: "exact", "approximate" or "none".
-        unfelt: how many of the generators change only entries that the function does not depend on. They are its symmetries,
-            too, and say no more than that it leaves out some of its inputs.
-        closure: how far commutators of the generators leave their span, relative to their size; 0 is a Lie algebra.
+        unfelt: number of generators that change only entries on which the function does not depend: symmetries only because
+            it ignores some inputs.
+        closure: the part of the generators' commutators outside of their span, relative to their size; 0 for a Lie algebra.
     """
 
     family: Group
@@ -82,7 +81,7 @@ class Discovery:
 
     @property
     def group(self) -> Group:
-        """The connected group of the generators, for networks; the trivial one where there is no symmetry.
+        """The connected group of the generators, for networks; the trivial group without a symmetry.
 
         Raises:
             ValueError: the commutators leave the generators' span.
@@ -98,7 +97,7 @@ class Discovery:
         return Group(f"found in {self.family}", lie_algebra=generators, discrete_generators=identity)
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{value:.2g}" for value in self.spectrum[:8]) + (", ..." if len(self.spectrum) > 8 else "")
+        defects = ", ".join(f"{value:.2g}" for value in self.spectrum[:8]) + (", ..." if len(self.spectrum) > 8 else "")
         text = {
             "none": f"no symmetry in {self.family}",
             "exact": f"an exact symmetry of dimension {len(self.generators)} in {self.family}",
@@ -109,7 +108,7 @@ class Discovery:
             text += ", which is all of it"
         if self.unfelt:
             text += f", {self.unfelt} of which change nothing that the function depends on"
-        return f"{text}; relative defects {shown}; gap {self.gap:.2g}"
+        return f"{text}; relative defects {defects}; gap {self.gap:.2g}"
 
 
 def discover(
@@ -129,33 +128,32 @@ def discover(
 
     and N the sum of the second moments of both terms. :math:`M a = \lambda N a` gives the directions in which f is most
     nearly equivariant; :math:`\sqrt\lambda` is their relative defect, computed from singular values, so that it is accurate
-    to rounding. The symmetry is what lies below the spectrum's largest gap, if that is at least `gap` and the defects
-    below it are at most `largest`; a family all of whose directions are symmetries has its gap at the end, to 1.
+    to rounding. The symmetry is spanned by the directions below the spectrum's largest gap, if that is at least `gap` and the
+    defects below it are at most `largest`; a family all of whose directions are symmetries has its gap at the end, to 1.
 
-    Of an invariant function, whose output is not moved, only one term is left, and a defect is 0 or 1: its symmetries are found
-    where they are exact. Give the field of a learned energy, not the energy.
+    For an invariant function, whose output does not transform, only one term remains, and a defect is 0 or 1: only exact
+    symmetries are found. Give the field of a learned energy, not the energy.
 
     Args:
         f: maps ``(batch, dim_in)`` to ``(batch, dim_out)``; a vector field, a model, a policy.
-        rep_in, rep_out: representations of the family, a group that is taken as large as the symmetry may be:
-            ``4 * V(GL(3))``.
+        rep_in, rep_out: representations of the family, a group that contains all symmetries in question: ``4 * V(GL(3))``.
         x: states, ``(batch, dim_in)``; in double precision defects of exact symmetries are near 1e-15.
     Raises:
-        ValueError: the family has no continuous generators, or ones that depend on one another, or does not act on the
-            states; there are fewer states than unknowns; or f is constant, or does not depend on what the family moves: of
-            such functions everything is a symmetry.
+        ValueError: the family has no continuous generators, or dependent ones, or does not act on the states; there are fewer
+            states than unknowns; or f is constant or does not depend on the entries that the family moves, so that everything
+            is its symmetry.
 
     >>> from rppdyn.groups import GL
     >>> from rppdyn.reps import Scalar, V
     >>> x = torch.randn(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    >>> found = discover(lambda x: x[:, :2].norm(dim=1, keepdim=True), V(GL(3)), Scalar(GL(3)), x)
-    >>> found.verdict, len(found.generators)  # turns about z, and all that changes z alone
+    >>> discovery = discover(lambda x: x[:, :2].norm(dim=1, keepdim=True), V(GL(3)), Scalar(GL(3)), x)
+    >>> discovery.verdict, len(discovery.generators)  # rotations about z, and all that changes z alone
     ('exact', 4)
     """
     check_actions(rep_in, rep_out, x)
     if not bool(x.isfinite().all()):
-        lost = int((~x.isfinite().all(1)).sum())
-        raise ValueError(f"{lost} of {len(x)} states have entries that are not finite: leave these states out")
+        wrong = int((~x.isfinite().all(1)).sum())
+        raise ValueError(f"{wrong} of {len(x)} states have entries that are not finite: leave these states out")
     family, count = rep_in.G, len(rep_in.G.lie_algebra)
     if not count:
         raise ValueError(f"{family} has no continuous generators to choose from: give a larger family, such as GL(3)")
@@ -166,8 +164,8 @@ def discover(
         )
     if family.is_complex:
         raise ValueError(f"{family} is complex: discovery is in real families")
-    moved = torch.stack([v.flatten() for v in tangents(rep_in, x)])
-    unseen = count - int(torch.linalg.matrix_rank(moved, rtol=rounding(x)))
+    velocities = tangents(rep_in, x)
+    unseen = count - int(torch.linalg.matrix_rank(torch.stack([v.flatten() for v in velocities]), rtol=rounding(x)))
     if len(x) * x.shape[-1] < count or (unseen and not len(x) > count):
         raise ValueError(f"{len(x)} states are too few for {count} generators of {family}: give {count + 1} or more")
     if unseen:
@@ -176,24 +174,22 @@ def discover(
             "states lie in a subspace; give a smaller family, or other states"
         )
     pushed, values = [], None
-    for velocity in tangents(rep_in, x):
+    for velocity in velocities:
         values, change = (part.detach() for part in derivative(f, x, velocity))
         pushed.append(change.flatten())
     assert values is not None
     check_finite(values, "f(x)")
-    turned = [t.flatten() for t in tangents(rep_out, values)]
-    first, second = torch.stack(pushed), torch.stack(turned)
-    both = torch.cat([first, second], 1)  # (D, 2 n m), whose product with itself is N
-    left, sizes, _ = torch.linalg.svd(both, full_matrices=False)
+    first, second = torch.stack(pushed), torch.stack([t.flatten() for t in tangents(rep_out, values)])
+    left, sizes, _ = torch.linalg.svd(
+        torch.cat([first, second], 1), full_matrices=False
+    )  # N is (D, 2 n m) times itself
     variation = float((values - values.mean(0)).norm())
     if variation <= rounding(x) * float(values.norm()):
         raise ValueError(
             "f is constant on these states, so everything is a symmetry of it: give states that it tells apart"
         )
-    seen = sizes > rounding(x) * max(
-        float(sizes[0]), variation
-    )  # the others change nothing in f's arguments that f feels
-    unfelt = _unfelt(f, x, rep_in, left[:, ~seen])
+    seen = sizes > rounding(x) * max(float(sizes[0]), variation)  # directions that change f's values or transform them
+    unfelt = _count_unfelt(f, x, rep_in, left[:, ~seen])
     if unfelt == count:
         raise ValueError(
             f"f does not depend on what {family} moves, so everything is a symmetry of it: give a family that acts on its "
@@ -201,14 +197,14 @@ def discover(
         )
     white = left[:, seen] / sizes[seen]  # directions in which N is the identity
     directions, defects, _ = torch.linalg.svd(white.mT @ (first - second), full_matrices=False)
-    coefficients = torch.cat([left[:, ~seen], (white @ directions).flip(1)], 1).mT.double()  # f does not feel the first
+    coefficients = torch.cat([left[:, ~seen], (white @ directions).flip(1)], 1).mT.double()  # the first have no effect
     spectrum = torch.cat([defects.new_zeros(int((~seen).sum())), defects.flip(0)]).double()
-    discovery = judged(family, spectrum, coefficients, rounding(x), gap, largest)
+    discovery = make_discovery(family, spectrum, coefficients, rounding(x), gap, largest)
     return replace(discovery, unfelt=min(unfelt, len(discovery.generators)))
 
 
-def _unfelt(f: Callable[[Tensor], Tensor], x: Tensor, rep_in: Rep, directions: Tensor) -> int:
-    """Number of the directions, columns in the family's basis, that change only entries of x that f does not depend on."""
+def _count_unfelt(f: Callable[[Tensor], Tensor], x: Tensor, rep_in: Rep, directions: Tensor) -> int:
+    """Count the directions, columns in the family's basis, that change only entries of x on which f does not depend."""
     if not directions.shape[1]:
         return 0
     slopes = []
@@ -216,17 +212,17 @@ def _unfelt(f: Callable[[Tensor], Tensor], x: Tensor, rep_in: Rep, directions: T
         direction = torch.zeros_like(x)
         direction[:, c] = 1
         slopes.append(derivative(f, x, direction)[1].detach().flatten(1).norm(dim=1))
-    felt = torch.stack([(torch.stack(slopes, 1) * v).flatten() for v in tangents(rep_in, x)])
-    sizes = torch.linalg.svdvals(directions.mT @ felt)
-    return directions.shape[1] - int((sizes > rounding(x) * torch.linalg.matrix_norm(felt)).sum())
+    effects = torch.stack([(torch.stack(slopes, 1) * v).flatten() for v in tangents(rep_in, x)])
+    sizes = torch.linalg.svdvals(directions.mT @ effects)
+    return directions.shape[1] - int((sizes > rounding(x) * torch.linalg.matrix_norm(effects)).sum())
 
 
 def block_family(parts: Mapping[str, int], *together: Sequence[str]) -> Rep:
-    """The family that acts on named blocks of a vector: by one gl(n) on each list of blocks, alike on all of them.
+    """The family that acts on named blocks of a vector: one gl(n) for each list of blocks, equally on all of them.
 
     Args:
         parts: the blocks' names and sizes, in order (``Pendulum.parts``).
-        together: lists of names; blocks in one list are moved by the same matrix, those in none are left alone.
+        together: lists of names; the same matrix moves all blocks of a list, and blocks in no list stay fixed.
     Raises:
         ValueError: no list, an unknown name, one in two lists, or blocks of different sizes in a list.
 
@@ -245,19 +241,19 @@ def block_family(parts: Mapping[str, int], *together: Sequence[str]) -> Rep:
     starts = dict(zip(parts, torch.tensor([0, *parts.values()]).cumsum(0).tolist(), strict=False))
     for block_names in together:
         if len({parts[name] for name in block_names}) != 1:
-            shown = ", ".join(f"{name} has {parts[name]}" for name in block_names)
-            raise ValueError(f"blocks of different sizes can't be moved by one matrix: {shown} entries")
+            sizes = ", ".join(f"{name} has {parts[name]}" for name in block_names)
+            raise ValueError(f"blocks of different sizes can't be moved by one matrix: {sizes} entries")
     blocks = [[range(starts[name], starts[name] + parts[name]) for name in block_names] for block_names in together]
     return index_families([parts[block_names[0]] for block_names in together], (sum(parts.values()), blocks))[0]
 
 
 def index_families(sizes: Sequence[int], *spaces: tuple[int, Sequence[Sequence[Sequence[int]]]]) -> tuple[Rep, ...]:
-    """One family on several spaces: a gl(n) for each list of blocks, which moves its blocks in every space alike.
+    """One family on several spaces: a gl(n) for each list of blocks, with the same matrix on its blocks in every space.
 
     Args:
         sizes: n of each list.
-        spaces: dimension of each and, for each list, its blocks: n indices each, in any order; none where the list moves
-            nothing there.
+        spaces: for each space its dimension and, for each list, its blocks there, of n indices each in any order; a list may
+            have no blocks in a space.
 
     >>> states, actions = index_families([2], (4, [[(0, 2), (1, 3)]]), (3, [[(1, 2)]]))
     >>> states.dim, actions.dim, states.G == actions.G, len(states.G.lie_algebra)
@@ -282,30 +278,30 @@ def index_families(sizes: Sequence[int], *spaces: tuple[int, Sequence[Sequence[S
 
 def rounding(x: Tensor) -> float:
     """The relative size of rounding, with a margin."""
-    return ROUNDING * torch.finfo(x.dtype).eps
+    return ROUNDING_FACTOR * torch.finfo(x.dtype).eps
 
 
-def judged(
+def make_discovery(
     family: Group, spectrum: Tensor, coefficients: Tensor, rounding: float, gap: float, largest: float
 ) -> Discovery:
-    """The discovery that a spectrum's gap says."""
+    """Find the symmetry below a spectrum's largest gap, see :func:`discover`."""
     floored = spectrum.clamp(min=rounding)
     ratios = torch.cat([floored[1:], floored.new_ones(1)]) / floored
     allowed = (floored <= largest) & (ratios >= gap)
     size = int(torch.where(allowed, ratios, 0.0).argmax()) + 1 if bool(allowed.any()) else 0
-    chosen = coefficients[:size]
-    basis = torch.einsum("ki,iab->kab", chosen, family.lie_algebra)
-    if size:  # an orthogonal basis of their span, of the size of plane rotations
+    inside = coefficients[:size]
+    basis = torch.einsum("ki,iab->kab", inside, family.lie_algebra)
+    if size:  # an orthogonal basis of their span, with the norm of plane rotations
         q, r = torch.linalg.qr(basis.flatten(1).mT)
         basis = 2**0.5 * q.mT.reshape(basis.shape)
-        chosen = 2**0.5 * torch.linalg.solve_triangular(r.mT, chosen, upper=False)
+        inside = 2**0.5 * torch.linalg.solve_triangular(r.mT, inside, upper=False)
     verdict = "none" if not size else "exact" if float(spectrum[size - 1]) <= rounding else "approximate"
-    shown = float(ratios[size - 1]) if size else float(ratios[0])
-    return Discovery(family, spectrum, shown, basis, chosen, verdict, _closure(basis))
+    ratio = float(ratios[size - 1]) if size else float(ratios[0])
+    return Discovery(family, spectrum, ratio, basis, inside, verdict, _closure(basis))
 
 
 def _closure(generators: Float[Tensor, "k d d"]) -> float:
-    """The largest part of a commutator outside of the span, relative to the commutator of generators of this size."""
+    """The largest part of a commutator outside of the span, relative to the square of the largest generator's norm."""
     if len(generators) < 2:
         return 0.0
     products = torch.einsum("iab,jbc->ijac", generators, generators)
@@ -315,11 +311,11 @@ def _closure(generators: Float[Tensor, "k d d"]) -> float:
     return float(outside.norm(dim=-1).max() / generators.flatten(1).norm(dim=1).max() ** 2)
 
 
-# -- find the affine maps of the plane under which a function of images is invariant -------------------------------------------
+# -- affine maps under which a function of images is invariant -----------------------------------------------------------------
 
 
 def affine_family() -> Group:
-    """All affine maps of the plane, by homogeneous 3 x 3 matrices; coordinates about the centre in half widths of an image."""
+    """All affine maps of the plane as homogeneous 3 x 3 matrices; coordinates about the centre, in half widths of an image."""
     basis = torch.zeros(6, 3, 3, dtype=torch.float64)
     for k, (i, j) in enumerate((i, j) for i in range(2) for j in range(3)):
         basis[k, i, j] = 1
@@ -334,23 +330,23 @@ def discover_affine(
     gap: float = MIN_GAP,
     largest: float = MAX_APPROXIMATE_DEFECT,
 ) -> Discovery:
-    r"""Find the generators of affine maps that leave a function of images alone, exactly or nearly.
+    r"""Find the generators of affine maps under which a function of images is invariant, exactly or nearly.
 
     With the generators :math:`G_i` of the six directions on the pixel grid
 
     .. math:: M_{ij} = E \langle Df(x) G_i x, Df(x) G_j x \rangle, \quad N_{ij} = E \langle G_i x, G_j x \rangle
 
     and :math:`M a = \lambda N a`: how far f changes for a change of the image. A defect is :math:`\sqrt\lambda` relative to
-    the largest, so that there is no gap where f is equally sensitive to all directions. Otherwise as
+    the largest, so that there is no gap if f is equally sensitive to all directions. Otherwise as
     :func:`~rppdyn.equivariance.discover`; a generator is a homogeneous matrix.
 
     Args:
-        f: ``(batch, channels, height, width)`` to ``(batch, ...)``, logits of a classifier, say.
+        f: maps ``(batch, channels, height, width)`` to ``(batch, ...)``, logits of a classifier, say.
         x: images.
         interpolation: how they are differentiated (:mod:`~rppdyn.equivariance.images`).
     Raises:
-        ValueError: no images, or fewer than 7, or ones that some directions don't change; f is constant, or does not change
-            in any direction: then everything is a symmetry; an even size with "shannon_whittaker".
+        ValueError: fewer than 7 images, or images that some directions don't change; f is constant, or does not change in any
+            direction, so that everything is a symmetry; an even size with "shannon_whittaker".
     """
     if x.ndim != 4 or not x.is_floating_point():
         raise ValueError(
@@ -363,24 +359,22 @@ def discover_affine(
         )
     size = (int(x.shape[2]), int(x.shape[3]))
     half = torch.tensor([[1.0, 1, size[1] / 2], [1, 1, size[0] / 2]], dtype=torch.float64)
-    moved, pushed = [], []
+    velocities, pushed = [], []
     for A in family.lie_algebra:
         G = affine_generator(size, (A[:2] * half).tolist(), interpolation).to(x)
         velocity = (x.flatten(2) @ G.mT).view_as(x)
         values, change = (part.detach() for part in derivative(f, x, velocity))
         check_finite(values, "f(x)")
-        moved.append(velocity.flatten())
+        velocities.append(velocity.flatten())
         pushed.append(change.flatten())
-    left, sizes, _ = torch.linalg.svd(torch.stack(moved), full_matrices=False)
+    left, sizes, _ = torch.linalg.svd(torch.stack(velocities), full_matrices=False)
     unseen = int((sizes <= rounding(x) * sizes[0]).sum()) if float(sizes[0]) > 0 else len(sizes)
     if unseen:
         raise ValueError(f"{unseen} of the {len(sizes)} directions of {family} change none of the images: give others")
     directions, changes, _ = torch.linalg.svd((left / sizes).mT @ torch.stack(pushed), full_matrices=False)
     variation = float((values - values.mean(0)).norm())
-    if (
-        variation <= rounding(x) * float(values.norm())
-        or float(changes[0]) * float(sizes[0]) <= rounding(x) * variation
-    ):
+    is_constant = variation <= rounding(x) * float(values.norm())
+    if is_constant or float(changes[0]) * float(sizes[0]) <= rounding(x) * variation:
         raise ValueError("f does not change with affine maps of these images, so all of them are symmetries of it")
     coefficients = ((left / sizes) @ directions).flip(1).mT.double()
-    return judged(family, (changes / changes[0]).flip(0).double(), coefficients, rounding(x), gap, largest)
+    return make_discovery(family, (changes / changes[0]).flip(0).double(), coefficients, rounding(x), gap, largest)

@@ -4,8 +4,7 @@ The pooled ratio by generator takes sums over inputs and entries first,
 
 .. math:: \frac{\sum |f(g x_i) - g f(x_i)|}{\sum (|f(g x_i)| + |g f(x_i)|)}.
 
-Inputs where a function is all but zero then count for nothing, where a mean of ratios would give their rounding errors full
-weight.
+Inputs at which a function is almost zero then have no weight; a mean of ratios would give their rounding errors full weight.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep
 from rppdyn.runs.statistics import bootstrap_interval
 
-FLOOR = 1e-8
-"""Outputs smaller than this share of the outputs' root mean square say nothing about symmetry."""
+VACUOUS_SHARE = 1e-8
+"""Size of outputs, as a share of their root mean square, below which a comparison is vacuous."""
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics of errors over inputs; nan where every comparison is vacuous.
+    """Statistics of errors over inputs; nan if every comparison is vacuous.
 
     Attributes:
         mean: arithmetic mean.
         geometric_mean: exp of the mean logarithm; an error below machine epsilon counts as epsilon.
         quantiles: ``{0.05: ..., 0.25: ..., 0.5: ..., 0.75: ..., 0.95: ...}``.
         interval: percentile bootstrap interval of the mean, 95 %.
-        per_input: ``(batch,)``, the errors summarised; nan where vacuous.
+        per_input: ``(batch,)``, the errors themselves; nan where vacuous.
     """
 
     mean: float
@@ -56,12 +55,12 @@ class Summary:
 class EquivarianceError(Summary):
     """The result of :func:`equivariance_error`; errors are between 0 (equivariant) and 1.
 
-    The statistics are those of the mean over sampled elements at each input.
+    Statistics are over inputs, of the mean over sampled elements at each.
 
     Attributes:
         generators: the same statistics for each discrete generator (``h0``, ...: Eq. 3.3) and each generator of the Lie
             algebra (``A0``, ...: ``|L_i f| / 2|f|``, the error per unit of the generator as it tends to the identity).
-        vacuous: share of the comparisons in which both sides are zero, and which are left out.
+        vacuous: share of the comparisons in which both sides are zero; they are left out.
     """
 
     generators: dict[str, Summary]
@@ -82,7 +81,7 @@ class EquivarianceError(Summary):
 def relative_difference(
     a: Inexact[Tensor, "*batch n"], b: Inexact[Tensor, "*batch n"], floor: float = 0.0
 ) -> Inexact[Tensor, "*batch"]:
-    """``|a - b| / (|a| + |b|)`` along the last axis; nan where the denominator is at most ``floor``, that is vacuous."""
+    """``|a - b| / (|a| + |b|)`` along the last axis; nan (vacuous) where the denominator is at most ``floor``."""
     size = torch.linalg.vector_norm(a, dim=-1) + torch.linalg.vector_norm(b, dim=-1)
     return torch.where(size > floor, torch.linalg.vector_norm(a - b, dim=-1) / size, torch.nan)
 
@@ -90,14 +89,14 @@ def relative_difference(
 def differences(a: Inexact[Tensor, "*batch n"], b: Inexact[Tensor, "*batch n"]) -> Float[Tensor, "2 *batch n"]:
     """``|a - b|`` and ``|a| + |b|``, entry by entry, in float64.
 
-    The ratio of their sums, over any axes, is Eq. 3.3 with sums before the ratio: a single entry passes through zero, and a
-    mean of ratios would be made of such moments.
+    The ratio of their sums, over any axes, is Eq. 3.3 with sums before the ratio. Single entries pass through zero, and such
+    moments would dominate a mean of ratios.
     """
     return torch.stack([(a - b).abs(), a.abs() + b.abs()]).double().cpu()
 
 
 def geometric_mean(errors: Float[Tensor, "*any"], dim: int = 0) -> Float[Tensor, "*fewer"]:
-    """Along one axis, without vacuous entries; what is below machine epsilon counts as epsilon, so no zero annihilates it."""
+    """The geometric mean along one axis without nan; entries below machine epsilon count as epsilon."""
     return errors.clamp_min(torch.finfo(errors.dtype).eps).log().nanmean(dim).exp()
 
 
@@ -117,17 +116,17 @@ def summarise(per_input: Float[Tensor, " batch"]) -> Summary:
     )
 
 
-def sampled_elements(
+def sample_elements(
     G: Group,
     inputs: int,
     n_samples: int,
     generator: torch.Generator | None = None,
     elements: Sequence[Tensor] | None = None,
 ) -> list[Inexact[Tensor, "batch d d"]]:
-    """``n_samples`` random elements for each input, ``(inputs, d, d)`` each; from seed 0 if no generator is given.
+    """Draw ``n_samples`` random elements for each input, ``(inputs, d, d)`` each; from seed 0 if no generator is given.
 
-    For a finite group of at most ``n_samples`` elements beside the identity, all of these instead, ``(1, d, d)`` each; and
-    where ``elements`` are given, those.
+    If ``elements`` are given these are returned instead; for a finite group of at most ``n_samples`` elements beside the
+    identity, all of them; ``(1, d, d)`` each.
 
     Raises:
         ValueError: no samples.
@@ -145,11 +144,11 @@ def sampled_elements(
 
 
 def check_inputs(f: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, x: Tensor) -> Tensor:
-    """``f(x)``, once the shapes of input and output agree with the representations."""
+    """Check that the shapes of input and output agree with the representations; returns ``f(x)``."""
     check_actions(rep_in, rep_out, x)
     if x.ndim != 2 or not len(x):
         raise ValueError(f"x has shape {tuple(x.shape)}; give at least one input, as (batch, {rep_in.dim})")
-    y = f(x.clone())  # a function may write into what it is given, here and wherever it is called
+    y = f(x.clone())  # a clone, since a function may write into its argument
     if y.shape != (len(x), rep_out.dim):
         raise ValueError(f"f(x) has shape {tuple(y.shape)}; rep_out ({rep_out}) asks for {(len(x), rep_out.dim)}")
     check_finite(y, "f(x)")
@@ -171,9 +170,9 @@ def equivariance_error(
 
     .. math:: \frac{|\rho_{out}(g) f(x) - f(\rho_{in}(g) x)|}{|\rho_{out}(g) f(x)| + |f(\rho_{in}(g) x)|}
 
-    over inputs ``x`` and ``n_samples`` random elements ``g`` for each, and again for each generator apart. Comparisons
-    in which both sides are zero are vacuous: they are left out and counted, because a function that is zero is
-    equivariant without having learned anything.
+    over inputs ``x`` and ``n_samples`` random elements ``g`` for each, and separately for each generator. Comparisons
+    in which both sides are zero are vacuous: they are left out and counted, since the zero function is equivariant without
+    having learned anything.
 
     Args:
         f: maps ``(batch, dim_in)`` to ``(batch, dim_out)``; any callable.
@@ -181,8 +180,8 @@ def equivariance_error(
         n_samples: group elements for each input. For a finite group of at most that many elements, all but the identity
             are used instead.
         generator: generator of the random elements; seed 0 if not given.
-        elements: group elements ``(d, d)`` to use for every input in place of random ones: a few for all inputs cost less
-            where the image of an element is dear (a continuous symmetry of a robot, say).
+        elements: group elements ``(d, d)`` to use for every input instead of random ones; faster where images are expensive
+            (under a continuous symmetry of a robot, say).
     Raises:
         ValueError: the representations belong to different groups, sizes don't match, there are no inputs or no samples,
             or an output is not finite.
@@ -190,14 +189,14 @@ def equivariance_error(
     """
     y = check_inputs(f, rep_in, rep_out, x)
     G = rep_in.G
-    floor = FLOOR * float(y.abs().square().mean().sqrt()) * rep_out.dim**0.5
+    floor = VACUOUS_SHARE * float(y.abs().square().mean().sqrt()) * rep_out.dim**0.5
 
     def compare(g: Tensor) -> Tensor:
-        moved = f(act(rep_in, g, x))
-        check_finite(moved, "f(g x)")
-        return relative_difference(act(rep_out, g, y), moved, floor)
+        image = f(act(rep_in, g, x))
+        check_finite(image, "f(g x)")
+        return relative_difference(act(rep_out, g, y), image, floor)
 
-    errors = torch.stack([compare(g) for g in sampled_elements(G, len(x), n_samples, generator, elements)])
+    errors = torch.stack([compare(g) for g in sample_elements(G, len(x), n_samples, generator, elements)])
     names = generator_names(rep_in, "discrete")
     generators = {name: compare(h[None]) for name, h in zip(names, G.discrete_generators, strict=True)}
     size = torch.linalg.vector_norm(y, dim=-1)
@@ -215,26 +214,26 @@ def equivariance_error(
 
 
 POOLED_FLOOR = 1e-6
-"""Root mean square of the output, relative to what counts as something, below which an error says nothing ("vacuous")."""
+"""Root mean square of the output, relative to its unit of size, below which an error is vacuous."""
 
 MEASURED_ANGLES = (0.7, 1.9, 3.1, -1.3)
-"""Angles, in radians, by which a continuous symmetry is applied; none is a symmetry of a polygon."""
+"""Angles, in radians, at which a continuous symmetry is applied; none is a symmetry of a polygon."""
 
 
 def elements_by_generator(group: Group, names: Sequence[str]) -> dict[str, list[Inexact[Tensor, "d d"]]]:
-    """Elements by the names of the generators: the discrete ones themselves, then `MEASURED_ANGLES` by each continuous one."""
+    """Elements by the generators' names: the discrete ones themselves, then each continuous one at `MEASURED_ANGLES`."""
     discrete = [[h] for h in group.discrete_generators]
     continuous = [[torch.linalg.matrix_exp(t * A) for t in MEASURED_ANGLES] for A in group.lie_algebra]
     return dict(zip(names, [*discrete, *continuous], strict=True))
 
 
 def pooled_sums(pairs: Iterable[tuple[Inexact[Tensor, "n k"], Inexact[Tensor, "n k"]]]) -> Float[Tensor, "n 2"]:
-    """By input, the sums over entries and pairs ``a, b`` of ``|a - b|`` and of ``|a| + |b|``."""
+    """Sums over entries and pairs ``a, b`` of ``|a - b|`` and of ``|a| + |b|``, for each input."""
     return torch.stack([differences(a, b).sum(-1).mT for a, b in pairs]).sum(0)
 
 
 def pooled_ratio(sums: NDArray, axis: int = 0) -> NDArray:
-    """The ratio of sums ``(..., n, ..., 2)`` over one axis, the inputs'; 0 where nothing is compared."""
+    """The ratio of sums ``(..., n, ..., 2)`` over the axis of inputs; 0 where nothing is compared."""
     difference, size = np.moveaxis(sums.sum(axis), -1, 0)
     return np.divide(difference, size, out=np.zeros_like(size), where=size > 0)
 
@@ -243,7 +242,7 @@ def pooled_ratio(sums: NDArray, axis: int = 0) -> NDArray:
 
 
 ROUNDING_EPSILONS = 100
-"""Errors below this many machine epsilons of the output are rounding, and nothing explains them."""
+"""Errors below this many machine epsilons of the output are rounding."""
 
 Blocks = Sequence[str] | Mapping[str, Sequence[int]]
 """One name per entry (as a symmetry spec's ``feature_names``, ``action_names``), or the indices of each named block."""
@@ -269,17 +268,17 @@ def error_by_output(
     ``elements`` may be given as for :func:`equivariance_error`.
 
     Raises:
-        ValueError: names that are not one per entry, indices out of range, or what :func:`equivariance_error` refuses.
+        ValueError: names that are not one per entry, or indices out of range; or as :func:`equivariance_error`.
     """
     y = check_inputs(f, rep_in, rep_out, x)
     indices = _indices(blocks, rep_out, "output")
     sums = torch.zeros(2, rep_out.dim, dtype=torch.float64)
-    for g in sampled_elements(rep_in.G, len(x), n_samples, generator, elements):
-        moved = f(act(rep_in, g, x))
-        check_finite(moved, "f(g x)")
-        sums += differences(act(rep_out, g, y), moved).sum(1)
+    for g in sample_elements(rep_in.G, len(x), n_samples, generator, elements):
+        image = f(act(rep_in, g, x))
+        check_finite(image, "f(g x)")
+        sums += differences(act(rep_out, g, y), image).sum(1)
     difference, size = sums
-    floor = FLOOR * float(size.mean())
+    floor = VACUOUS_SHARE * float(size.mean())
     parts = {name: (float(difference[i].sum()), float(size[i].sum())) for name, i in indices.items()}
     return {name: d / s if s > floor * len(indices[name]) else float("nan") for name, (d, s) in parts.items()}
 
@@ -296,60 +295,60 @@ def error_by_input(
     generator: torch.Generator | None = None,
     elements: Sequence[Tensor] | None = None,
 ) -> dict[str, float]:
-    r"""The share of the error that vanishes when a block of the input is held at a symmetric value.
+    r"""The share of the error that vanishes when a block of the input is fixed at a symmetric value.
 
-    The value is the mean over inputs, projected onto the invariants, at which the block says nothing about the symmetry. The
-    group must keep the block to itself, so a block is first completed by all entries that the group mixes with it (the left
-    leg's by the right leg's); blocks that become the same are reported as one, named ``a, b``. 1 means that the error lives
-    on this block alone, 0 that it does not matter, less than 0 that its variation hides an error. Blocks may act together, so
-    shares need not add up to 1. All are nan where the error is rounding.
+    The value is the mean over inputs, projected onto the invariants. The group must act on the block alone, so a block is first
+    completed by all entries that the group mixes with it (the left leg's by the right leg's); blocks that become equal are
+    reported as one, named ``a, b``. 1 means that the error comes from this block alone, 0 that the block does not matter, less
+    than 0 that its variation hides an error. Blocks may act together, so shares need not add up to 1. All are nan if the error
+    is rounding.
 
     Raises:
         ValueError: as :func:`error_by_output`.
     """
     y = check_inputs(f, rep_in, rep_out, x)
-    elements = sampled_elements(rep_in.G, len(x), n_samples, generator, elements)
-    moves = [(_move(rep_in, g), _move(rep_out, g)) for g in elements]
+    elements = sample_elements(rep_in.G, len(x), n_samples, generator, elements)
+    actions = [(_action(rep_in, g), _action(rep_out, g)) for g in elements]
 
     def error(inputs: Tensor) -> float:
-        here = f(inputs.clone())
-        pairs = ((move_out(here), f(move_in(inputs))) for move_in, move_out in moves)
+        outputs = f(inputs.clone())
+        pairs = ((act_out(outputs), f(act_in(inputs))) for act_in, act_out in actions)
         return sum(float(torch.linalg.vector_norm((a - b).double(), dim=-1).sum()) for a, b in pairs)
 
     neutral = rep_in.solve().project(x.mean(0).to(rep_in.dtype).cpu()).to(x)
     component = rep_in.components
     names: dict[tuple[int, ...], list[str]] = {}
     for name, index in _indices(blocks, rep_in, "input").items():
-        touched = component[index].unique()
-        names.setdefault(tuple(torch.isin(component, touched).nonzero()[:, 0].tolist()), []).append(name)
-    whole, shares = error(x), {}
+        completed = torch.isin(component, component[index].unique()).nonzero()[:, 0]
+        names.setdefault(tuple(completed.tolist()), []).append(name)
+    total, shares = error(x), {}
     size = len(elements) * float(torch.linalg.vector_norm(y, dim=-1).sum())
     rounding = ROUNDING_EPSILONS * torch.finfo(y.dtype).eps * size
-    for completed, group in names.items():
-        held = x.clone()
-        held[:, list(completed)] = neutral[list(completed)]
-        shares[", ".join(group)] = float("nan") if whole <= rounding else 1 - error(held) / whole
+    for entries, group in names.items():
+        fixed = x.clone()
+        fixed[:, list(entries)] = neutral[list(entries)]
+        shares[", ".join(group)] = float("nan") if total <= rounding else 1 - error(fixed) / total
     return shares
 
 
-def _move(rep: Rep, g: Tensor) -> Callable[[Tensor], Tensor]:
-    """The action of an element; one for all inputs has its matrix made once."""
+def _action(rep: Rep, g: Tensor) -> Callable[[Tensor], Tensor]:
+    """The action of elements; the matrix of a single element for all inputs is computed once."""
     if len(g) > 1:
         return lambda x: act(rep, g, x)
     matrix = rep.rho(g[0].to(rep.G.dtype)).mT
     return lambda x: x @ matrix.to(x)
 
 
-def _indices(blocks: Blocks, rep: Rep, what: str) -> dict[str, Tensor]:
+def _indices(blocks: Blocks, rep: Rep, side: str) -> dict[str, Tensor]:
     if isinstance(blocks, Mapping):
         indices = {name: torch.as_tensor(list(index), dtype=torch.int64) for name, index in blocks.items()}
     elif len(blocks) != rep.dim or len(set(blocks)) != len(blocks):
-        raise ValueError(f"{len(set(blocks))} different names for an {what} of {rep.dim} entries: give one for each")
+        raise ValueError(f"{len(set(blocks))} different names for an {side} of {rep.dim} entries: give one for each")
     else:
         indices = {name: torch.tensor([i]) for i, name in enumerate(blocks)}
     for name, index in indices.items():
         if not len(index) or index.min() < 0 or index.max() >= rep.dim:
-            raise ValueError(f"block {name!r} has indices {index.tolist()} of an {what} of {rep.dim} entries")
+            raise ValueError(f"block {name!r} has indices {index.tolist()} of an {side} of {rep.dim} entries")
     return indices
 
 
@@ -358,9 +357,9 @@ class RolloutError:
     """Relative differences between a transformed rollout and the rollout from the transformed state.
 
     Attributes:
-        errors: ``(samples, horizon, batch)``; the initial state, where the error is zero, is not among them.
-        left_out: how many trajectories are not in the batch because they, or one of their images, diverged; where that
-            is all of them, every statistic is nan.
+        errors: ``(samples, horizon, batch)``, without the initial state, where the error is zero.
+        left_out: number of trajectories that are left out because they, or one of their images, diverged; if these are all,
+            every statistic is nan.
     """
 
     errors: Float[Tensor, "samples horizon batch"]
@@ -398,17 +397,17 @@ def rollout_equivariance_error(
 ) -> RolloutError:
     r"""The relative difference of :math:`\rho(g) x_t` and :math:`x'_t`, where x' starts from :math:`\rho(g) x_0`.
 
-    Errors of single steps add up along a rollout, and where the dynamics is chaotic they grow; so the mean over the horizon is
-    geometric. The step 0, at which both agree, is left out (the published code counts it, at 1e-7).
+    Errors of single steps add up along a rollout, and grow if the dynamics is chaotic; so the mean over the horizon is
+    geometric. Step 0, at which both agree, is left out (the published code counts it, at 1e-7).
 
     Args:
-        step: ``state -> next state``, or ``state, control -> next state`` where there are controls; for an ODE, its
-            flow over one time step.
+        step: ``state -> next state``, or ``state, control -> next state`` with controls; for an ODE, its flow over one time
+            step.
         x: initial states.
         controls: the same for both rollouts, transformed by ``rep_control`` for the second one.
         n_samples: group elements for each trajectory, as for :func:`equivariance_error`.
     Raises:
-        ValueError: sizes or groups don't match, or a rollout leaves the finite numbers.
+        ValueError: sizes or groups don't match, or a state is not finite.
     Source: Finzi 2023, Table 3.3, last row.
     """
     _check_states(rep_state, x)
@@ -432,9 +431,9 @@ def rollout_equivariance_error(
             states.append(state)
         return torch.stack(states)
 
-    here, errors = rollout(None), []
-    for g in sampled_elements(rep_state.G, len(x), n_samples, generator):
-        errors.append(relative_difference(act(rep_state, g, here), rollout(g)))
+    states, errors = rollout(None), []
+    for g in sample_elements(rep_state.G, len(x), n_samples, generator):
+        errors.append(relative_difference(act(rep_state, g, states), rollout(g)))
     return RolloutError(torch.stack(errors))
 
 
@@ -447,10 +446,10 @@ def trajectory_equivariance_error(
     n_samples: int = 4,
     generator: torch.Generator | None = None,
 ) -> RolloutError:
-    """:func:`rollout_equivariance_error` for a solver that makes whole trajectories, an ODE's above all.
+    """:func:`rollout_equivariance_error` for a solver that returns whole trajectories, of an ODE above all.
 
     All rollouts are solved as one batch. A solver with adaptive steps then takes the same steps in each of them, and since a
-    Runge-Kutta step commutes with linear maps, what differs is the model's doing and not the solver's.
+    Runge-Kutta step commutes with linear maps, differences are the model's and not the solver's.
 
     Args:
         solve: initial states ``(n, dim)`` to ``(n, 1 + horizon, dim)``, the initial states first; a trajectory that diverged
@@ -461,12 +460,12 @@ def trajectory_equivariance_error(
         ValueError: sizes or groups don't match.
     """
     _check_states(rep_state, x)
-    elements = sampled_elements(rep_state.G, len(x), n_samples, generator)
+    elements = sample_elements(rep_state.G, len(x), n_samples, generator)
     states = solve(torch.cat([x, *(act(rep_state, g, x) for g in elements)]))
-    here, *moved = states[:, 1:].transpose(0, 1).split(len(x), dim=1)  # (horizon, batch, dim) each
+    first, *images = states[:, 1:].transpose(0, 1).split(len(x), dim=1)  # (horizon, batch, dim) each
     finite = states.isfinite().flatten(1).all(1).reshape(-1, len(x)).all(0)
-    pairs = zip(elements, moved, strict=True)
-    errors = torch.stack([relative_difference(act(rep_state, g, here), there) for g, there in pairs])
+    pairs = zip(elements, images, strict=True)
+    errors = torch.stack([relative_difference(act(rep_state, g, first), image) for g, image in pairs])
     return RolloutError(errors[..., finite], left_out=int((~finite).sum()))
 
 
@@ -482,14 +481,14 @@ Entries = Mapping[str, Sequence[int]]
 
 
 class MeasuredNetwork(NamedTuple):
-    """A network inside a function whose hidden representations are known, and what it sees of the function's inputs."""
+    """A network inside a function, with known hidden representations, and the map from the function's inputs to its own."""
 
     module: RPPEMLP
     inputs: Callable[[Tensor], Tensor]
 
 
 class MeasuredRollout(NamedTuple):
-    """Initial states to trajectories over times (s), nan from where they diverged, and the states that tests begin at."""
+    """A solver from initial states to trajectories (nan once diverged), the initial states of tests, and the times in s."""
 
     solve: Callable[[Tensor], Tensor]
     starts: Float[Tensor, "m dim"]
@@ -498,18 +497,18 @@ class MeasuredRollout(NamedTuple):
 
 @dataclass(frozen=True)
 class Function:
-    """A function between spaces that one group acts on linearly.
+    """A function between spaces on which one group acts linearly.
 
     Attributes:
         name: "policy", "critics", "value", "regressor", "vector field", "change of the state" or "function".
-        call: (n, rep_in.dim) to (n, rep_out.dim).
+        call: maps (n, rep_in.dim) to (n, rep_out.dim).
         inputs, outputs: names of the entries, with the indices of each.
-        encode: raw observations and actions to inputs; actions have no entries where none are asked for. By default
+        encode: maps raw observations and actions to inputs; functions of observations get actions without entries. By default
             observations are the inputs.
-        scale: the size of an output that counts as something, per entry; zero where nothing says.
-        centred: whether the mean output over the states is taken off: a large constant would make anything look invariant.
+        scale: the unit of size of each output; zero if unknown.
+        centred: whether the mean output over the states is subtracted: a large constant would make anything look invariant.
         networks: the networks inside, by name.
-        seed, samples, rollout: of a fit's member its seed, the inputs of its test data, and its rollouts where it has some.
+        seed, samples, rollout: for a member of a fit, its seed, the inputs of its test data, and its rollouts if it has any.
     """
 
     name: str
@@ -528,7 +527,7 @@ class Function:
 
 
 def index_blocks(parts: Mapping[str, int]) -> dict[str, list[int]]:
-    """Indices of the coordinates of each part, from their sizes."""
+    """Indices of the coordinates of each part, from the parts' sizes."""
     blocks, start = {}, 0
     for name, size in parts.items():
         blocks[name] = list(range(start, start + size))
@@ -539,5 +538,5 @@ def index_blocks(parts: Mapping[str, int]) -> dict[str, list[int]]:
 def measured_networks(
     name: str, module: nn.Module, inputs: Callable[[Tensor], Tensor], rep_in: Rep
 ) -> dict[str, MeasuredNetwork]:
-    """The network whose layers are told apart, where it was built for this very symmetry."""
+    """``{name: network}`` for attribution to layers, if the module is a network for this representation; else empty."""
     return {name: MeasuredNetwork(module, inputs)} if isinstance(module, RPPEMLP) and module.rep_in == rep_in else {}

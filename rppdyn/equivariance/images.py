@@ -1,34 +1,32 @@
-r"""Continuous transformations of images, as flows: translation, rotation, scaling, stretch, shear, brightening and others.
+r"""Transformations of images: flows, matrices on the pixel grid, the error of aliasing, and other measures.
 
-Images are tensors ``(batch, channels, height, width)``; a tensor of another number of axes (class probabilities, say) is
-left as it is, so that one flow serves the input of a network, its feature maps and its output.
+**Flows** are translation, rotation, scaling, stretch, shear, brightening and others. Images are tensors
+``(batch, channels, height, width)``; a tensor with another number of axes (class probabilities, say) stays as it is, so that
+one flow serves the input of a network, its feature maps and its output.
 
-Translations are measured in image widths (heights), as the published text has it, so that a feature map of half the
-resolution moves by half as many pixels; the published code runs in half widths. Everything else turns or stretches
-about the image's centre, in units of the pixel grid: radians, or logarithms of the stretch. Positive x is to the right and
-positive y is down.
+Translations are measured in image widths (heights), as in the published text, so that a feature map of half the
+resolution moves by half as many pixels; the published code runs in half widths. All others turn or stretch about the
+image's centre, in units of the pixel grid: radians, or logarithms of the stretch. Positive x is to the right and positive
+y is down.
 
 Interpolated images are extended by reflection at their outer edge (as ``padding_mode="reflection"`` of torch's
 ``grid_sample``). Bilinear interpolation has a kink at every pixel, and t = 0 is on it: positions are computed
-in float64 from whole pixel numbers, so that every pixel takes the same, right-hand, side (where normalised coordinates
-are rounded, a third of the columns may take the other). The Fourier translation has no kink, and shifts a band-limited
-periodic image exactly; take it wherever aliasing is the question.
+in float64 from whole pixel numbers, so that every pixel takes the same, right-hand, side (rounded normalised coordinates
+may take the other side at a third of the columns). The Fourier translation has no kink, and shifts a band-limited
+periodic image exactly; use it to measure aliasing.
 
-The equivariance error that aliasing causes, in closed form.
+**Aliasing** causes an equivariance error that is known in closed form. Sampling every s-th pixel of an image maps frequency n
+to :math:`\mathrm{Alias}(n)`, its remainder in the coarse image's band. A translation then moves the aliased part by the wrong
+amount. The Lie derivative of the sampling is a ground truth for measures of equivariance, and holds to rounding for Fourier
+translations.
 
-Sampling every s-th pixel of an image maps frequency n to :math:`\mathrm{Alias}(n)`, its remainder in the coarse image's band.
-A translation then moves the aliased part by the wrong amount, and the Lie derivative of the sampling is known in closed
-form. It is a ground truth for measures of equivariance, and it holds to rounding for Fourier translations.
+**Other measures** transform images by a finite amount, for comparison with the Lie derivative. Each needs a choice that the
+Lie derivative does not need, the size of the transformation, and none adds up over layers.
 
-Other measures for images that the Lie derivative is compared with: they transform by a finite amount.
-
-Each takes one choice that the Lie derivative does not ask for, the size of the transformation, and none adds up over layers.
-
-Actions on the pixel grid as matrices: generators of affine maps, their exponentials, and shifts.
-
-Maps of H x W pixels are vectors of ``P = H W`` numbers, row by row. A generator D is the matrix whose exponential ``exp(tD)``
-moves them. Coordinates are as in :mod:`~rppdyn.equivariance.images`: x to the right, y down, in pixels about the centre. There
-are three ways to differentiate an image that is known at pixels only:
+**Matrices on the pixel grid** are generators of affine maps, their exponentials, and shifts. Maps of H x W pixels are vectors
+of ``P = H W`` numbers, row by row. A generator D is the matrix whose exponential ``exp(tD)`` moves them. Coordinates are
+x to the right, y down, in pixels about the centre. There are three ways to differentiate an image that is known at pixels
+only:
 
 ================== =======================================================================================================
 shannon_whittaker  the derivative of its trigonometric interpolation, on a torus. At odd sizes ``exp(D)`` of a translation
@@ -38,8 +36,8 @@ flow               the derivative of :class:`~rppdyn.equivariance.images.AffineF
                    reflected at the edges
 ================== =======================================================================================================
 
-Rotations and scalings that are made of such derivatives are no exact actions: ``exp(2 pi R)`` is not the identity (its
-error is .6 at n = 9).
+Rotations and scalings from such derivatives are no exact actions: ``exp(2 pi R)`` is not the identity (its error is 0.6 at
+n = 9).
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ AFFINE: Mapping[str, Affine] = {
     "shear_y": ((0, 0, 0), (1, 0, 0)),
     "hyperbolic_rotation": ((0, 1, 0), (1, 0, 0)),
 }
-"""Velocities of points: rows are those of x and y, columns multiply x, y and 1. Translations are by pixels."""
+"""Velocities of points: rows are the velocities of x and y, columns multiply x, y and 1. Translations are by pixels."""
 
 
 def coordinates(
@@ -85,10 +83,10 @@ def coordinates(
 
 
 def derivative(n: int, interpolation: Interpolation = "shannon_whittaker") -> Float[Tensor, "n n"]:
-    r"""d/dp of what is known at n pixels of a circle, ``(D x)_i = x'(p_i)``.
+    r"""The matrix of d/dp for values at n pixels of a circle, ``(D x)_i = x'(p_i)``.
 
-    Of the trigonometric interpolation, n odd, it is :math:`D_{ij} = \frac{\pi}{n} (-1)^{i-j} / \sin(\pi (i - j) / n)` and 0 on
-    the diagonal; the printed sum to (n - 3) / 2 loses its top frequency.
+    For trigonometric interpolation, n odd, :math:`D_{ij} = \frac{\pi}{n} (-1)^{i-j} / \sin(\pi (i - j) / n)` and 0 on the
+    diagonal; the printed sum to (n - 3) / 2 lacks the top frequency.
 
     Raises:
         ValueError: an even n with "shannon_whittaker", or an interpolation that has no such derivative.
@@ -97,8 +95,8 @@ def derivative(n: int, interpolation: Interpolation = "shannon_whittaker") -> Fl
     if n < 1:
         raise ValueError(f"n={n} pixels: give a positive number")
     if interpolation == "bilinear":
-        one = torch.eye(n, dtype=torch.float64)
-        return (one.roll(1, 1) - one.roll(-1, 1)) / 2
+        identity = torch.eye(n, dtype=torch.float64)
+        return (identity.roll(1, 1) - identity.roll(-1, 1)) / 2
     if interpolation != "shannon_whittaker":
         raise ValueError(f"interpolation={interpolation!r} of a circle: choose 'shannon_whittaker' or 'bilinear'")
     if n % 2 == 0:
@@ -134,7 +132,7 @@ def affine_generator(
         velocity = AFFINE[velocity]
     height, width = size
     if interpolation == "flow":
-        return _of_flow((height, width), velocity)
+        return _flow_generator((height, width), velocity)
     p = torch.nn.functional.pad(coordinates(size).flatten(0, 1), (0, 1), value=1.0)
     v = p @ torch.tensor(velocity, dtype=torch.float64).mT
     along_x = torch.kron(torch.eye(height, dtype=torch.float64), derivative(width, interpolation))
@@ -142,18 +140,18 @@ def affine_generator(
     return -(v[:, :1] * along_x + v[:, 1:] * along_y)
 
 
-def _of_flow(size: tuple[int, int], velocity: Sequence[Sequence[int | float]]) -> Float[Tensor, "P P"]:
+def _flow_generator(size: tuple[int, int], velocity: Sequence[Sequence[int | float]]) -> Float[Tensor, "P P"]:
     points = coordinates(size)
     centre = torch.tensor([(size[1] - 1) / 2, (size[0] - 1) / 2], dtype=torch.float64)
     matrix = torch.tensor(velocity, dtype=torch.float64)
     images = torch.eye(math.prod(size), dtype=torch.float64).view(-1, 1, *size)
 
-    def moved(t: Tensor) -> Tensor:  # the exponential of the velocity, to first order
+    def transform(t: Tensor) -> Tensor:  # the exponential of the velocity, to first order
         back = torch.linalg.matrix_exp(-t * matrix[:, :2])
         return bilinear(images, points @ back.mT + centre - t * matrix[:, 2])
 
     zero = torch.zeros((), dtype=torch.float64)
-    return torch.func.jvp(moved, (zero,), (torch.ones_like(zero),))[1].flatten(1).mT
+    return torch.func.jvp(transform, (zero,), (torch.ones_like(zero),))[1].flatten(1).mT
 
 
 def exponential(generator: Float[Tensor, "P P"], t: Tensor | int | float = 1.0) -> Float[Tensor, "P P"]:
@@ -170,7 +168,7 @@ def shift(size: Sequence[int], by: Sequence[int]) -> Float[Tensor, "P P"]:
 def bilinear(
     x: Float[Tensor, "batch channels height width"], positions: Float[Tensor, "rows columns 2"]
 ) -> Float[Tensor, "batch channels rows columns"]:
-    """Values at positions (x, y) in pixels, reflected at the outer edges; differentiable in both."""
+    """Bilinear interpolation at positions (x, y) in pixels, with reflection at the outer edges; differentiable in both."""
     height, width = x.shape[-2:]
     corner = positions.floor()
     fraction = (positions - corner).to(x.dtype)
@@ -178,15 +176,15 @@ def bilinear(
     left, top = corner.long().unbind(-1)
 
     def at(row: Tensor, column: Tensor) -> Tensor:
-        return x[..., _reflected(row, height), _reflected(column, width)]
+        return x[..., _reflect(row, height), _reflect(column, width)]
 
     upper = (1 - u) * at(top, left) + u * at(top, left + 1)
     lower = (1 - u) * at(top + 1, left) + u * at(top + 1, left + 1)
     return (1 - v) * upper + v * lower
 
 
-def _reflected(index: Tensor, n: int) -> Tensor:
-    """Pixel numbers beyond the edges, mirrored: ... 1 0 | 0 1 ... n-1 | n-1 n-2 ..."""
+def _reflect(index: Tensor, n: int) -> Tensor:
+    """Reflect pixel numbers beyond the edges: ... 1 0 | 0 1 ... n-1 | n-1 n-2 ..."""
     index = index.remainder(2 * n)
     return torch.minimum(index, 2 * n - 1 - index)
 
@@ -199,10 +197,10 @@ ZERO: Matrix = ((0.0, 0.0), (0.0, 0.0))
 
 @dataclass(frozen=True)
 class AffineFlow(Flow):
-    r"""Points move by :math:`p \mapsto c + e^{tA}(p - c) + t b`, images with them, by bilinear interpolation.
+    r"""Points move by :math:`p \mapsto c + e^{tA}(p - c) + t b`, and images with them, by bilinear interpolation.
 
     Args:
-        name: for tables.
+        name: its name in tables.
         linear: A, on (x, y) in pixels about the centre c.
         shift: b, in image widths and heights. One of the two is zero.
     """
@@ -218,7 +216,7 @@ class AffineFlow(Flow):
         t = torch.as_tensor(t, dtype=torch.float64, device=x.device)
         options: dict[str, Any] = dict(dtype=torch.float64, device=x.device)
         centre = torch.tensor([(width - 1) / 2, (height - 1) / 2], **options)
-        # the value at p comes from where the flow takes to p
+        # the value at p comes from the point that the flow moves to p
         back = torch.linalg.matrix_exp(-t * torch.tensor(self.linear, **options))
         shift = torch.tensor(self.shift, **options) * torch.tensor([width, height], **options)
         return bilinear(x, coordinates((height, width), **options) @ back.mT + centre - t * shift)
@@ -251,7 +249,7 @@ class FourierTranslation(Flow):
 
 @dataclass(frozen=True)
 class Brightening(Flow):
-    """Values times ``exp(t)``, of images and feature maps alike: biases and normalisation break it."""
+    """Values of images and feature maps times ``exp(t)``; biases and normalisation break this symmetry."""
 
     name: str = "brightening"
 
@@ -320,10 +318,10 @@ TRANSFORMATIONS: dict[str, Callable[[], Flow]] = {
     "hyperbolic_rotation": hyperbolic_rotation,
     "brightening": brightening,
 }
-"""By name, for the command line."""
+"""Flows by their names on the command line."""
 
 
-# -- the equivariance error that aliasing causes, in closed form ---------------------------------------------------------------
+# -- the equivariance error of aliasing, in closed form ------------------------------------------------------------------------
 
 
 def alias(n: Float[Tensor, "*any"], size: int) -> Float[Tensor, "*any"]:
@@ -367,12 +365,12 @@ def aliasing_error(
 
     .. math:: (2\pi)^2 \sum_{n,m} |H_{nm}|^2 \left(v_x^2 (\mathrm{Alias}(n) - n)^2 + v_y^2 (\mathrm{Alias}(m) - m)^2\right)
 
-    in units in which Parseval's theorem holds: the mean square over pixels is the sum of squared coefficients (the printed
-    1 / 2 pi of the series is left out). The formula drops all products between frequencies that share an alias, and of the two
-    axes. It is exact where each alias has one frequency that moves wrongly: in one dimension at stride 2, as its proof
-    assumes, or for sparse spectra. In two dimensions, or from stride 3 on, it is the mean over random phases;
-    single images differ, and :func:`aliasing_lie_derivative` is right for them. So does the frequency that lands on the coarse
-    image's Nyquist frequency, which Eq. 4.2 leaves open.
+    in units in which Parseval's theorem holds: the mean square over pixels is the sum of squared coefficients (without the
+    printed 1 / 2 pi of the series). The formula omits all products between frequencies that share an alias, and of the two
+    axes. It is exact if each alias has one frequency that moves wrongly: in one dimension at stride 2, as its proof
+    assumes, or for sparse spectra. In two dimensions, or from stride 3 on, it is the mean over random phases; for single images
+    take :func:`aliasing_lie_derivative`. The frequency that maps to the coarse image's Nyquist frequency, which Eq. 4.2 does
+    not define, differs, too.
 
     Source: Finzi 2023, Theorem 4.1.
     """
@@ -382,9 +380,9 @@ def aliasing_error(
 
 
 def _spectrum(x: Tensor, stride: int) -> tuple[Complex[Tensor, "..."], Tensor, Tensor, Tensor, Tensor]:
-    """Coefficients of x, and by column and row the frequencies before and after sampling.
+    """Coefficients of x, and the frequencies of columns (n, n_coarse) and rows (m, m_coarse) before and after sampling.
 
-    An even size's Nyquist frequency stands for both signs, and moves by neither: its frequency counts as 0, before and after.
+    The Nyquist frequency of an even size stands for both signs, and does not move: it counts as 0, before and after.
     """
     height, width = x.shape[-2:]
     if stride < 1 or height % stride or width % stride:
@@ -393,16 +391,16 @@ def _spectrum(x: Tensor, stride: int) -> tuple[Complex[Tensor, "..."], Tensor, T
     for size in (width, height):
         fine = torch.fft.fftfreq(size, 1 / size, dtype=x.dtype, device=x.device)
         coarse = alias(fine, size // stride)
-        frequencies.append((_moving(fine, size), _moving(coarse, size // stride)))
+        frequencies.append((_drop_nyquist(fine, size), _drop_nyquist(coarse, size // stride)))
     (n, n_coarse), (m, m_coarse) = frequencies
     return torch.fft.fft2(x) / (height * width), n, m, n_coarse, m_coarse
 
 
-def _moving(frequency: Tensor, size: int) -> Tensor:
+def _drop_nyquist(frequency: Tensor, size: int) -> Tensor:
     return torch.where(2 * frequency.abs() == size, 0.0, frequency)
 
 
-# -- other measures for images that the Lie derivative is compared with: they transform by a finite amount ---------------------
+# -- other measures, of transformations by a finite amount ---------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -411,13 +409,13 @@ def discrete_inconsistency(
 ) -> float:
     """The share of inputs whose top class changes when the image moves by whole pixels: 1 - consistency.
 
-    Moved along either axis, one at a time, with reflection padding (the published code wraps around).
+    Images move along one axis at a time, with reflection padding (the published code wraps around).
 
     Source: Zhang 2019; Finzi 2023, A.3.3.3.
     """
-    here = f(x.clone()).argmax(-1)
+    classes = f(x.clone()).argmax(-1)
     flows = ((translation("x"), x.shape[-1]), (translation("y"), x.shape[-2]))
-    changed = [f(flow(x, pixels / size)).argmax(-1) != here for flow, size in flows]
+    changed = [f(flow(x, pixels / size)).argmax(-1) != classes for flow, size in flows]
     return float(torch.stack(changed).double().mean())
 
 
@@ -462,11 +460,11 @@ def _check_samples(n_samples: int) -> None:
 
 @dataclass(frozen=True)
 class TranslationError:
-    """Squared errors under translation, in the three published normalisations; which one is chosen changes comparisons.
+    """Squared errors under translation, in the three published normalisations, between which comparisons may differ.
 
     Attributes:
         total: summed over the output's entries (the text's normalisation 1).
-        root: divided by the square root of their number (what the published code does).
+        root: divided by the square root of their number (as in the published code).
         mean: divided by their number.
     """
 
@@ -485,12 +483,13 @@ def eq_t(
 ) -> TranslationError:
     """Error under translations by whole pixels, EQ-T.
 
-    Shifts along both axes at once, uniform up to ``max_shift`` of the image and rounded to whole pixels of the *output*, so
-    that a strided layer is shifted by a multiple of its stride (the published code rounds either side for itself, which
-    measures the rounding too). Compared is the output's interior, further than ``max_shift`` from the edge. Blind to aliasing.
+    Images are shifted along both axes at once, uniformly up to ``max_shift`` of the image, rounded to whole pixels of the
+    *output*, so that a strided layer is shifted by a multiple of its stride (the published code rounds input and output
+    separately, which measures the rounding too). The output's interior, further than ``max_shift`` from the edge, is compared.
+    Aliasing is not seen.
 
     Args:
-        f: to images of any resolution, or to vectors, which should not change.
+        f: maps images to images of any resolution, or to vectors, which should not change.
     Source: Karras et al. 2021; Finzi 2023, A.3.3.1.
     """
     return _translation_error(f, x, "bilinear", max_shift, n_samples, generator, whole=True)
@@ -506,9 +505,9 @@ def eq_t_frac(
 ) -> TranslationError:
     """Error under translations by fractions of pixels, EQ-T_frac: as :func:`eq_t`, shifted in Fourier space.
 
-    The published code shifts by a windowed sinc; the two are equal for band-limited periodic images. What an image with an even
-    side has at the Nyquist frequency a shift by half a pixel takes away, there and back: of such images the error of a map that
-    changes nothing is not 0 either.
+    The published code shifts by a windowed sinc; the two are equal for band-limited periodic images. A shift by half a pixel
+    removes the Nyquist frequency of an image with an even side, and shifting back does not restore it: for such images even the
+    identity has an error.
 
     Source: Karras et al. 2021; Finzi 2023, A.3.3.1.
     """
@@ -526,7 +525,7 @@ def _translation_error(
     whole: bool,
 ) -> TranslationError:
     if not 0 < max_shift < 0.5:
-        raise ValueError(f"max_shift={max_shift}: a share of the image between 0 and 0.5")
+        raise ValueError(f"max_shift={max_shift}: give a share of the image between 0 and 0.5")
     _check_samples(n_samples)
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
     along_x, along_y = translation("x", interpolation), translation("y", interpolation)

@@ -1,14 +1,14 @@
 r"""Layers in which a network loses its symmetry: the equivariance error as a sum of contributions of the layers.
 
-A network is a graph of layers in the order of computation, of which a chain is the simplest. Let :math:`y_0 = x`, let
-:math:`y_i` be the value of layer i and :math:`\rho_i` act on it. Compute the layers up to i as they are, transform each value
-that is still read by its own action, and compute the rest:
+A network is a graph of layers in the order of computation; a chain is the simplest. Let :math:`y_0 = x`, let :math:`y_i` be the
+value of layer i and :math:`\rho_i` act on it. Compute the layers up to i, transform each value that later layers read by its
+own action, and compute the rest:
 
 .. math:: T_i(g) = \rho_N(g)^{-1} F_i(\rho_j(g) y_j : j \le i)
 
-goes from :math:`\rho_N(g)^{-1} f(\rho_0(g) x)` at i = 0 to :math:`f(x)` at i = N, and two neighbours are equal where the layer
+goes from :math:`\rho_N(g)^{-1} f(\rho_0(g) x)` at i = 0 to :math:`f(x)` at i = N, and two neighbours are equal if the layer
 between them is equivariant. So :math:`C_i = T_{i-1} - T_i` are the contributions of the layers: they add up to the error end to
-end. Their derivatives at the identity are :math:`C_i = J_i L f_i`, the published decomposition of the Lie derivative: of a
+end. Their derivatives at the identity are :math:`C_i = J_i L f_i`, the published decomposition of the Lie derivative: for a
 layer with inputs :math:`p_1, p_2, \dots` (a residual sum has two),
 
 .. math:: L f_i = \sum_k \partial_k f_i\, d\rho_{p_k} y_{p_k} - d\rho_i\, y_i,
@@ -16,8 +16,8 @@ layer with inputs :math:`p_1, p_2, \dots` (a residual sum has two),
 and :math:`J_i` is the derivative of the output by :math:`y_i` along all paths. (With :math:`e_i` the velocity of :math:`y_i`
 under the transformed input less :math:`d\rho_i y_i`, the chain rule is :math:`e_i = \sum_k \partial_k f_i\, e_{p_k} + L f_i`.)
 
-A contribution is a vector in the space of the output. Those of different layers may cancel: sizes don't add up, vectors do,
-and so do their *shares*, :math:`\langle C_i, L\rangle / \langle L, L\rangle` with L the sum.
+A contribution is a vector in the space of the output. Contributions of different layers may cancel: their sizes don't add up,
+but the vectors do, and so do their *shares*, :math:`\langle C_i, L\rangle / \langle L, L\rangle` with L the sum.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from rppdyn.equivariance.lie import (
     lie_derivative,
     tangents,
 )
-from rppdyn.equivariance.tracing import INPUT, Layer, action_behind, is_one_layer, traced_layers
+from rppdyn.equivariance.tracing import INPUT, Layer, is_one_layer, output_action, trace_layers
 from rppdyn.nn import MLP, RPPEMLP, gated
 from rppdyn.reps import Rep
 
 Hidden = Flow | Mapping[str, Action | None]
 
-OTHERS = "*"
-"""The key of ``hidden`` for all layers that have none of their own; its action is a flow."""
+DEFAULT_KEY = "*"
+"""The key of ``hidden`` for layers without a key of their own; its action is a flow."""
 
 
 @dataclass(frozen=True)
 class KnownLayer(Layer):
-    """A layer of which somebody has said how the symmetry acts on its output, and what it reads."""
+    """A layer whose inputs, and the action of the symmetry on its output, are known."""
 
     action: Action
     inputs: tuple[str, ...]
@@ -70,29 +70,29 @@ def layers_of(
 ) -> list[KnownLayer]:
     """The layers of a network whose hidden actions are known, in the order of computation.
 
-    * ``RPPEMLP`` and ``EMLP`` come apart into linear layers, bilinear layers and gates: their representations are known.
-    * Other modules of torch are traced by ``torch.fx``, with residual sums and tokens, where ``hidden`` is given
-      (:mod:`rppdyn.equivariance.tracing` says what one layer is). Modules that ``hidden`` names are one layer each.
-    * Nothing says how the hidden layers of ``MLP`` and of other modules transform: ``hidden`` does. A layer without an action
-      becomes one with each that reads it, named ``a + b``; without ``hidden`` all of them are, which leaves the end-to-end
-      value. Any action may be supposed, and the attribution depends on it; the end-to-end value does not.
+    * ``RPPEMLP`` and ``EMLP`` are split into linear layers, bilinear layers and gates, whose representations are known.
+    * Other modules of torch are traced by ``torch.fx`` if ``hidden`` is given, with residual sums and tokens
+      (:mod:`rppdyn.equivariance.tracing` defines the layers). Modules that ``hidden`` names are one layer each.
+    * How the hidden layers of ``MLP`` and of other modules transform is not known: ``hidden`` gives it. A layer without an
+      action is joined with each layer that reads it, named ``a + b``; without ``hidden`` all layers are joined, and only the
+      end-to-end value remains. Any action may be assumed: the attribution depends on it, the end-to-end value does not.
     * Sequences of :class:`Layer` are taken as they are, and any other callable is one layer.
 
     Args:
         rep_out: the action on the network's output.
-        hidden: by layer, the action on its output, or None for a module that is one layer whatever is inside; or a flow of
-            images, from which the actions on feature maps, tokens and vectors follow
-            (:mod:`rppdyn.equivariance.tracing`). A mapping may have such a flow, too, under the key "*".
+        hidden: by layer, the action on its output, or None to take a module as one layer; or a flow of images, from which the
+            actions on feature maps, tokens and vectors follow (:mod:`rppdyn.equivariance.tracing`). A mapping may contain such
+            a flow under the key "*".
         x: inputs of the network, on which a module is traced.
     Raises:
-        ValueError: no layer has a name given in ``hidden``, a layer reads one that is not before it, a representation belongs
-            to another group than ``rep_out``, or a module can't be traced.
+        ValueError: no layer has a name given in ``hidden``, a layer reads a later one, a representation belongs to another
+            group than ``rep_out``, or a module can't be traced.
     """
     named = {} if hidden is None or isinstance(hidden, Flow) else dict(hidden)
-    flow = hidden if isinstance(hidden, Flow) else named.pop(OTHERS, None)
+    flow = hidden if isinstance(hidden, Flow) else named.pop(DEFAULT_KEY, None)
     if flow is not None and not isinstance(flow, Flow):
-        raise ValueError(f"hidden[{OTHERS!r}] is {flow}: give a flow of images, or name each layer")
-    layers = _with_inputs(_apart(network, None if hidden is None else tuple(named), x))
+        raise ValueError(f"hidden[{DEFAULT_KEY!r}] is {flow}: give a flow of images, or name each layer")
+    layers = _resolve_inputs(_split_network(network, None if hidden is None else tuple(named), x))
     names = [layer.name for layer in layers]
     for name, action in named.items():
         if name not in (names if action is None else names[:-1]):
@@ -105,9 +105,9 @@ def layers_of(
                 f"layer {layer.name} transforms under {layer.action.G} and the output under {rep_out.G}: measure with "
                 "representations of the network's own group"
             )
-    if flow is not None and x is None:  # as before there were layouts
+    if flow is not None and x is None:  # without inputs to trace layouts on, the flow acts on all layers
         layers = [replace(layer, action=layer.action or flow) for layer in layers]
-    return _joined(layers, flow, x)
+    return _join_unknown(layers, flow, x)
 
 
 def run_layers(layers: Sequence[KnownLayer], x: Tensor) -> Tensor:
@@ -118,14 +118,14 @@ def run_layers(layers: Sequence[KnownLayer], x: Tensor) -> Tensor:
     return values[layers[-1].name]
 
 
-def _apart(
+def _split_network(
     network: Callable[[Tensor], Tensor] | Sequence[Layer], whole: tuple[str, ...] | None, x: Tensor | None
 ) -> list[Layer]:
-    """The layers; of a module that knows no actions, by tracing where any are named."""
+    """The layers of a network; torch modules are traced if `whole`, the names of modules to take as one layer, is given."""
     if isinstance(network, RPPEMLP):
         return _blocks_and_head(network, known=not isinstance(network, MLP))
     if isinstance(network, nn.Module) and whole is not None and x is not None and not is_one_layer(network):
-        layers = traced_layers(network, x, whole)
+        layers = trace_layers(network, x, whole)
     elif isinstance(network, nn.Sequential):
         layers = [Layer(name, child, kind=type(child).__name__) for name, child in network.named_children()]
     elif isinstance(network, Sequence):
@@ -137,16 +137,16 @@ def _apart(
     return layers
 
 
-def _with_inputs(layers: list[Layer]) -> list[Layer]:
-    before: list[str] = [INPUT]
+def _resolve_inputs(layers: list[Layer]) -> list[Layer]:
+    names: list[str] = [INPUT]
     resolved = []
     for layer in layers:
-        inputs = (before[-1],) if layer.inputs is None else tuple(layer.inputs)
-        if layer.name in before:
+        inputs = (names[-1],) if layer.inputs is None else tuple(layer.inputs)
+        if layer.name in names:
             raise ValueError(f"two layers are called {layer.name!r} (the input is called {INPUT!r}): rename one")
-        if missing := [name for name in inputs if name not in before]:
-            raise ValueError(f"layer {layer.name} reads {missing[0]!r}: it must come before, among {', '.join(before)}")
-        before.append(layer.name)
+        if missing := [name for name in inputs if name not in names]:
+            raise ValueError(f"layer {layer.name} reads {missing[0]!r}: it must come before, among {', '.join(names)}")
+        names.append(layer.name)
         resolved.append(replace(layer, inputs=inputs))
     return resolved
 
@@ -157,42 +157,42 @@ def _blocks_and_head(network: RPPEMLP, known: bool) -> list[Layer]:
     *hidden, head = network.assemble()
     linear = lambda weights: lambda x: F.linear(x, *weights)  # noqa: E731
     for i, (block, rep, (weights, *_)) in enumerate(zip(network.blocks, network.hidden, hidden, strict=True)):
-        action, wide = (rep, gated(rep)) if known else (None, None)
-        made = block.bilinear.rep_in if known and block.bilinear is not None else wide
-        layers.append(Layer(f"blocks.{i}.linear", linear(weights), made))
+        action, with_gates = (rep, gated(rep)) if known else (None, None)
+        linear_action = block.bilinear.rep_in if known and block.bilinear is not None else with_gates
+        layers.append(Layer(f"blocks.{i}.linear", linear(weights), linear_action))
         if block.bilinear is not None:
-            layers.append(Layer(f"blocks.{i}.bilinear", block.bilinear, wide))
+            layers.append(Layer(f"blocks.{i}.bilinear", block.bilinear, with_gates))
         layers.append(Layer(f"blocks.{i}.gate", block.gate, action))
     return [*layers, Layer("head", linear(head))]
 
 
 @torch.no_grad()
-def _joined(layers: list[Layer], flow: Flow | None, x: Tensor | None) -> list[KnownLayer]:
-    """Join layers without an action to each layer that reads them. A flow tells, at inputs x, which actions follow."""
+def _join_unknown(layers: list[Layer], flow: Flow | None, x: Tensor | None) -> list[KnownLayer]:
+    """Join layers without an action to each layer that reads them; with a flow, actions are derived at inputs x first."""
     known: dict[str, KnownLayer] = {}
     pending: dict[str, Layer] = {}
     actions: dict[str, Action] = {} if flow is None else {INPUT: flow}
     values: dict[str, Tensor] = {} if x is None else {INPUT: x}
     for i, layer in enumerate(layers):
-        whole = _composed(layer, pending) if pending else layer
+        whole = _compose(layer, pending) if pending else layer
         action, inputs = layer.action, whole.inputs or ()
         if flow is not None and x is not None:
             y = whole(*(values[name] for name in inputs))
             if action is None and all(isinstance(actions[name], Flow) for name in inputs):
                 flows = [a for name in inputs if isinstance(a := actions[name], Flow)]
-                action = action_behind(whole, [values[name] for name in inputs], flows, y, flow)
+                action = output_action(whole, [values[name] for name in inputs], flows, y, flow)
             values[layer.name] = y
         if action is None:
             pending[layer.name] = whole
             continue
-        if i == len(layers) - 1 or any(layer.name in (other.inputs or ()) for other in layers[i + 1 :]):
+        if i == len(layers) - 1 or any(layer.name in (reader.inputs or ()) for reader in layers[i + 1 :]):
             known[layer.name] = KnownLayer(whole.name, whole.function, action, inputs, whole.kind)
         actions[layer.name] = action
-    shown = {name: layer.name for name, layer in known.items()}
-    return [replace(layer, inputs=tuple(shown.get(n, n) for n in layer.inputs)) for layer in known.values()]
+    names = {name: layer.name for name, layer in known.items()}
+    return [replace(layer, inputs=tuple(names.get(n, n) for n in layer.inputs)) for layer in known.values()]
 
 
-def _composed(layer: Layer, pending: Mapping[str, Layer]) -> Layer:
+def _compose(layer: Layer, pending: Mapping[str, Layer]) -> Layer:
     """A layer composed with the layers without an action that it reads, as a function of their inputs."""
     parts = {name: pending[name] for name in layer.inputs or () if name in pending}
     if not parts:
@@ -215,7 +215,7 @@ def _composed(layer: Layer, pending: Mapping[str, Layer]) -> Layer:
     return Layer(" + ".join(names), function, layer.action, inputs, " + ".join(kinds))
 
 
-# -- where in a network its symmetry is lost: the equivariance error as a sum of contributions of the layers -------------------
+# -- attribution of the equivariance error to layers ---------------------------------------------------------------------------
 
 
 Network = Callable[[Tensor], Tensor] | Sequence[Layer]
@@ -229,11 +229,11 @@ class Attribution:
         generators, layers: names of the two axes.
         norm: ``(D, N)``, the mean over inputs of :math:`\|C_i\|`, which the published figures show.
         squared_norm: ``(D, N)``, the mean over inputs of :math:`\|C_i\|^2`.
-        standard_error: ``(D, N)``, of ``squared_norm``, from the random probes; zero where it is exact.
-        share: ``(D, N)``, the layer's part of the error, with sign; adds up to 1 over layers, nan where there is no error.
-        total: ``(D, *batch, *out)``, the error end to end, computed without taking the network apart.
+        standard_error: ``(D, N)``, of ``squared_norm``, from the random probes; zero for exact values.
+        share: ``(D, N)``, the layer's signed share of the error; adds up to 1 over layers, nan without an error.
+        total: ``(D, *batch, *out)``, the error end to end, computed with the whole network.
         contributions: ``(D, N, *batch, *out)``, the vectors :math:`C_i`; None from random probes.
-        kinds: kinds of the layers: class names of modules, names of functions.
+        kinds: class names of modules, or names of functions, by layer.
     """
 
     generators: tuple[str, ...]
@@ -248,9 +248,9 @@ class Attribution:
 
     @property
     def residual(self) -> float:
-        """Distance of the contributions from adding up, relative to the total; nan where they are estimates.
+        """Distance between the sum of the contributions and the total, relative to the total; nan for estimates.
 
-        It is at rounding but where a part of the network carries no derivative, or one-sided ones differ (ties in max-pooling).
+        It is rounding, unless a part of the network has no derivative, or one-sided derivatives differ (ties in max-pooling).
         """
         if self.contributions is None:
             return float("nan")
@@ -290,40 +290,40 @@ def layerwise_lie_derivative(
 ) -> Attribution:
     r"""Contribution of each layer to the Lie derivative, :math:`C_i = J_i L f_i`.
 
-    Exact by default: one vector-Jacobian product per entry of the output, which serves all layers; where these are more than
-    N / 2, or a layer has no reverse mode, Jacobian-vector products carry each layer's own Lie derivative to the output,
+    Exact by default: one vector-Jacobian product per entry of the output, which serves all layers. If the output has more than
+    N / 2 entries, or a layer has no reverse mode, Jacobian-vector products carry each layer's own Lie derivative to the output,
     N^2 / 2 of them for each generator. With ``probes``, one vector-Jacobian product per probe :math:`z \sim N(0, I)`,
     :math:`E (z^T C_i)^2 = \|C_i\|^2`, for deep networks of many outputs; sizes and shares are then estimates.
 
     Args:
-        network: see :func:`~rppdyn.equivariance.layerwise.layers_of` for what comes apart, or a sequence of layers.
+        network: a network, which :func:`~rppdyn.equivariance.layerwise.layers_of` splits, or a sequence of layers.
         rep_in, rep_out: representations of one group, or flows.
-        x: a batch; every layer must act on each input by itself (``network.eval()`` where there is batch normalisation).
-        hidden: how hidden layers transform, where the network does not say; layers of unknown action are taken together. Of
-            images it is the flow itself, or ``{"*": flow, "name of a layer": its own action}``.
+        x: a batch; every layer must act on each input by itself (``network.eval()`` with batch normalisation).
+        hidden: how hidden layers transform, if the network does not know it; layers without an action are joined. For images,
+            the flow itself, or ``{"*": flow, "name of a layer": its own action}``.
         probes: number of random probes (the published figures use 100), or None for the exact values.
         generator: generator of the probes; seed 0 if not given.
     Raises:
-        ValueError: no continuous generator, or what :func:`~rppdyn.equivariance.layerwise.layers_of` refuses (a module that
-            can't be traced, by the name of the node).
+        ValueError: no continuous generator; or as :func:`~rppdyn.equivariance.layerwise.layers_of` (for a module that can't
+            be traced it names the node).
     Source: Finzi 2023, Eq. 4.6 and A.3.1.3.
     """
     graph = _graph(network, rep_in, rep_out, x, hidden)
     names = generator_names(rep_in)
     if isinstance(rep_in, Rep) and not names:
         raise ValueError(f"{rep_in.G} has no continuous generator: use layerwise_difference for its discrete ones")
-    total = lie_derivative(_whole(network, graph), rep_in, rep_out, x)
+    total = lie_derivative(_end_to_end(network, graph), rep_in, rep_out, x)
     check_finite(total, "the Lie derivative")
     if probes is not None:
-        return _by_probes(graph, rep_in, x, names, total, probes, generator)
+        return _probe_attribution(graph, rep_in, x, names, total, probes, generator)
 
     defects, values = _defects(graph, rep_in, x)
     entries = values[-1][:1].numel()
     if 2 * entries <= len(graph) and not values[-1].is_complex():
-        attribution = _attribution(names, graph, total, _by_reverse(graph, x, defects, entries))
+        attribution = _attribution(names, graph, total, _reverse_contributions(graph, x, defects, entries))
         if attribution.residual < torch.finfo(x.dtype).eps ** 0.5:
             return attribution
-    return _attribution(names, graph, total, _by_forward(graph, x, defects))
+    return _attribution(names, graph, total, _forward_contributions(graph, x, defects))
 
 
 @torch.no_grad()
@@ -344,7 +344,7 @@ def layerwise_difference(
         elements: group elements ``(d, d)`` (times, for a flow); by default the group's discrete generators.
         network, rep_in, rep_out, x, hidden: as there.
     Raises:
-        ValueError: no elements given and no discrete generators, or what :func:`layers_of` refuses.
+        ValueError: no elements given and no discrete generators; or as :func:`layers_of`.
     """
     graph = _graph(network, rep_in, rep_out, x, hidden)
     if elements is not None:
@@ -355,21 +355,21 @@ def layerwise_difference(
     if not names:
         raise ValueError("no elements, and no discrete generators to take instead: give elements=[g, ...]")
 
-    whole, contributions, totals = _whole(network, graph), [], []
+    whole, contributions, totals = _end_to_end(network, graph), [], []
     values = {INPUT: x}
     actions: dict[str, Action] = {INPUT: rep_in}
     for layer in graph:
         values[layer.name], actions[layer.name] = layer(*(values[name] for name in layer.inputs)), layer.action
     y = values[graph[-1].name]
     for g in elements:
-        transformed: list[Tensor] = []  # at each layer and nowhere before
+        transformed: list[Tensor] = []  # the outputs T_i(g)
         for i in range(len(graph)):
-            moved = {name: act(actions[name], g, values[name]) for name in _read(graph, i)}
+            images = {name: act(actions[name], g, values[name]) for name in _names_read(graph, i)}
             for layer in graph[i:]:
-                moved[layer.name] = layer(*(moved[name] for name in layer.inputs))
-            transformed.append(act(rep_out, inverse(g), moved[graph[-1].name]))
+                images[layer.name] = layer(*(images[name] for name in layer.inputs))
+            transformed.append(act(rep_out, inverse(g), images[graph[-1].name]))
         transformed.append(act(rep_out, inverse(g), act(rep_out, g, y)))
-        contributions.append(torch.stack([before - after for before, after in pairwise(transformed)]))
+        contributions.append(torch.stack([T - T_next for T, T_next in pairwise(transformed)]))
         totals.append(act(rep_out, inverse(g), whole(act(rep_in, g, x))) - y)
     total = torch.stack(totals)
     check_finite(total, "the difference")
@@ -381,13 +381,13 @@ def _graph(network: Network, rep_in: Action, rep_out: Action, x: Tensor, hidden:
     return layers_of(network, rep_out, hidden, x)
 
 
-def _read(graph: list[KnownLayer], start: int) -> set[str]:
-    """Values from before that layers from there on read."""
-    here = {layer.name for layer in graph[start:]}
-    return {name for layer in graph[start:] for name in layer.inputs} - here
+def _names_read(graph: list[KnownLayer], start: int) -> set[str]:
+    """Names of the values that layers from ``start`` on read and earlier layers compute."""
+    computed = {layer.name for layer in graph[start:]}
+    return {name for layer in graph[start:] for name in layer.inputs} - computed
 
 
-def _along(layer: KnownLayer, inputs: Sequence[Tensor], velocities: Sequence[Tensor]) -> Tensor:
+def _derivative_along(layer: KnownLayer, inputs: Sequence[Tensor], velocities: Sequence[Tensor]) -> Tensor:
     """The derivative of a layer along velocities of all its inputs."""
     if len(inputs) == 1:
         return derivative(layer, inputs[0], velocities[0])[1]
@@ -408,32 +408,34 @@ def _defects(graph: list[KnownLayer], rep_in: Action, x: Tensor) -> tuple[list[l
     for layer in graph:
         inputs = [values[name] for name in layer.inputs]
         pairs = zip(*(velocities[name] for name in layer.inputs), strict=True)
-        pushed = [_along(layer, inputs, along) for along in pairs]
+        pushed = [_derivative_along(layer, inputs, velocity) for velocity in pairs]
         values[layer.name] = y = layer(*inputs)
         velocities[layer.name] = tangents(layer.action, y)
-        defects.append([image - v for image, v in zip(pushed, velocities[layer.name], strict=True)])
+        defects.append([u - v for u, v in zip(pushed, velocities[layer.name], strict=True)])
     return defects, [values[layer.name] for layer in graph]
 
 
-def _by_forward(graph: list[KnownLayer], x: Tensor, defects: list[list[Tensor]]) -> Inexact[Tensor, "D N ..."]:
-    """Contributions, each layer's carried through the layers behind it."""
+def _forward_contributions(
+    graph: list[KnownLayer], x: Tensor, defects: list[list[Tensor]]
+) -> Inexact[Tensor, "D N ..."]:
+    """Contributions by forward mode: each layer's defect is carried through the layers behind it."""
     values = {INPUT: x}
-    carried: list[dict[str, list[Tensor]]] = []  # by layer, what has come of it in values that are still read
+    carried: list[dict[str, list[Tensor]]] = []  # for each layer, its defect's effect on the values that are read later
     for i, layer in enumerate(graph):
         inputs = [values[name] for name in layer.inputs]
-        for reached in carried:
-            if any(name in reached for name in layer.inputs):
+        for effects in carried:
+            if any(name in effects for name in layer.inputs):
                 zeros = [[torch.zeros_like(v)] * len(defects[0]) for v in inputs]
-                incoming = [reached.get(name, zero) for name, zero in zip(layer.inputs, zeros, strict=True)]
-                reached[layer.name] = [_along(layer, inputs, along) for along in zip(*incoming, strict=True)]
+                incoming = [effects.get(name, zero) for name, zero in zip(layer.inputs, zeros, strict=True)]
+                effects[layer.name] = [_derivative_along(layer, inputs, v) for v in zip(*incoming, strict=True)]
         values[layer.name] = layer(*inputs)
         carried.append({layer.name: defects[i]})
-        still = _read(graph, i + 1) if i + 1 < len(graph) else {layer.name}
-        carried = [{name: v for name, v in reached.items() if name in still} for reached in carried]
-    return torch.stack([torch.stack(reached[graph[-1].name]) for reached in carried], 1)
+        needed = _names_read(graph, i + 1) if i + 1 < len(graph) else {layer.name}
+        carried = [{name: v for name, v in effects.items() if name in needed} for effects in carried]
+    return torch.stack([torch.stack(effects[graph[-1].name]) for effects in carried], 1)
 
 
-def _recorded(graph: list[KnownLayer], x: Tensor) -> list[Tensor]:
+def _record_values(graph: list[KnownLayer], x: Tensor) -> list[Tensor]:
     """Values of the layers, with gradients."""
     values = {INPUT: x.detach().clone().requires_grad_()}
     with torch.enable_grad():
@@ -442,74 +444,70 @@ def _recorded(graph: list[KnownLayer], x: Tensor) -> list[Tensor]:
     return [values[layer.name] for layer in graph]
 
 
-def _pulled(nodes: list[Tensor], z: Tensor, defects: list[list[Tensor]]) -> Tensor:
+def _pull_back(nodes: list[Tensor], z: Tensor, defects: list[list[Tensor]]) -> Tensor:
     """``z^T C`` by generator, layer and input: ``(D, N, batch)``."""
-    at = [i for i, node in enumerate(nodes) if node.requires_grad]
-    gradients = torch.autograd.grad(nodes[-1], [nodes[i] for i in at], z, retain_graph=True, materialize_grads=True)
-    rows = dict(zip(at, gradients, strict=True))
-    zero = z.new_zeros(len(defects[0]), len(z))
-    return torch.stack(
-        [
-            torch.stack([(d * rows[i]).flatten(1).sum(1) for d in defects[i]]) if i in rows else zero
-            for i in range(len(nodes))
-        ],
-        1,
+    indices = [i for i, node in enumerate(nodes) if node.requires_grad]
+    gradients = torch.autograd.grad(
+        nodes[-1], [nodes[i] for i in indices], z, retain_graph=True, materialize_grads=True
     )
+    columns = [z.new_zeros(len(defects[0]), len(z))] * len(nodes)
+    for i, gradient in zip(indices, gradients, strict=True):
+        columns[i] = torch.stack([(d * gradient).flatten(1).sum(1) for d in defects[i]])
+    return torch.stack(columns, 1)
 
 
-def _by_reverse(
+def _reverse_contributions(
     graph: list[KnownLayer], x: Tensor, defects: list[list[Tensor]], entries: int
 ) -> Inexact[Tensor, "D N ..."]:
-    """Contributions, by the gradient of each entry of the output."""
-    nodes = _recorded(graph, x)
+    """Contributions by reverse mode: one gradient for each entry of the output."""
+    nodes = _record_values(graph, x)
     y = nodes[-1]
     if not y.requires_grad:
         return torch.stack([torch.stack([torch.full_like(y, torch.nan) for _ in d]) for d in defects], 1)
     rows = torch.eye(entries, dtype=y.dtype, device=y.device)
-    pulled = [_pulled(nodes, row.expand(len(y), -1).view(y.shape), defects) for row in rows]
+    pulled = [_pull_back(nodes, row.expand(len(y), -1).view(y.shape), defects) for row in rows]
     return torch.stack(pulled, -1).unflatten(-1, y.shape[1:]) if y.ndim > 1 else torch.stack(pulled, -1)[..., 0]
 
 
-def _whole(network: Network, graph: list[KnownLayer]) -> Callable[[Tensor], Tensor]:
+def _end_to_end(network: Network, graph: list[KnownLayer]) -> Callable[[Tensor], Tensor]:
     return network if callable(network) else partial(run_layers, graph)
 
 
 def _attribution(names: tuple[str, ...], graph: list[KnownLayer], total: Tensor, contributions: Tensor) -> Attribution:
     vectors = contributions.flatten(3) if contributions.ndim > 3 else contributions[..., None]  # (D, N, batch, out)
-    size = torch.linalg.vector_norm(vectors, dim=-1)
-    whole = vectors.sum(1, keepdim=True)
-    product = (vectors.conj() * whole).real.sum((-2, -1))
-    sizes = size.mean(-1), size.square().mean(-1), torch.zeros_like(product)
-    return _of_sizes(names, graph, sizes, product, total, contributions)
+    norm = torch.linalg.vector_norm(vectors, dim=-1)
+    product = (vectors.conj() * vectors.sum(1, keepdim=True)).real.sum((-2, -1))
+    sizes = norm.mean(-1), norm.square().mean(-1), torch.zeros_like(product)
+    return _make_attribution(names, graph, sizes, product, total, contributions)
 
 
-def _of_sizes(
+def _make_attribution(
     names: tuple[str, ...], graph: list[KnownLayer], sizes: tuple[Tensor, Tensor, Tensor], product: Tensor, total: Tensor,
     contributions: Tensor | None,
 ) -> Attribution:  # fmt: skip
-    """The attribution of norms, squared norms and their standard errors, and of products with the whole."""
+    """The attribution, from norms, squared norms and their standard errors, and products with the sum over layers."""
     layers, kinds = zip(*((layer.name, layer.kind or layer.name) for layer in graph), strict=True)
     share = product / product.sum(-1, keepdim=True)
     return Attribution(names, layers, *sizes, share, total, contributions, kinds)
 
 
-def _by_probes(
+def _probe_attribution(
     graph: list[KnownLayer], rep_in: Action, x: Tensor, names: tuple[str, ...], total: Tensor, probes: int, generator
 ) -> Attribution:
     if probes < 2:
         raise ValueError(f"probes={probes}: give at least two, or None for exact values")
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
     defects, _ = _defects(graph, rep_in, x)
-    nodes = _recorded(graph, x)
+    nodes = _record_values(graph, x)
     y = nodes[-1]
     if not y.requires_grad:
         raise ValueError(f"probes={probes}: the network's output carries no gradient; leave them out for exact values")
     projections = []
     for _ in range(probes):
         z = torch.randn(y.shape, generator=generator, dtype=y.dtype).to(y.device)
-        projections.append(_pulled(nodes, z, defects))
+        projections.append(_pull_back(nodes, z, defects))
     z_C = torch.stack(projections)  # (probes, D, N, batch)
     squares = z_C.square()
     product = (z_C * z_C.sum(2, keepdim=True)).sum((0, -1))
     sizes = squares.mean(0).sqrt().mean(-1), squares.mean((0, -1)), squares.mean(-1).std(0) / probes**0.5
-    return _of_sizes(names, graph, sizes, product, total, None)
+    return _make_attribution(names, graph, sizes, product, total, None)

@@ -1,10 +1,11 @@
-r"""The Lie derivative of a function: its failure to be equivariant to first order, along each generator.
+r"""Lie derivatives of functions, and Lie algebras of matrices.
 
-The algebra that a set of matrices generates, what commutes with it, and the symmetries of a linear regression.
+The Lie derivative is a function's failure to be equivariant to first order, along each generator.
 
-A sum of operators :math:`y = \sum_i M_i x W^i` commutes with a matrix B on pixels, whatever its weights W are, exactly if B
-commutes with every :math:`M_i`. So it is equivariant to their :func:`centraliser`, and not to the group that they generate,
-which is in the centraliser only if they commute with each other.
+The second part has the algebra that a set of matrices generates, their centraliser, and the symmetries of a linear
+regression. A sum of operators :math:`y = \sum_i M_i x W^i` commutes with a matrix B on pixels, for all weights W, exactly
+if B commutes with every :math:`M_i`. So it is equivariant to their :func:`centraliser`, and not to the group that they
+generate, which is in the centraliser only if they commute with each other.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from rppdyn.reps import Rep, RepType
 class Flow(ABC):
     """A one-parameter group of transformations of a space: ``flow(x, t)`` with ``flow(x, 0) = x``, inverse ``flow(x, -t)``.
 
-    It must be differentiable in ``t`` at 0. Where interpolation makes ``flow(., -t)`` an inverse only approximately, its
-    derivative at 0 still is minus that of ``flow(., t)``, which is all that Lie derivatives need.
+    It must be differentiable in ``t`` at 0. With interpolation ``flow(., -t)`` may be an inverse only approximately; Lie
+    derivatives need only that its derivative at 0 is minus that of ``flow(., t)``.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Flow(ABC):
 
 @dataclass(frozen=True)
 class TrivialFlow(Flow):
-    """Nothing moves, while something else does: the action on a vector that should be invariant."""
+    """The trivial action of a flow, on a vector that should be invariant."""
 
     name: str
 
@@ -66,7 +67,7 @@ def act(action: Action, g: Tensor | float, x: Inexact[Tensor, "..."]) -> Inexact
     """
     if isinstance(action, Flow):
         return action(x, g)
-    rho = _for(x, action.rho(torch.as_tensor(g, dtype=action.G.dtype)), action)
+    rho = _real_matrices(x, action.rho(torch.as_tensor(g, dtype=action.G.dtype)), action)
     if x.ndim > 1 and rho.numel() == rho.shape[-1] ** 2:  # one element for all inputs: one product of matrices
         return x @ rho.reshape(rho.shape[-2:]).mT
     return (rho @ x[..., None])[..., 0]
@@ -81,14 +82,14 @@ def tangents(action: Action, x: Inexact[Tensor, "..."]) -> list[Tensor]:
     """The velocity of ``x`` along each generator of the Lie algebra; a flow has one."""
     if isinstance(action, Flow):
         return [action.field(x)]
-    return [x @ A.mT for A in _for(x, action.lie_generators, action)]
+    return [x @ A.mT for A in _real_matrices(x, action.lie_generators, action)]
 
 
-def _for(x: Tensor, matrices: Tensor, rep: Rep) -> Tensor:
-    """Matrices of a representation where ``x`` is, in its dtype.
+def _real_matrices(x: Tensor, matrices: Tensor, rep: Rep) -> Tensor:
+    """Matrices of a representation with the device and dtype of ``x``.
 
     Raises:
-        ValueError: they are complex and ``x`` is real, where half of what they do would be lost.
+        ValueError: they are complex and ``x`` is real: their imaginary parts would be lost.
     """
     if matrices.is_complex() and not x.is_complex():
         if bool((matrices.imag.abs() > 1e-9 * matrices.abs().max()).any()):
@@ -129,10 +130,10 @@ def check_actions(action_in: Action, action_out: Action, x: Tensor) -> None:
         raise ValueError(f"x has {x.shape[-1]} components and rep_in ({action_in}) has {action_in.dim}")
 
 
-def check_finite(y: Tensor, what: str) -> None:
+def check_finite(y: Tensor, name: str) -> None:
     """Refuse values that are not finite: every mean would silently be nan, or leave them out."""
     if not torch.isfinite(y).all():
-        raise ValueError(f"{what} has entries that are not finite, so it has no equivariance error: check the inputs")
+        raise ValueError(f"{name} has entries that are not finite, so it has no equivariance error: check the inputs")
 
 
 def _describe(action: Action) -> str:
@@ -141,12 +142,14 @@ def _describe(action: Action) -> str:
 
 # -- Lie derivatives ---------------------------------------------------------------------------------------------------
 
-MAX_HALVINGS = 30  # of the step of differences
-MAX_IDLE_HALVINGS = 3  # halvings by which little was gained, after which there are no more
-MAX_DIFFERENCE_NOISE = 0.05  # of differences, from which they are no derivative
-MAX_PRECISION_DIFFERENCE = 0.05  # difference in which rounding in half precision may end
+MAX_HALVINGS = 30  # of the step of finite differences
+MAX_IDLE_HALVINGS = 3  # halvings in a row that gain little, after which halving ends
+MAX_DIFFERENCE_NOISE = 0.05  # largest relative error of finite differences that still count as a derivative
+MAX_PRECISION_DIFFERENCE = 0.05  # largest relative difference between values in half and in double precision
 KINK_SHIFT = 0.01  # share of their size by which inputs are moved off kinks
-MAX_SLOPE_SPREAD = 0.1  # of slopes at one point that agree, as a share of how far they lie from the derivative
+MAX_SLOPE_SPREAD = (
+    0.1  # largest spread of slopes that agree, as a share of their distance from forward mode's derivative
+)
 
 logger = logging.getLogger(__name__)
 
@@ -161,9 +164,9 @@ def lie_derivative(
     by one Jacobian-vector product (forward mode) per generator of the Lie algebra. Zero for every generator and every x
     if and only if f is equivariant to the group's identity component.
 
-    A function whose output carries no derivative (computed in inference mode, detached, through NumPy), or not all of it, is
-    differentiated by central differences of fourth order. They are taken in double precision, to about 1e-11; a function
-    that refuses it has them to about 1e-4 in float32. At a kink the derivative is that of forward mode.
+    Functions without derivatives, or with parts detached (inference mode, NumPy), are differentiated by central differences of
+    fourth order in double precision, to about 1e-11, or, if the function refuses that, in float32 to about 1e-4. At a kink the
+    derivative is that of forward mode.
 
     Args:
         f: maps ``(..., dim_in)`` to ``(..., dim_out)``; for flows, whatever they act on.
@@ -185,7 +188,7 @@ def lie_derivative(
     """
     check_actions(rep_in, rep_out, x)
     derivatives = []
-    for k, (y, pushed) in enumerate(_whole_derivatives(f, x, [*tangents(rep_in, x)])):
+    for k, (y, pushed) in enumerate(_complete_derivatives(f, x, tangents(rep_in, x))):
         if isinstance(rep_out, Rep) and y.shape[-1:] != (rep_out.dim,):
             raise ValueError(f"f(x) has shape {tuple(y.shape)}; rep_out ({rep_out}) asks for {rep_out.dim} components")
         derivatives.append(pushed - tangents(rep_out, y)[k])
@@ -195,96 +198,100 @@ def lie_derivative(
 
 
 def derivative(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """``f(x)`` and its derivative along ``v``: by forward mode if f supports it, which treats detached values as constants."""
+    """``f(x)`` and its derivative along ``v``, by forward mode (where detached values are constants) or else by differences."""
     try:
         return _forward(f, x, v)
-    except RuntimeError:  # (or f is at fault, and raises again below)
+    except RuntimeError:  # no forward mode; an error of f itself is raised again below
         y = f(x.clone())
-        double, at = _in_double(f, x, y)
+        double, at = _double_function(f, x, y)
         return y, _differences(double, at, v.to(at.dtype))[0].to(y.dtype)
 
 
-def _whole_derivatives(
+def _complete_derivatives(
     f: Callable[[Tensor], Tensor], x: Tensor, velocities: Sequence[Tensor]
 ) -> list[tuple[Tensor, Tensor]]:
-    """The same along each velocity, with what was detached; whether anything was is asked once, along a sum of all."""
+    """``f(x)`` and its derivative along each velocity, detached parts included.
+
+    One test along a combination of all velocities finds whether anything was detached.
+    """
     results = [derivative(f, x, v) for v in velocities]
     if not results:
         return results
     try:
-        double, at = _in_double(f, x, results[0][0])
-        if not _is_whole(
-            double, at, torch.stack([math.cos(k) * v.to(at.dtype) for k, v in enumerate(velocities)]).sum(0)
-        ):
+        double, at = _double_function(f, x, results[0][0])
+        combination = torch.stack([math.cos(k) * v.to(at.dtype) for k, v in enumerate(velocities)]).sum(0)
+        if not _is_complete(double, at, combination):
             for k, v in enumerate(velocities):
-                whole, error = _differences(double, at, v.to(at.dtype))
-                if error.norm() < MAX_DIFFERENCE_NOISE * whole.norm():  # else f is noisy
+                slope, error = _differences(double, at, v.to(at.dtype))
+                if error.norm() < MAX_DIFFERENCE_NOISE * slope.norm():  # else f is noisy
                     y, _ = results[k]
-                    results[k] = y, whole.to(y.dtype)
-    except RuntimeError:  # no forward mode to be judged; or inside torch.vmap, where nothing may be decided by values
+                    results[k] = y, slope.to(y.dtype)
+    except RuntimeError:  # no forward mode to test; or inside torch.vmap, where values can't decide anything
         pass
     return results
 
 
 def _forward(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    # strict: a detached output raises, it is no constant; an optimised TorchScript forgets tangents
+    # strict, so that a detached output raises instead of having a zero derivative; optimised TorchScript drops tangents
     with torch.jit.optimized_execution(False):
         return torch.func.jvp(lambda x: f(x.clone()), (x,), (v,), strict=True)[:2]
 
 
 class _Double(TorchFunctionMode):
-    """Run torch's functions in double precision, whatever the dtype of weights and buffers that a function holds."""
+    """Run torch's functions in double precision, whatever the dtype of their weights and buffers."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         func = Tensor.double if func in (Tensor.float, Tensor.half, Tensor.bfloat16) else func
         copies: list[tuple[Tensor, Tensor]] = []
-        args, kwargs = _doubled(args, copies), _doubled(kwargs or {}, copies)
+        args, kwargs = _to_double(args, copies), _to_double(kwargs or {}, copies)
         result = func(*args, **kwargs)
         for leaf, copy in copies:
-            if copy._version:  # only the copy was given to it
+            if copy._version:  # the function wrote into the copy, and not into its own tensor
                 raise TypeError(f"{func.__name__} writes into a tensor of {leaf.dtype}")
-        return _doubled(result, [])
+        return _to_double(result, [])
 
 
-def _doubled(value: Any, copies: list[tuple[Tensor, Tensor]]) -> Any:
-    """Tensors, and dtypes, in double precision; anything else as it is. Copies are put beside what they are of."""
+def _to_double(value: Any, copies: list[tuple[Tensor, Tensor]]) -> Any:
+    """Convert tensors and dtypes in nested data to double precision, and append (original, copy) to ``copies``."""
     if isinstance(value, Tensor):
-        dtype = _doubled(value.dtype, copies)
+        dtype = _to_double(value.dtype, copies)
         if dtype is value.dtype:
             return value
-        with torch.inference_mode(False):  # where tensors count what is written into them
+        with torch.inference_mode(False):  # so that tensors count writes
             copies.append((value, value.to(dtype)))
         return copies[-1][1]
     if isinstance(value, torch.dtype):
         return torch.complex128 if value.is_complex else torch.float64 if value.is_floating_point else value
     if type(value) in (tuple, list):
-        return type(value)(_doubled(item, copies) for item in value)
+        return type(value)(_to_double(item, copies) for item in value)
     if isinstance(value, tuple | list | dict):  # `torch.return_types`, too
-        return tree_map(lambda item: _doubled(item, copies) if isinstance(item, Tensor | torch.dtype) else item, value)
+        return tree_map(
+            lambda item: _to_double(item, copies) if isinstance(item, Tensor | torch.dtype) else item, value
+        )
     return value
 
 
-def _in_double(f: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """f and x in double precision; as they are where f, of which y is the value, is another function there or refuses."""
+def _double_function(f: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """f and x in double precision, if f works there and its value is close to y = f(x); else f and x themselves."""
 
     def double(x: Tensor) -> Tensor:
         with _Double():
             return f(x.clone())
 
     try:
-        at = _doubled(x, [])
+        at = _to_double(x, [])
         if (double(at) - y).norm() <= MAX_PRECISION_DIFFERENCE * y.norm():
             return double, at
-    except Exception:  # of any kind: f may be scripted, check dtypes, or write into a tensor of its own
+    except Exception:  # f may be scripted, check dtypes, or write into a tensor of its own
         logger.debug("not in double precision: %r", f, exc_info=True)
     return f, x
 
 
-def _is_whole(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> bool:
-    """True unless some of f was detached, and its derivative by forward mode is not all of it.
+def _is_complete(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> bool:
+    """Check that forward mode gives the whole derivative of f, no part of which was detached.
 
-    Slopes to both sides at two distances agree with one another where f is smooth. If they agree on another value than
-    forward mode's, f was detached. Next to a kink they differ. Inputs that are on one (a dark background) are moved off it.
+    Where f is smooth, slopes to both sides at two distances agree. If they agree on another value than forward mode's, a part
+    was detached. Next to a kink they differ. Inputs that may lie on a kink (a dark background) are moved first.
     """
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
     x = x + KINK_SHIFT * x.abs().square().mean().sqrt() * noise
@@ -299,12 +306,12 @@ def _is_whole(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> bool:
     middle = slopes.mean(0)
     off = (middle - pushed).abs()
     smooth = torch.where((slopes - middle).abs().amax(0) < MAX_SLOPE_SPREAD * off, off, 0.0).norm()
-    # of several kinks in one entry some cancel, but not most
+    # several kinks in one entry may cancel in some entries, but not in most
     return not bool(smooth > tolerance and smooth > 0.5 * off.norm())
 
 
 def _step(x: Tensor, v: Tensor, share: float) -> Tensor:
-    """Step along v that moves inputs by a share of their size."""
+    """The step along v that moves inputs by a share of their size."""
     size = torch.where(x.norm() > 0, x.norm(), 1.0)
     return share * size / torch.where(v.norm() > 0, v.norm(), 1.0)
 
@@ -312,22 +319,22 @@ def _step(x: Tensor, v: Tensor, share: float) -> Tensor:
 def _differences(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The derivative by central differences of fourth order, each entry at the step where it agrees best with its neighbours.
 
-    Steps are halved from a tenth of x until little is gained: how fast f varies is not known.
+    Since it is not known how fast f varies, steps are halved from a tenth of x until little is gained.
 
     Returns:
-        the derivative, and by how much each entry differs from those at the neighbouring steps.
+        the derivative, and the largest difference of each entry from the neighbouring steps.
     """
     step = _step(x, v, 0.1)
     central = lambda step: (f(x + step * v) - f(x - step * v)) / (2 * step)  # noqa: E731
-    before = central(step)
+    coarse = central(step)
     estimates: list[Tensor] = []
-    best, error = before, torch.full_like(before.abs(), torch.inf)
+    best, error = coarse, torch.full_like(coarse.abs(), torch.inf)
     idle = 0
     for _ in range(MAX_HALVINGS):
         step = step / 2
-        now = central(step)
-        estimates = [*estimates[-2:], (4 * now - before) / 3]
-        before = now
+        fine = central(step)
+        estimates = [*estimates[-2:], (4 * fine - coarse) / 3]
+        coarse = fine
         if len(estimates) < 3:
             continue
         first, middle, last = estimates
@@ -347,8 +354,7 @@ class LocalEquivarianceError:
     Attributes:
         generators: their names.
         squared: :math:`E_x \|L f(x)\|^2 / \dim` with its standard error over inputs: the published *text* (Eq. 4.4).
-        absolute: :math:`E_x \|L f(x)\|_1 / \dim`, the mean absolute entry, likewise: what the published *code* computes end
-            to end.
+        absolute: :math:`E_x \|L f(x)\|_1 / \dim`, the mean absolute entry, likewise: end to end, the published *code*.
     """
 
     generators: tuple[str, ...]
@@ -411,10 +417,10 @@ def commutators(matrices: Float[Tensor, "k n n"]) -> Float[Tensor, "k k n n"]:
 
 
 def centraliser(matrices: Float[Tensor, "k n n"], *, rtol: float = 1e-9) -> Float[Tensor, "r n n"]:
-    """An orthonormal basis of the matrices that commute with all of these; to 40 rows, since it has n^2 unknowns.
+    """An orthonormal basis of the matrices that commute with all of the given ones.
 
     Raises:
-        ValueError: larger matrices.
+        ValueError: more than 40 rows n, since there are n^2 unknowns.
     """
     n = matrices.shape[-1]
     if n > 40:
@@ -429,21 +435,20 @@ def centraliser(matrices: Float[Tensor, "k n n"], *, rtol: float = 1e-9) -> Floa
 
 
 def structure_constants(matrices: Float[Tensor, "k n n"]) -> tuple[Float[Tensor, "k k k"], Float[Tensor, ""]]:
-    r"""f with :math:`[M_i, M_j] \approx \sum_k f_{ij}^k M_k` by least squares; the share of their squares that is left.
+    r"""f with :math:`[M_i, M_j] \approx \sum_k f_{ij}^k M_k` by least squares, and the share of the squares that f leaves.
 
     Matrices must be independent (:func:`check_independent`), or f is not unique.
     """
     rows = matrices.flatten(1)
     brackets = commutators(matrices).flatten(2)
-    f = torch.linalg.solve(rows @ rows.mT, brackets.flatten(0, 1) @ rows.mT, left=False).unflatten(
-        0, brackets.shape[:2]
-    )
-    left = (brackets - f @ rows).square().sum()
-    return f, left / brackets.square().sum().clamp_min(torch.finfo(rows.dtype).tiny)
+    f = torch.linalg.solve(rows @ rows.mT, brackets.flatten(0, 1) @ rows.mT, left=False)
+    f = f.unflatten(0, brackets.shape[:2])
+    residual = (brackets - f @ rows).square().sum()
+    return f, residual / brackets.square().sum().clamp_min(torch.finfo(rows.dtype).tiny)
 
 
-def check_independent(matrices: Float[Tensor, "k m n"], what: str = "generators") -> None:
-    """Refuse dependent matrices."""
+def check_independent(matrices: Float[Tensor, "k m n"], name: str = "generators") -> None:
+    """Refuse linearly dependent matrices."""
     rows = matrices.detach().flatten(1)
     rows = rows.double() / rows.double().norm(dim=1, keepdim=True).clamp_min(1e-300)
     if len(rows) > rows.shape[1]:
@@ -451,7 +456,7 @@ def check_independent(matrices: Float[Tensor, "k m n"], what: str = "generators"
     else:
         rank = int((torch.linalg.eigvalsh(rows @ rows.mT) > 1e-10).sum())
     if rank < len(rows):
-        raise ValueError(f"{len(rows)} {what} of rank {rank} are dependent: leave out {len(rows) - rank} of them")
+        raise ValueError(f"{len(rows)} {name} of rank {rank} are dependent: leave out {len(rows) - rank} of them")
 
 
 def algebra_penalties(matrices: Float[Tensor, "k n n"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
@@ -461,10 +466,10 @@ def algebra_penalties(matrices: Float[Tensor, "k n n"]) -> tuple[Float[Tensor, "
     of the Killing form's squares off its diagonal; it is 0 for an orthogonal basis, and for matrices that commute. Dependent
     matrices are allowed, since these are still being learned.
     """
-    f, left = structure_constants(matrices)
-    K = torch.einsum("ikl,jlk->ij", f, f).square()  # the Killing form's, tr(ad_i ad_j)
+    f, outside = structure_constants(matrices)
+    K = torch.einsum("ikl,jlk->ij", f, f).square()  # squares of the Killing form, tr(ad_i ad_j)
     total = K.sum()
-    return left, (total - K.diagonal().sum()) / total.clamp_min(torch.finfo(K.dtype).tiny)
+    return outside, (total - K.diagonal().sum()) / total.clamp_min(torch.finfo(K.dtype).tiny)
 
 
 def regression_symmetries(
@@ -472,14 +477,15 @@ def regression_symmetries(
 ) -> Float[Tensor, "k d d"] | tuple[Float[Tensor, "k d d"], Float[Tensor, "k c c"]]:
     r"""Generators of the symmetries of a linear regression: :math:`L = H^{1/2} L' H^{-1/2}`, L' antisymmetric.
 
-    They keep the second moments :math:`H = x^T x / N`: :math:`L H + H L^T = 0`, an algebra isomorphic to so(d) (the group that
-    keeps H is O(d), with reflections). With targets, those that keep :math:`C = y^T x` too, with a generator of their own on
-    targets: :math:`L_c C + C L^T = 0`; the regression :math:`A = C (x^T x)^{-1}` is then equivariant, :math:`L_c A = A L`.
+    They preserve the second moments :math:`H = x^T x / N`, :math:`L H + H L^T = 0`: an algebra isomorphic to so(d) (the group
+    that preserves H is O(d), with reflections). With targets, pairs that also preserve :math:`C = y^T x`, with a generator
+    :math:`L_c` on targets: :math:`L_c C + C L^T = 0`. The regression :math:`A = C (x^T x)^{-1}` is then equivariant,
+    :math:`L_c A = A L`.
 
     Returns:
-        all ``d (d - 1) / 2`` of them; with targets, a basis of the pairs (L, L_c) in which L is not zero.
+        all ``d (d - 1) / 2`` generators; with targets, a basis of the pairs (L, L_c) in which L is not zero.
     Raises:
-        ValueError: second moments that are singular, of which there is no inverse root.
+        ValueError: singular second moments, which have no inverse root.
     Source: Dehmamy et al., Theorem 1 and Corollary 1.
     """
     count, d = x.shape
@@ -499,11 +505,11 @@ def regression_symmetries(
     C, c = y.double().mT @ inputs / count, y.shape[1]
     identity = torch.eye(c, dtype=torch.float64)
     by_L = (C @ L.mT).flatten(1).mT  # columns are generators
-    by_c = torch.einsum("ap,qd->adpq", identity, C).flatten(2).flatten(0, 1)  # of L_c's entries (p, q)
+    by_c = torch.einsum("ap,qd->adpq", identity, C).flatten(2).flatten(0, 1)  # columns are L_c's entries (p, q)
     scale = C.norm().clamp_min(1e-300)
     _, singular, right = torch.linalg.svd(torch.cat([by_L, by_c], 1) / scale)
     null = right[int((singular > rtol * singular[0]).sum()) :]
-    # pairs whose L is zero move targets alone, where they span less than all of R^c; leave those out
+    # leave out pairs whose L is zero: they transform targets alone, if these span less than R^c
     a, b = null[:, : len(L)], null[:, len(L) :]
     u, size, _ = torch.linalg.svd(a, full_matrices=False)
     mix = u[:, size > rtol].mT

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rppdyn.envs.spec import align
 from rppdyn.equivariance import discover, index_families
-from rppdyn.equivariance.discover import kind_of
+from rppdyn.equivariance.discover import describe_generator
 from rppdyn.jobs.building import process_state
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, refuse
@@ -284,7 +284,10 @@ def table(result: DiscoverResult, written: bool = True) -> str:
         lines += ["", f"{symmetry.name}: {verdict}", f"relative defects: {shown}{more}"]
         for index, generator in enumerate(symmetry.generators):
             rows: list[list[Any]] = [[f"{0.0 if abs(x) < 5e-5 else x:.4f}" for x in row] for row in generator]
-            lines += [f"generator {index}, {kind_of(torch.tensor(generator))}:", *(f"  {line}" for line in align(rows))]
+            lines += [
+                f"generator {index}, {describe_generator(torch.tensor(generator))}:",
+                *(f"  {line}" for line in align(rows)),
+            ]
         if count > 1:
             lines.append(f"their commutators leave their span by {symmetry.closure:.1e} of their size")
     if written:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rppdyn.dynamics import Drive, Scaling, learn_symmetry
 from rppdyn.dynamics.fitted import as_type_of, combine_members
 from rppdyn.equivariance import discover
-from rppdyn.equivariance.discover import kind_of
+from rppdyn.equivariance.discover import describe_generator
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config.base import AUTO, ConfigError
 from rppdyn.jobs.config.fit import FitTrajectoriesConfig
@@ -222,7 +222,9 @@ def round_generators(generators: Sequence[Tensor], family: Group) -> list[Any]:
     ):
         turns = list(generators)
     if turns:
-        shown = "; ".join(f"{[[round(x, 3) for x in row] for row in A.tolist()]}, {kind_of(A)}" for A in turns)
+        shown = "; ".join(
+            f"{[[round(x, 3) for x in row] for row in A.tolist()]}, {describe_generator(A)}" for A in turns
+        )
         logger.warning(
             "group=auto found %s in %s: %s", f"{len(turns)} generator" + "s" * (len(turns) > 1), family, shown
         )

@@ -35,7 +35,7 @@ REPS = {
 def fresh(tmp_path, monkeypatch):
     """An empty cache folder, an empty memory, and everything worth keeping."""
     monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(solver, "WORTH_KEEPING", -1.0)
+    monkeypatch.setattr(solver, "MIN_SECONDS_TO_CACHE", -1.0)
     solver.memory.clear()
     yield
     solver.memory.clear()
@@ -83,7 +83,7 @@ def test_location(monkeypatch, tmp_path):
 
 
 def test_what_is_faster_to_solve_than_to_read_is_not_kept(monkeypatch):
-    monkeypatch.setattr(solver, "WORTH_KEEPING", 60.0)
+    monkeypatch.setattr(solver, "MIN_SECONDS_TO_CACHE", 60.0)
     solve(T(2)(SO(3)))
     assert cache.summary().count == 0
 
@@ -219,7 +219,7 @@ from rppdyn.groups import SO, SU
 from rppdyn.reps import T
 from rppdyn.runs import files
 logging.basicConfig(level=logging.WARNING)
-solver.WORTH_KEEPING = -1.0
+solver.MIN_SECONDS_TO_CACHE = -1.0
 reps = [T(4)(SO(3)), T(5)(SO(3)), T(2, 2)(SU(2))]
 for i in range(4):
     for rep in reps:

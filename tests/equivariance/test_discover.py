@@ -11,7 +11,7 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import block_family, discover, lie_derivative
-from rppdyn.equivariance.discover import kind_of
+from rppdyn.equivariance.discover import describe_generator
 from rppdyn.groups import GL, SO, Group, U, Z
 from rppdyn.nn import EMLP
 from rppdyn.reps import Scalar, T, V
@@ -217,4 +217,4 @@ def test_generators_that_do_not_close_make_no_group():
     ],
 )  # fmt: skip
 def test_a_generator_in_words(generator, kind):
-    assert kind_of(torch.tensor(generator).double()) == kind
+    assert describe_generator(torch.tensor(generator).double()) == kind

@@ -20,7 +20,7 @@ from rppdyn.equivariance import (
     lie_derivative,
     tokens,
 )
-from rppdyn.equivariance.layerwise import _by_forward, _defects
+from rppdyn.equivariance.layerwise import _defects, _forward_contributions
 from rppdyn.equivariance.lie import TrivialFlow
 from rppdyn.equivariance.tracing import Placed
 from rppdyn.images import ImageModel, LayerSpec
@@ -82,7 +82,7 @@ def test_gradients_of_outputs_and_forward_products_say_the_same(name):
     graph = layers_of(network, SHIFT, SHIFT, X)
     assert 2 * 3 <= len(graph)  # the first is what the measure takes
     exact = attributed(network)
-    torch.testing.assert_close(_by_forward(graph, X, _defects(graph, SHIFT, X)[0]), exact.contributions)
+    torch.testing.assert_close(_forward_contributions(graph, X, _defects(graph, SHIFT, X)[0]), exact.contributions)
     estimated = layerwise_lie_derivative(network, SHIFT, SHIFT, X, hidden=SHIFT, probes=50)
     strong = exact.squared_norm > 1e-3 * exact.squared_norm.max()
     deviation = (estimated.squared_norm - exact.squared_norm)[strong] / estimated.standard_error[strong]
