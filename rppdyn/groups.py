@@ -33,19 +33,19 @@ MAX_ORDER = 64
 
 MAX_FACTORS = 32
 MAX_NUMBERS = 2**27
-"""Limits of a direct product: its factors, and the entries of its generators."""
+"""Limits of a direct product: the number of its factors, and of the entries of its generators."""
 
 Matrices = Tensor | np.ndarray | Sequence[Any]
 """Square matrices ``(n, d, d)``: an array, or a sequence of arrays or of rows of numbers."""
 
-_TOLERANCE = 1e-9
-_WORD_LENGTH = 64
+_TOLERANCE = 1e-9  # entries up to this are zero
+_WORD_LENGTH = 64  # letters of a random word in the discrete generators
 
 
 def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def compute(*args: Any, **kwargs: Any) -> Any:
-        if torch.empty(0).device.type == "cpu":  # a tenth of the time of asking for the default device
+        if torch.empty(0).device.type == "cpu":  # ten times as fast as torch.get_default_device()
             return function(*args, **kwargs)
         with torch.device("cpu"):
             return function(*args, **kwargs)
@@ -53,8 +53,8 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
-def computed_on_cpu(cls: type) -> type:
-    """Let constructors, methods and kept values of a class compute on the CPU, whatever torch's default device is."""
+def compute_on_cpu(cls: type) -> type:
+    """Decorate a class so that constructors, methods and cached properties compute on the CPU, on any default device."""
     for name, value in [*vars(cls).items()]:
         if isinstance(value, FunctionType) and (name in ("__init__", "__mul__") or not name.startswith("__")):
             setattr(cls, name, _on_cpu(value))
@@ -67,12 +67,12 @@ def computed_on_cpu(cls: type) -> type:
     return cls
 
 
-@computed_on_cpu
+@compute_on_cpu
 class Group:
     r"""A matrix group acting on :math:`\mathbb{R}^d` or :math:`\mathbb{C}^d`.
 
     Args:
-        name: for printing only; two groups with the same generators are equal whatever their names.
+        name: for printing only; groups with the same generators are equal, whatever their names.
         lie_algebra: ``(D, d, d)`` basis of the Lie algebra, if there is a continuous part.
         discrete_generators: ``(M, d, d)`` invertible matrices, if there is a discrete part.
     Raises:
@@ -101,8 +101,8 @@ class Group:
     ) -> None:
         lie = as_matrices(lie_algebra, f"lie_algebra of {name}")
         discrete = as_matrices(discrete_generators, f"discrete_generators of {name}")
-        given = [part for part in (lie, discrete) if part is not None]
-        if not given:
+        parts = [part for part in (lie, discrete) if part is not None]
+        if not parts:
             raise ValueError(
                 f"group {name!r} has no generators: pass lie_algebra or discrete_generators, or use Trivial(d)"
             )
@@ -111,8 +111,8 @@ class Group:
                 f"group {name!r}: lie_algebra acts on {lie.shape[-1]} dimensions, "
                 f"discrete_generators on {discrete.shape[-1]}; give both the same size"
             )
-        none = given[0][:0]
-        self._set(name, none if lie is None else lie, none if discrete is None else discrete, factors=None)
+        empty = parts[0][:0]
+        self._set(name, empty if lie is None else lie, empty if discrete is None else discrete, factors=None)
 
     def _set(self, name: str, lie: Tensor, discrete: Tensor, factors: tuple[Group, ...] | None) -> None:
         dtype = torch.promote_types(lie.dtype, discrete.dtype)
@@ -180,10 +180,10 @@ class Group:
 
     @property
     def lie_sizes(self) -> Float[Tensor, "D 1 1"]:
-        """Spectral norms of the Lie generators in coordinates that are balanced for each, and 1 of a zero.
+        """Spectral norms of the Lie generators in balanced coordinates, and 1 for a zero generator.
 
-        How long generators are given and in which units coordinates are does not matter to what is divided by them. They are
-        1 for every group of the catalogue.
+        Generators divided by these depend neither on their given lengths nor on the units of coordinates. The norms are 1 for
+        every group of the catalogue.
         """
         sizes = self._sizes
         if sizes is None:
@@ -247,7 +247,7 @@ class Group:
 
     def _enumerate(self) -> Tensor | None:
         if len(self._lie) or ((torch.linalg.det(self._discrete).abs() - 1).abs() > 1e-4).any():
-            return None  # powers of a contraction would come too near to each other to be told apart
+            return None  # powers of a contraction would come too close to each other
         elements = self._elements
         if elements is None:
             elements = _closure(self._discrete, self.d)
@@ -261,7 +261,7 @@ class Group:
         :math:`\exp(\sum_i a_i A_i)`, :math:`a_i \sim N(0, s^2)`, with a random word of 64 letters in the discrete
         generators and the identity, where :math:`A_i` is ``unit_lie_algebra``;
         :math:`s = 1` for a compact group and :math:`1/\sqrt{D}` otherwise, which keeps
-        boosts and shears well conditioned. Not the Haar measure, and of some groups not all
+        boosts and shears well conditioned. Not the Haar measure, and for some groups not all
         elements are reached: -diag(2, 1/2) of SL(2) is no exponential of a real matrix.
         """
         if n < 0:
@@ -276,7 +276,7 @@ class Group:
             g = torch.linalg.matrix_exp(torch.einsum("ni,ijk->njk", a.to(self.dtype), self.unit_lie_algebra))
         if len(self._discrete):
             letters = torch.cat([torch.eye(self.d, dtype=self.dtype)[None], self._discrete])
-            # Words grow without bound where the discrete part is not compact (a scaling, say), so keep those short.
+            # Words of a discrete part that is not compact (a scaling, say) grow without bound, so keep them short.
             length = _WORD_LENGTH if _is_zero(letters @ letters.mH - letters[0]) else 4
             for letter in torch.randint(len(letters), (length, n), generator=generator):
                 g = g @ letters[letter]
@@ -347,25 +347,25 @@ def as_tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
 
 
-def as_matrices(value: Matrices | None, what: str) -> Tensor | None:
-    """``(n, d, d)`` float64 or complex128 copy of ``value``; ``None`` where it is ``None`` or empty."""
+def as_matrices(value: Matrices | None, name: str) -> Tensor | None:
+    """``(n, d, d)`` float64 or complex128 copy of ``value``; None if it is None or empty."""
     if value is None:
         return None
     try:
-        each = [as_tensor(v).detach().cpu() for v in value]
+        tensors = [as_tensor(v).detach().cpu() for v in value]
     except (TypeError, ValueError):
-        raise ValueError(f"{what} is no sequence of matrices of numbers; give them stacked as (n, d, d)") from None
-    if not each:
+        raise ValueError(f"{name} is no sequence of matrices of numbers; give them stacked as (n, d, d)") from None
+    if not tensors:
         return None
-    shapes = list(dict.fromkeys(tuple(v.shape) for v in each))
+    shapes = list(dict.fromkeys(tuple(v.shape) for v in tensors))
     if len(shapes) > 1:
-        raise ValueError(f"{what} has matrices of shapes {shapes[0]} and {shapes[1]}; give all of them one size")
-    matrices = torch.stack(each)
+        raise ValueError(f"{name} has matrices of shapes {shapes[0]} and {shapes[1]}; give all of them one size")
+    matrices = torch.stack(tensors)
     matrices = matrices.to(torch.complex128 if matrices.is_complex() else torch.float64, copy=True)
     if matrices.ndim != 3 or matrices.shape[1] != matrices.shape[2] or matrices.shape[1] == 0:
-        raise ValueError(f"{what} has shape {tuple(matrices.shape)}; give square matrices stacked as (n, d, d)")
+        raise ValueError(f"{name} has shape {tuple(matrices.shape)}; give square matrices stacked as (n, d, d)")
     if not torch.isfinite(torch.view_as_real(matrices) if matrices.is_complex() else matrices).all():
-        raise ValueError(f"{what} holds an entry that is not finite")
+        raise ValueError(f"{name} holds an entry that is not finite")
     return matrices.contiguous()
 
 
@@ -381,19 +381,19 @@ def is_signed_permutation(matrices: Inexact[Tensor, "*batch d d"]) -> bool:
 
 
 def _closure(generators: Tensor, d: int) -> Tensor:
-    """The elements generated, the identity first, by breadth-first search; empty where there are too many."""
+    """The generated elements, the identity first, by breadth-first search; empty if they are more than ``MAX_ORDER``."""
     elements = torch.eye(d, dtype=generators.dtype)[None]
     frontier = elements
     while len(frontier) and len(generators):
         products = (generators[None] @ frontier[:, None]).reshape(-1, d, d)
-        fresh = []
+        new = []
         for g in products:
             if (elements - g).abs().amax((1, 2)).min() > 1e-6:
                 elements = torch.cat([elements, g[None]])
-                fresh.append(g)
+                new.append(g)
                 if len(elements) > MAX_ORDER:
                     return elements[:0]
-        frontier = torch.stack(fresh) if fresh else elements[:0]
+        frontier = torch.stack(new) if new else elements[:0]
     return elements
 
 
@@ -417,18 +417,18 @@ def _rotations(d: int) -> list[Tensor]:
     return [_unit(d, j, i) - _unit(d, i, j) for i, j in combinations(range(d), 2)]
 
 
-MAX_FINITE, MAX_CONTINUOUS, MAX_ANGLES = 4096, 64, 10**6
-"""Sizes up to which generators, one or two of a finite group and about n^2 of a continuous one, are quickly made."""
+MAX_FINITE_SIZE, MAX_CONTINUOUS_SIZE, MAX_POLYGON_SIZE = 4096, 64, 10**6
+"""Largest sizes n of catalogue groups: permutations, continuous groups (of about n^2 generators), and regular polygons."""
 
 
-def _check_size(name: str, n: int, least: int = 1, most: int = MAX_CONTINUOUS) -> int:
-    if not isinstance(n, Integral) or isinstance(n, bool) or not least <= n <= most:
-        raise ValueError(f"{name}({n!r}): the size must be an integer of at least {least} and at most {most}")
+def _check_size(name: str, n: int, minimum: int = 1, maximum: int = MAX_CONTINUOUS_SIZE) -> int:
+    if not isinstance(n, Integral) or isinstance(n, bool) or not minimum <= n <= maximum:
+        raise ValueError(f"{name}({n!r}): the size must be an integer of at least {minimum} and at most {maximum}")
     return n
 
 
 def _group(name: str, lie: Sequence[Tensor], discrete: Sequence[Tensor], d: int) -> Group:
-    """A catalogue group; one without any generators (SO(1), S(1)) gets the identity as its only one."""
+    """A catalogue group; if it has no generators (SO(1), S(1)), the identity becomes its only one."""
     if not len(lie) and not len(discrete):
         discrete = [torch.eye(d, dtype=torch.float64)]
     return Group(name, lie_algebra=lie, discrete_generators=discrete)
@@ -436,18 +436,18 @@ def _group(name: str, lie: Sequence[Tensor], discrete: Sequence[Tensor], d: int)
 
 def Trivial(d: int) -> Group:
     """The group of the identity alone, on ``d`` dimensions."""
-    return _group(f"Trivial({d})", [], [], _check_size("Trivial", d, most=MAX_FINITE))
+    return _group(f"Trivial({d})", [], [], _check_size("Trivial", d, maximum=MAX_FINITE_SIZE))
 
 
 def Z(n: int) -> Group:
     """The cyclic group of order ``n``, as cyclic shifts of ``n`` coordinates."""
-    _check_size("Z", n, most=MAX_FINITE)
+    _check_size("Z", n, maximum=MAX_FINITE_SIZE)
     return _group(f"Z({n})", [], [_permutation_matrix([(i + 1) % n for i in range(n)])], n)
 
 
 def S(n: int) -> Group:
     """The symmetric group, as all permutations of ``n`` coordinates (order n!)."""
-    _check_size("S", n, most=MAX_FINITE)
+    _check_size("S", n, maximum=MAX_FINITE_SIZE)
     swap = [1, 0, *range(2, n)]
     cycle = [(i + 1) % n for i in range(n)]
     images = [] if n == 1 else [swap] if n == 2 else [swap, cycle]
@@ -456,14 +456,14 @@ def S(n: int) -> Group:
 
 def D(n: int) -> Group:
     """The dihedral group of order ``2n``, as the rotations and reflections of a regular polygon in the plane."""
-    _check_size("D", n, most=MAX_ANGLES)
+    _check_size("D", n, maximum=MAX_POLYGON_SIZE)
     return _group(f"D({n})", [], [_plane_rotation(2 * math.pi / n), torch.diag(torch.tensor([-1.0, 1.0]).double())], 2)
 
 
 def _plane_rotation(angle: float) -> Tensor:
     c, s = math.cos(angle), math.sin(angle)
     rotation = torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
-    # Quarter turns are exact, so that D(4), say, is recognised as a group of signed permutations.
+    # Quarter turns are exact, so that D(4) is a group of signed permutations.
     return torch.where((rotation - rotation.round()).abs() < 1e-15, rotation.round(), rotation)
 
 
@@ -481,7 +481,7 @@ def O(n: int) -> Group:
 
 
 def GL(n: int) -> Group:
-    """All invertible real matrices: linear maps of R^n. The largest family in which a symmetry can be looked for."""
+    """All invertible real matrices: linear maps of R^n. The largest family for the discovery of symmetries."""
     _check_size("GL", n)
     reflection = torch.eye(n, dtype=torch.float64)
     reflection[0, 0] = -1
@@ -525,7 +525,7 @@ def _special_unitary(n: int) -> list[Tensor]:
 
 def SU(n: int) -> Group:
     """Unitary matrices of determinant one, complex, on C^n."""
-    _check_size("SU", n, least=2)
+    _check_size("SU", n, minimum=2)
     return _group(f"SU({n})", _special_unitary(n), [], n)
 
 
@@ -566,14 +566,14 @@ def SO2eR3() -> Group:
 
 
 def O2eR3() -> Group:
-    """Rotations of R^3 about the z axis and reflections in planes that hold it."""
+    """Rotations of R^3 about the z axis and reflections in planes that contain it."""
     reflection = torch.diag(torch.tensor([-1.0, 1.0, 1.0], dtype=torch.float64))
     return _group("O2eR3", [_unit(3, 1, 0) - _unit(3, 0, 1)], [reflection], 3)
 
 
 def DkeR3(k: int) -> Group:
-    """Rotations of R^3 by multiples of 2 pi / k about the z axis and reflections in planes that hold it (order 2k)."""
-    _check_size("DkeR3", k, most=MAX_ANGLES)
+    """Rotations of R^3 by multiples of 2 pi / k about the z axis and reflections in planes that contain it (order 2k)."""
+    _check_size("DkeR3", k, maximum=MAX_POLYGON_SIZE)
     turn = torch.eye(3, dtype=torch.float64)
     turn[:2, :2] = _plane_rotation(2 * math.pi / k)
     reflection = torch.diag(torch.tensor([-1.0, 1.0, 1.0], dtype=torch.float64))
@@ -584,9 +584,9 @@ def RubiksCube(turns: str = "published") -> Group:
     """Permutations of the 48 facets of a Rubik's cube that move, generated by quarter turns of its six faces.
 
     Args:
-        turns: ``"published"`` is the group that the literature's ranks (2, 6, 22 for T1, T2, T3) belong to. Its turns
-            carry stickers from face to face without rotating them within the face, so it is *not* the group of the
-            puzzle but a far larger one, which moves the 24 corner facets and the 24 edge facets independently.
+        turns: ``"published"`` is the group of the literature's ranks (2, 6, 22 for T1, T2, T3). Its turns move stickers
+            from face to face without rotating them within the face, so it is *not* the group of the puzzle but a far
+            larger one, which moves the 24 corner facets and the 24 edge facets independently.
             ``"puzzle"`` is the group of the puzzle, of order 43252003274489856000; its ranks are 2, 9, 51.
     Raises:
         ValueError: another value of ``turns``.
@@ -599,7 +599,7 @@ def RubiksCube(turns: str = "published") -> Group:
 
 
 def _puzzle_turns() -> list[Tensor]:
-    """A facet is a cubie's position and an outward normal; a turn rotates both, for the cubies of one layer."""
+    """The turns of the puzzle. A facet is a cubie's position and an outward normal; a turn rotates both in one layer."""
     axes = [(1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1)]
 
     def dot(u, v):
@@ -619,17 +619,18 @@ def _puzzle_turns() -> list[Tensor]:
 
 
 def _published_turns() -> list[Tensor]:
-    """Facet ``8 * face + place``, faces Up, Front, Right, Back, Left, Down, places row by row without the centre.
+    """The published turns. Facets are ``8 * face + place``, places row by row without the centre.
 
-    The turn of another face is that of Up after a renaming of the faces that brings it there and leaves places alone.
+    Faces are Up, Front, Right, Back, Left, Down. The turn of another face is Up's after a renaming of the faces that maps Up to
+    it and keeps places.
     """
     up = list(range(48))
     for place, target in enumerate([5, 3, 0, 6, 1, 7, 4, 2]):  # a quarter turn of the face itself
         up[place] = target
-    for face, following in zip((1, 2, 3, 4), (2, 3, 4, 1), strict=True):  # the top rows of the faces around it
+    for face, next_face in zip((1, 2, 3, 4), (2, 3, 4, 1), strict=True):  # the top rows of the faces around it
         for place in (0, 1, 2):
-            up[8 * face + place] = 8 * following + place
-    renamings = [  # where each face goes, the first entry being the face that turns
+            up[8 * face + place] = 8 * next_face + place
+    renamings = [  # the new name of each face; the first entry is the face that turns
         (0, 1, 2, 3, 4, 5), (1, 5, 2, 0, 4, 3), (2, 1, 5, 3, 0, 4), (3, 0, 2, 5, 4, 1), (4, 1, 0, 3, 5, 2),
         (5, 3, 2, 1, 4, 0),
     ]  # fmt: skip
@@ -647,8 +648,8 @@ def check_acts_on(group: Group, d: int, task: str, example: Group) -> None:
     """Refuse a group that does not act on R^d.
 
     Args:
-        task: owner of the vectors in R^d, for the message.
-        example: a group that does act on them, for the message.
+        task: name of the owner of the vectors in R^d, for the message.
+        example: a group that acts on R^d, for the message.
     Raises:
         ValueError: the group acts on another space.
     """

@@ -33,9 +33,9 @@ from rppdyn.images import (
     sampled,
 )
 from rppdyn.images.continuous import pixel_grid
-from rppdyn.images.lie_convolution import GROUPS, amplitudes, relaxed, set_elements
+from rppdyn.images.lie_convolution import GROUPS, amplitudes, relaxed_pathways, set_elements
 from rppdyn.images.models import FieldNorm, OrientationPooling
-from rppdyn.images.pathways import rotations_of
+from rppdyn.images.pathways import count_rotations
 from rppdyn.images.registry import FilterSettings
 from rppdyn.nn.pathways import named_pathways
 from rppdyn.priors import Categorical, curvature, kronecker_evidence, negative_log_prior
@@ -130,7 +130,7 @@ class Network(nn.Module):
     ):
         super().__init__()
         generator, self.blocks, before, channels = torch.Generator().manual_seed(seed), nn.ModuleList(), 1, 1
-        elements = rotations_of(pathways, dict.fromkeys(pathways, settings))
+        elements = count_rotations(pathways, dict.fromkeys(pathways, settings))
         for fields in (width, 2 * width, 2 * width):
             layer = RelaxedImageLayer(
                 channels, fields * elements, size, pathways, bias_variance=0, orientations=(before, elements),
@@ -230,7 +230,7 @@ def relaxations(data: ImageData, seed: int, epochs: int, batch: int) -> list[Row
         )
         row = {"arm": str(arm), **fitted(net, data, epochs, 2e-2, seed, batch=batch, penalty=penalty, every=every)}
         if arm == "penalty":
-            row["omega"] = [float(p.omega.detach()) for p in relaxed(net)]
+            row["omega"] = [float(p.omega.detach()) for p in relaxed_pathways(net)]
         if arm == "evidence":
             row["omega"] = omegas(net)
         rows.append(row)

@@ -26,7 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 from rppdyn._version import __version__
 from rppdyn.envs.spec import VERDICTS, SymmetrySpec, align, round_for_digest
 from rppdyn.envs.wrappers import acting_wrappers, step_wrappers
-from rppdyn.priors.likelihood import LARGEST_DEFECT, SMALLEST_DEFECT, share_of_defect
+from rppdyn.priors.likelihood import MAX_DEFECT, MIN_DEFECT, share_of_defect
 from rppdyn.runs.files import cache_folder, plain, write_text
 
 FORMAT = 1
@@ -458,13 +458,13 @@ def share_of(certificate: Certificate, *, reward: bool = True) -> CertifiedShare
         verdicts += [v for report in certificate.generators for v in report.value_verdicts]
     verdict = max(verdicts, key=VERDICTS.index)
     defect = 0.0 if verdict == "exact" else max(defects)
-    share = share_of_defect(0.0 if verdict == "exact" else max(defect, SMALLEST_DEFECT))
+    share = share_of_defect(0.0 if verdict == "exact" else max(defect, MIN_DEFECT))
     subject = "dynamics and reward" if reward else "dynamics"
     note = (
         f"{verdict} ({subject} are off by {defect:.2g} of a step)" if share else f"exact ({subject} agree to rounding)"
     )
-    if share and defect > LARGEST_DEFECT:
-        note += f", counted as {LARGEST_DEFECT:g}"
+    if share and defect > MAX_DEFECT:
+        note += f", counted as {MAX_DEFECT:g}"
     return CertifiedShare(defect, share, verdict, note)
 
 

@@ -1,18 +1,18 @@
-r"""Continuous filters in networks of torch's: convolutions that are converted, made sparse, and converted back.
-
->>> import torch
->>> conv = torch.nn.Conv2d(3, 8, 5, padding=2)
->>> dense = AnchoredConv2d.of(conv)                        # the same function, by 25 anchors
->>> sparse = AnchoredConv2d.of(conv, 13, learned=True)     # the nearest one with 13, which move when it is trained
->>> sparse.to_conv2d().weight.shape
-torch.Size([8, 3, 5, 5])
-
-Continuous filters: functions on a group that a few anchor points and the values there determine.
+r"""Continuous filters: functions on a group that a few anchor points and the values there determine.
 
 .. math:: f(v) = \phi(v)^T (\Phi + s^2 I)^{-1} u, \qquad \phi_i(v) = \phi(v - z_i), \quad \Phi_{ij} = \phi(z_i - z_j)
 
 with anchors :math:`z_i`, values :math:`u_i`, and a product :math:`\phi` of one function for each dimension (van der Ouderaa &
 van der Wilk 2023, Eqs. 3, 7 and 12). Translations are in pixels, logarithms of scales in octaves, rotations in half turns.
+
+Torch's convolutions can be converted to continuous filters, made sparse, and converted back:
+
+>>> import torch
+>>> conv = torch.nn.Conv2d(3, 8, 5, padding=2)
+>>> dense = AnchoredConv2d.of(conv)                        # the same function, by 25 anchors
+>>> sparse = AnchoredConv2d.of(conv, 13, learned=True)     # the nearest one with 13 anchors, which are trained
+>>> sparse.to_conv2d().weight.shape
+torch.Size([8, 3, 5, 5])
 """
 
 from __future__ import annotations
@@ -43,11 +43,10 @@ def chessboard(size: tuple[int, int]) -> Bool[Tensor, " P"]:
 
 
 class ExponentialBasis(ExactBuffers):
-    r"""M basis functions :math:`\phi_j(p) = \exp(-\omega_j^2 |p - z_j|^2)` at P pixels of a grid about the origin, learnable.
+    r"""M learned basis functions :math:`\phi_j(p) = \exp(-\omega_j^2 |p - z_j|^2)` at P pixels of a grid about the origin.
 
-    A filter or a factor is :math:`s(p) = \sum_j u_j\, \phi_j(p)`, with values u at the anchors z.
-
-    At first anchors are the pixels of one colour of a chessboard, and :math:`\omega = 1` per pixel.
+    A filter or a factor is :math:`s(p) = \sum_j u_j\, \phi_j(p)`, with values u at the anchors z. Anchors start at the pixels
+    of one colour of a chessboard, with :math:`\omega = 1` per pixel.
     """
 
     grid: Tensor
@@ -66,13 +65,13 @@ class ExponentialBasis(ExactBuffers):
 
     @torch.no_grad()
     def anchor_std(self, std: float) -> float:
-        """Standard deviation of anchor values that gives points this one, on average."""
+        """Standard deviation of anchor values that gives pixels the standard deviation ``std``, on average."""
         return std / math.sqrt(self().square().sum(0).mean())
 
     def squared_distances(self) -> Float[Tensor, "M P"]:
         return (self.anchors[:, None] - self.grid).square().sum(-1)
 
-    def by_omega(self) -> Float[Tensor, "M P"]:
+    def omega_derivative(self) -> Float[Tensor, "M P"]:
         r""":math:`\partial \phi_j / \partial \omega_j`."""
         return -2 * self.omega[:, None] * self.squared_distances() * self()
 
@@ -80,17 +79,17 @@ class ExponentialBasis(ExactBuffers):
 Kind = Literal["rbf", "periodic"]
 
 NUGGET = 1e-6
-"""s^2: small beside the smallest eigenvalue of an image grid's Gram matrix, 1.3e-3, and enough for coincident anchors."""
+"""s^2: small compared with the smallest eigenvalue of a pixel grid's Gram matrix, 1.3e-3; enough for coincident anchors."""
 
-FREE_NOISE = 1e-2
-"""s^2 of anchors that are learned: where two of them meet, their values' difference counts little."""
+LEARNED_ANCHOR_NOISE = 1e-2
+"""s^2 of learned anchors: if two of them meet, the difference of their values has little effect."""
 
-LARGEST_CONDITION = 1e12
-"""Beyond it float64 leaves fewer than four digits of a filter."""
+MAX_CONDITION = 1e12
+"""Condition of a Gram matrix beyond which a filter has fewer than four digits in float64."""
 
 
 class AnchorBasis(ExactBuffers):
-    r"""The functions that anchor values are coefficients of: rows :math:`\phi(v)^T (\Phi + s^2 I)^{-1}`.
+    r"""The basis functions whose coefficients are anchor values: rows :math:`\phi(v)^T (\Phi + s^2 I)^{-1}`.
 
     ======== =========================================== ==========================
     kind     :math:`\phi(a)`                             dimensions
@@ -99,18 +98,18 @@ class AnchorBasis(ExactBuffers):
     periodic :math:`\exp(-2 \omega^2 \sin^2(\pi a / 2))` rotations, of period 2
     ======== =========================================== ==========================
 
-    Everything is computed in float64, whatever the dtype of the module.
+    All computations are in float64, whatever the dtype of the module.
 
     Args:
         anchors: ``(P, D)``.
         kinds: kinds of the D dimensions.
-        frequencies: :math:`\omega` of each dimension; by default 1, which is a length scale of one pixel. (The published
-            length scale is half a filter's width, at which float32 can't solve for a 7 x 7 filter.)
+        frequencies: :math:`\omega` of each dimension; by default 1, a length scale of one pixel. (The published length scale is
+            half a filter's width, at which float32 can't solve for a 7 x 7 filter.)
         noise: :math:`s^2`.
-        learned: whether anchors are a parameter. Those of free anchors want a larger noise, of 1e-2, say: values of anchors
-            that have come close are otherwise the coefficients of a steep difference.
+        learned: whether anchors are a parameter. They need a larger noise, such as 1e-2: the difference of two anchors that
+            have come close is steep.
     Raises:
-        ValueError: no anchors, other dimensions, negative numbers, or a Gram matrix that is too ill-conditioned.
+        ValueError: no anchors, a wrong number of dimensions, negative numbers, or a Gram matrix that is too ill-conditioned.
     Source: van der Ouderaa & van der Wilk 2023, Eqs. 3 and 12 (appendix A prints the factor 2 for 1/2).
     """
 
@@ -156,25 +155,23 @@ class AnchorBasis(ExactBuffers):
         exponent = difference.new_zeros(difference.shape[:-1])
         for d, kind in enumerate(self.kinds):
             a = difference[..., d]
-            exponent = exponent - squares[d] * (
-                2 * (torch.pi / 2 * a).sin().square() if kind == "periodic" else a.square() / 2
-            )
+            half_square = 2 * (torch.pi / 2 * a).sin().square() if kind == "periodic" else a.square() / 2
+            exponent = exponent - squares[d] * half_square
         return exponent.exp()
 
     def gram(self) -> Float[Tensor, "P P"]:
         r""":math:`\Phi + s^2 I`."""
-        return self.similarity(self.places, self.places) + self.noise * torch.eye(
-            len(self.anchors), dtype=torch.float64, device=self.anchors.device
-        )
+        identity = torch.eye(len(self.anchors), dtype=torch.float64, device=self.anchors.device)
+        return self.similarity(self.places, self.places) + self.noise * identity
 
     def forward(self, v: Float[Tensor, "Q D"]) -> Float[Tensor, "Q P"]:
-        r"""The rows :math:`\phi(v)^T (\Phi + s^2 I)^{-1}`, in float64: times values they are a filter at points v."""
+        r"""The rows :math:`\phi(v)^T (\Phi + s^2 I)^{-1}`, in float64; the product with values is a filter at points v."""
         return torch.linalg.solve(self.gram(), self.similarity(self.places, v)).mT
 
     @torch.no_grad()
     def _check_condition(self) -> None:
         condition = float(torch.linalg.cond(self.gram()))
-        if not condition <= LARGEST_CONDITION:
+        if not condition <= MAX_CONDITION:
             raise ValueError(
                 f"the Gram matrix of {len(self.anchors)} anchors has condition {condition:.1e}: anchors are too close for "
                 f"frequencies={self.get_buffer('frequencies_exact').tolist()}; raise noise={self.noise} or the frequencies"
@@ -188,10 +185,10 @@ class AnchorBasis(ExactBuffers):
 def refit(
     basis: AnchorBasis, points: Float[Tensor, "Q D"], filters: Float[Tensor, "*channels Q"]
 ) -> Float[Tensor, "*channels P"]:
-    r"""Values of anchors with which filters are closest to given ones, at given points.
+    r"""The anchor values whose filters are closest to given filters at given points.
 
     :math:`u' = \mathrm{lstsq}(A, b)` with :math:`A = \Phi_{ZZ'} (\Phi_{Z'Z'} + s^2 I)^{-1}`, of minimum norm. With anchors at
-    the points themselves they agree, whatever the noise.
+    the points themselves the filters are equal, for any noise.
 
     Source: van der Ouderaa & van der Wilk 2023, Eq. 5 (which prints both inverses in the wrong place).
     """
@@ -206,14 +203,14 @@ def spread(
     kinds: Sequence[Kind] = ("rbf", "rbf"),
     frequencies: Sequence[int | float] | None = None,
 ) -> Float[Tensor, "count D"]:
-    r"""So many anchors, spread over candidates: all of them, in their order, if they are as many.
+    r"""Spread ``count`` anchors over candidates; if there are as many candidates, return these in their order.
 
-    The first is the candidate nearest the centre, each other as far as can be from those before it, by the distance of the
-    basis, :math:`-2 \log \phi`. Where no dimension is periodic they then move to the means of the candidates nearest to
-    them (Lloyd's iterations), for what is farthest are corners.
+    The first is the candidate nearest the centre, each next one the farthest from those before it, by the distance of the
+    basis, :math:`-2 \log \phi`. If no dimension is periodic, anchors then move to the means of the candidates nearest to them
+    (Lloyd's iterations), since the farthest candidates are corners.
 
     Raises:
-        ValueError: fewer candidates than are asked for.
+        ValueError: fewer candidates than ``count``.
     """
     if not 1 <= count <= len(candidates):
         raise ValueError(f"anchors={count}: choose from 1 to {len(candidates)}, the places there are")
@@ -221,25 +218,25 @@ def spread(
         return candidates
     basis = AnchorBasis(candidates[:1], kinds, frequencies=frequencies)
 
-    def apart(a: Tensor) -> Tensor:
+    def distances(a: Tensor) -> Tensor:
         return -2 * basis.similarity(a, candidates).log()
 
-    order = 1e-9 * torch.arange(len(candidates))  # of equal candidates the first
-    chosen = [int((apart(torch.zeros_like(candidates[:1]))[0] + order).argmin())]
-    nearest = apart(candidates[chosen])[0]
-    while len(chosen) < count:
-        nearest[chosen] = -1
-        chosen.append(int((nearest - order).argmax()))
-        nearest = torch.minimum(nearest, apart(candidates[chosen[-1:]])[0])
-    anchors = candidates[chosen]
+    order = 1e-9 * torch.arange(len(candidates))  # among equal candidates the first
+    indices = [int((distances(torch.zeros_like(candidates[:1]))[0] + order).argmin())]
+    nearest = distances(candidates[indices])[0]
+    while len(indices) < count:
+        nearest[indices] = -1
+        indices.append(int((nearest - order).argmax()))
+        nearest = torch.minimum(nearest, distances(candidates[indices[-1:]])[0])
+    anchors = candidates[indices]
     for _ in range(20 if set(kinds) == {"rbf"} else 0):
-        assignment = F.one_hot(apart(anchors).argmin(0), count).to(anchors)
+        assignment = F.one_hot(distances(anchors).argmin(0), count).to(anchors)
         anchors = (assignment.mT @ candidates) / assignment.sum(0).clamp_min(1)[:, None]
     return anchors
 
 
 def frequency(count: int, places: int) -> float:
-    r""":math:`\omega` of anchors in the plane: 1, for a length scale of one pixel, and less where anchors are farther apart."""
+    r""":math:`\omega` of anchors in the plane: 1, a length scale of one pixel, and less if anchors are farther apart."""
     return math.sqrt(min(1.0, count / places))
 
 
@@ -254,10 +251,10 @@ class AnchoredConv2d(ExactBuffers):
     Filters are sampled at the pixels of the kernel in each pass; :meth:`to_conv2d` samples them once.
 
     Args:
-        conv: whose channels, stride, padding, groups and bias these are.
+        conv: the convolution with these channels, stride, padding, groups and bias.
         anchors: ``(P, 2)``, in pixels about the kernel's centre.
-        learned: whether anchors move.
-        noise: :math:`s^2`; by default 1e-6, and 1e-2 of anchors that move.
+        learned: whether anchors are learned.
+        noise: :math:`s^2`; by default 1e-6, and 1e-2 for learned anchors.
     Source: van der Ouderaa & van der Wilk 2023, section 4.
     """
 
@@ -272,7 +269,7 @@ class AnchoredConv2d(ExactBuffers):
             stride=conv.stride, padding=conv.padding, dilation=conv.dilation, groups=conv.groups,
             padding_mode=conv.padding_mode,
         )  # fmt: skip
-        noise = (FREE_NOISE if learned else NUGGET) if noise is None else noise
+        noise = (LEARNED_ANCHOR_NOISE if learned else NUGGET) if noise is None else noise
         frequencies = [frequency(len(anchors), math.prod(_sides(conv)))] * 2
         self.basis = AnchorBasis(anchors, frequencies=frequencies, noise=noise, learned=learned).to(conv.weight.device)
         points = pixel_grid(_sides(conv)).double().to(conv.weight.device)
@@ -288,11 +285,11 @@ class AnchoredConv2d(ExactBuffers):
         cls, conv: nn.Conv2d | AnchoredConv2d, anchors: int | Float[Tensor, "P 2"] | None = None, *, learned: bool = False,
         noise: float | None = None, generator: torch.Generator | None = None,
     ) -> AnchoredConv2d:  # fmt: skip
-        """The anchored convolution that is nearest to a convolution; the same function with an anchor at every pixel.
+        """The anchored convolution nearest to a convolution; with an anchor at every pixel, the same function.
 
         Args:
-            anchors: places, or how many: pixels spread over the kernel, or with a generator drawn uniformly from its
-                square; None for all pixels.
+            anchors: places; or their number, for pixels spread over the kernel or, with a generator, places drawn uniformly
+                from its square; None for all pixels.
         Raises:
             ValueError: more anchors than pixels, or none.
         """
@@ -317,8 +314,8 @@ class AnchoredConv2d(ExactBuffers):
         return (self.values @ rows.mT).unflatten(2, self.options["kernel_size"])
 
     def to_conv2d(self) -> nn.Conv2d:
-        """The same function, sampled."""
-        conv = nn.Conv2d(**self.options, bias=False, device="meta")  # which draws no weights
+        """The same function as a torch convolution, with filters sampled at pixels."""
+        conv = nn.Conv2d(**self.options, bias=False, device="meta")  # meta, to draw no weights
         conv.weight = nn.Parameter(self.weight.detach().clone())
         conv.bias = None if self.bias is None else nn.Parameter(self.bias.detach().clone())
         return conv
@@ -342,31 +339,30 @@ def anchored(
     """A copy of a network with anchored convolutions in place of convolutions of more than one pixel.
 
     Args:
-        share: anchors for each pixel of a kernel, rounded up; 1 is the same function.
+        share: number of anchors for each pixel of a kernel, rounded up; 1 gives the same function.
         learned, noise, generator: as of :meth:`AnchoredConv2d.of`.
     Raises:
-        ValueError: a share that is not above 0 and at most 1, or no such convolution.
+        ValueError: a share outside of (0, 1], or no such convolution.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share={share} of anchors: give a number above 0, at most 1")
 
-    def converted(conv: nn.Conv2d | AnchoredConv2d) -> nn.Module:
+    def convert(conv: nn.Conv2d | AnchoredConv2d) -> nn.Module:
         size = math.prod(_sides(conv))
         if size == 1:
             return conv
-        return AnchoredConv2d.of(
-            conv, math.ceil(share * size - 1e-9), learned=learned, noise=noise, generator=generator
-        )
+        count = math.ceil(share * size - 1e-9)
+        return AnchoredConv2d.of(conv, count, learned=learned, noise=noise, generator=generator)
 
     net = copy.deepcopy(net)
     if not any(isinstance(m, nn.Conv2d | AnchoredConv2d) and math.prod(_sides(m)) > 1 for m in net.modules()):
         raise ValueError(f"{type(net).__name__} has no convolution of more than one pixel: there is nothing to convert")
-    return _replaced(net, nn.Conv2d | AnchoredConv2d, converted)
+    return _replace_modules(net, nn.Conv2d | AnchoredConv2d, convert)
 
 
 def sampled(net: Net) -> Net:
-    """A copy of a network with every anchored convolution sampled: torch's convolutions again."""
-    return _replaced(copy.deepcopy(net), AnchoredConv2d, lambda conv: conv.to_conv2d())
+    """A copy of a network with torch's convolutions in place of anchored ones."""
+    return _replace_modules(copy.deepcopy(net), AnchoredConv2d, lambda conv: conv.to_conv2d())
 
 
 def _sides(conv: nn.Conv2d | AnchoredConv2d) -> tuple[int, int]:
@@ -375,7 +371,7 @@ def _sides(conv: nn.Conv2d | AnchoredConv2d) -> tuple[int, int]:
 
 
 def _margins(options: dict[str, Any]) -> list[int]:
-    """Margins by which images are extended: left, right, top and bottom."""
+    """Margins of padded images: left, right, top and bottom."""
     padding, margins = options["padding"], []
     for axis in (1, 0):
         total = options["dilation"][axis] * (options["kernel_size"][axis] - 1)
@@ -386,10 +382,10 @@ def _margins(options: dict[str, Any]) -> list[int]:
     return margins
 
 
-def _replaced(net: Net, kinds: Any, replacement: Any) -> Net:
-    """A module whose submodules of these kinds are others; itself, if it is of them."""
+def _replace_modules(net: Net, kinds: Any, replacement: Any) -> Net:
+    """Replace a module, or its submodules, of these kinds, in place."""
     if isinstance(net, kinds):
         return replacement(net)
     for name, child in net.named_children():
-        setattr(net, name, _replaced(child, kinds, replacement))
+        setattr(net, name, _replace_modules(child, kinds, replacement))
     return net

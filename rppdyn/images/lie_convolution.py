@@ -2,24 +2,24 @@ r"""Convolutions over groups of the plane, with continuous filters of anchor val
 
 .. math:: y(c', v) = \frac{1}{\sqrt N} \sum_c \sum_{u} |A_u|^{-1} f(c', c, v^{-1} u)\, x(c, u)
 
-over the pixels that a kernel covers and N elements of H: a Monte Carlo estimate of the integral over the group, but for a
-constant. The filters f are those of :class:`~rppdyn.images.continuous.AnchorBasis`. Groups are translations with a group H of
-rotations or scalings of their own.
+over the pixels that a kernel covers and N elements of H: up to a constant, a Monte Carlo estimate of the integral over the
+group. The filters f are those of :class:`~rppdyn.images.continuous.AnchorBasis`. Groups are semidirect products of
+translations and a group H of rotations or scalings.
 
 Feature maps are functions on the group, ``x(p, h)`` at pixels p and N elements h of H: channels are ``(c, j)``, N for each
 field c, j fastest. Coordinates t of H are angles in half turns, or logarithms of scales in octaves. Elements are evenly
-spread and begin at an offset, which all layers of a network share and which may be drawn anew for each pass.
+spaced from an offset, which all layers of a network share and which may be drawn for each pass.
 
-A relaxed filter depends on the absolute angle as well, ``f(v^-1 u, u)``, and is a pair of pathways. Filters of anchors in
+A relaxed filter depends on the absolute angle as well, ``f(v^-1 u, u)``, and is a pair of pathways. Filters with anchors in
 the product of G and the angles have the basis function :math:`\phi_G(v^{-1} u)\, \psi(t)` with
 
 .. math:: \psi(t) = \exp(-2 \omega^2 \sin^2(\pi t / 2)) = \sum_{m \ge 0} c_m \cos(m \pi t), \qquad
           c_0 = e^{-\omega^2} I_0(\omega^2), \quad c_m = 2 e^{-\omega^2} I_m(\omega^2).
 
-So a filter with such a prior is a sum of independent ones. One of variance :math:`c_0` does not know the angle: the strict
-pathway, :class:`~rppdyn.images.lie_convolution.LieConvolution`. For each m two of variance :math:`c_m`, times
-:math:`\cos(m \pi t)` and :math:`\sin(m \pi t)`, make the free one, :class:`RelaxedLieConvolution`. :math:`\omega` says how
-much of it to believe. It is given, penalised (:func:`learn_omega`, :func:`omega_penalty`), or follows from learned variances
+So a filter with such a prior is a sum of independent ones. The one of variance :math:`c_0` does not depend on the angle: the
+strict pathway, :class:`~rppdyn.images.lie_convolution.LieConvolution`. For each m two of variance :math:`c_m`, times
+:math:`\cos(m \pi t)` and :math:`\sin(m \pi t)`, make the free one, :class:`RelaxedLieConvolution`. :math:`\omega` is its
+size. It is given, learned with a penalty (:func:`learn_omega`, :func:`omega_penalty`), or follows from learned variances
 (:func:`implied_omega`).
 
 Source: van der Ouderaa & van der Wilk 2023, Eqs. 8 to 12, where anchors are points of the product. There
@@ -37,7 +37,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.images.continuous import FREE_NOISE, NUGGET, AnchorBasis, Kind, frequency, pixel_grid, spread
+from rppdyn.images.continuous import LEARNED_ANCHOR_NOISE, NUGGET, AnchorBasis, Kind, frequency, pixel_grid, spread
 from rppdyn.images.pathways import (
     ImagePathway,
     check_fields,
@@ -56,10 +56,10 @@ class PlaneGroup:
     r"""Translations T(2), semidirect with H: elements ``(p, t)`` act as :math:`q \mapsto p + A_t q`.
 
     Attributes:
-        name: as printed.
-        kind: kind of the basis function on H; None where H is trivial.
-        span: from the first to the last coordinate of H, as Monte Carlo samples it, in units of t.
-        elements: how many elements H has; None if it is continuous.
+        name: its name in print.
+        kind: kind of the basis function on H; None if H is trivial.
+        span: length of the interval of coordinates t from which elements are taken.
+        elements: number of elements of H; None if it is continuous.
     """
 
     name: str
@@ -68,7 +68,7 @@ class PlaneGroup:
     elements: int | None = None
 
     def check_elements(self, count: int | None) -> int:
-        """Number of elements of H, checked.
+        """Check and return a number of elements of H; None for the default.
 
         Raises:
             ValueError: none, or another number than H has.
@@ -80,7 +80,7 @@ class PlaneGroup:
         return count
 
     def coordinates(self, count: int, offset: Tensor) -> Float[Tensor, " N"]:
-        """t of so many elements, evenly spread; each is uniform over H where the offset is uniform in [0, 1)."""
+        """Coordinates t of evenly spaced elements; each is uniform over H if the offset is uniform in [0, 1)."""
         if self.elements is not None:  # all of them
             offset = torch.zeros_like(offset)
         steps = torch.arange(count, dtype=torch.float64, device=offset.device)
@@ -88,7 +88,7 @@ class PlaneGroup:
         return start + self.span * (steps + offset) / count
 
     def matrices(self, t: Float[Tensor, " N"]) -> Float[Tensor, "N 2 2"]:
-        """A_t, on ``(row, column)``; a positive rotation is that of :func:`torch.rot90`."""
+        """A_t, on ``(row, column)``; rotations are positive in the direction of :func:`torch.rot90`."""
         if self.kind == "rbf":
             return torch.exp2(t)[:, None, None] * torch.eye(2, dtype=t.dtype, device=t.device)
         cos, sin = (math.pi * t).cos(), (math.pi * t).sin()
@@ -105,7 +105,7 @@ GROUPS: dict[str, PlaneGroup] = {
     "se2": PlaneGroup("SE(2)", "periodic", span=2.0),
     "scale": PlaneGroup("T(2) x R+", "rbf", span=1.0),
 }
-"""By name."""
+"""Groups by name."""
 
 
 class LieConvolution(ImagePathway):
@@ -120,24 +120,24 @@ class LieConvolution(ImagePathway):
     (1, 1)       between images, of T(2) alone           :math:`f(q)`
     ============ ======================================= ==========================
 
-    It commutes with shifts, and with those elements of H that take pixels to pixels and the N elements to one another: of p4
-    all, of SE(2) quarter turns if 4 divides N. With others it commutes up to the sampling of pixels and of H.
+    It commutes with shifts, and with those elements of H that permute the pixels and the N elements: all of p4, quarter turns
+    of SE(2) if 4 divides N. With other elements it commutes up to the sampling of pixels and of H.
 
     Args:
-        in_channels, out_channels: elements counted apart.
+        in_channels, out_channels: numbers of channels, one for each element of a field.
         group: one of :data:`~rppdyn.images.lie_convolution.GROUPS`, by name.
         orientations: N of input and output.
-        share: anchors P for each pixel of the kernel, rounded up; those of a function on G are spread over it.
-        frequencies: :math:`\omega` of rows, columns and H; by default 1, and less of few anchors in the plane.
-        learned: whether anchors move.
+        share: number of anchors P for each pixel of the kernel, rounded up; for functions on G they are spread over G.
+        frequencies: :math:`\omega` of rows, columns and H; by default 1, and less for few anchors in the plane.
+        learned: whether anchors are learned.
         kernel_size, pooled, gain: as of :class:`~rppdyn.images.pathways.Convolution`.
     Raises:
-        ValueError: an unknown group, orientations or channels that it has not, an even kernel, or a share out of range.
+        ValueError: an unknown group, orientations or channels that do not fit it, an even kernel, or a share out of range.
     Source: van der Ouderaa & van der Wilk 2023, Eqs. 1 and 7.
     """
 
     rows: Tensor
-    is_fixed: bool  # whether basis functions are constant, between draws of elements
+    is_fixed: bool  # whether basis functions are constant between draws of elements
 
     def __init__(
         self,
@@ -166,44 +166,44 @@ class LieConvolution(ImagePathway):
         if not 0 < share * kernel_size**2 <= len(places) + kernel_size**2:
             raise ValueError(f"share={share} of anchors: give more than 0, at most {len(places) // kernel_size**2}")
         count = min(math.ceil(share * kernel_size**2 - 1e-9), len(places))
-        wide = frequency(count, len(places)) if len(kinds) == 2 else 1.0
-        scaled = [wide * omega for omega in frequencies[:2]] + list(frequencies[2 : len(kinds)])
+        factor = frequency(count, len(places)) if len(kinds) == 2 else 1.0
+        scaled = [factor * omega for omega in frequencies[:2]] + list(frequencies[2 : len(kinds)])
         anchors = spread(places, count, kinds, scaled)
         self.basis = AnchorBasis(anchors, kinds, frequencies=scaled, noise=noise, learned=learned)
-        self.register_exact("offset", torch.tensor(self.usual_offset), working_copy=False)
+        self.register_exact("offset", torch.tensor(self.default_offset), working_copy=False)
         self.is_fixed = not learned
         self._prepare()
         self._sample()
-        rows = self.sampled().detach()
-        # smooth filters see what is alike at all taps and elements, as of images and rectified maps, more than noise
+        rows = self.sample_basis().detach()
+        # smooth filters respond more to inputs that are equal at all taps and elements, as in images, than to noise
         powers = rows.square().sum((1, 2, 3)).mean(), rows.sum((1, 2)).square().sum(-1).mean()
         power = max(*map(float, powers), 1e-12)
         shape = (fields_out, fields_in, rows.shape[-1])
         self.u = self.draw(*shape, std=gain / math.sqrt(fields_in * power), generator=generator)
 
     @classmethod
-    def at(cls, place: Place, variance: int | float, *, group: str) -> LieConvolution:  # type: ignore[override]
-        chosen = place.settings or FilterSettings()
+    def from_place(cls, place: Place, variance: int | float, *, group: str) -> LieConvolution:  # type: ignore[override]
+        settings = place.settings or FilterSettings()
         orientations = (1, 1) if GROUPS[group].kind is None else place.orientations
+        noise = LEARNED_ANCHOR_NOISE if settings.learned else NUGGET
         return cls(
             *place[:2], variance, group=group, orientations=orientations, kernel_size=place.kernel_size,
-            pooled=place.pooled, share=chosen.share, learned=chosen.learned, noise=FREE_NOISE if chosen.learned else NUGGET,
-            gain=place.gain, generator=place.generator,
-            **cls.own_settings(chosen),
+            pooled=place.pooled, share=settings.share, learned=settings.learned, noise=noise,
+            gain=place.gain, generator=place.generator, **cls.extra_arguments(settings),
         )  # fmt: skip
 
     @property
-    def usual_offset(self) -> float:
-        """Default offset: 0 for rotations, so that quarter turns are among them; for scales the middle."""
+    def default_offset(self) -> float:
+        """0 for rotations, so that quarter turns are among them; for scales the middle, 0.5."""
         return 0.5 if self.group.kind == "rbf" else 0.0
 
     @staticmethod
-    def own_settings(settings: FilterSettings) -> dict[str, Any]:
-        """Arguments that only a kind of its own has."""
+    def extra_arguments(settings: FilterSettings) -> dict[str, Any]:
+        """Arguments of a subclass that follow from the settings."""
         return {}
 
     def _prepare(self) -> None:
-        """Make what :meth:`sampled` reads beside anchors and elements."""
+        """Register a subclass's tensors that :meth:`sample_basis` reads."""
 
     def coefficients(self) -> tuple[Tensor, ...]:
         return (self.u,)
@@ -212,26 +212,26 @@ class LieConvolution(ImagePathway):
         return ["u"]
 
     def coordinates(self) -> Float[Tensor, " N"]:
-        """t of the elements of H."""
+        """Coordinates t of the elements of H."""
         return self.group.coordinates(max(self.orientations), self.get_buffer("offset"))
 
     @torch.no_grad()
     def _sample(self) -> None:
-        """Sample the basis functions at the elements as they are now; they are constant until the next elements."""
+        """Sample the basis functions at the current elements, and keep them if anchors are fixed."""
         if not self.is_fixed:
             return
         if "rows_exact" not in self._buffers:
-            self.register_exact("rows", self.sampled())
-        self.get_buffer("rows_exact").copy_(self.sampled())
+            self.register_exact("rows", self.sample_basis())
+        self.get_buffer("rows_exact").copy_(self.sample_basis())
         self._derive()
 
-    def sampled(self) -> Float[Tensor, "H J Q P"]:
-        """The basis functions of filters: at elements of output and input and at the kernel's pixels, in float64."""
+    def sample_basis(self) -> Float[Tensor, "H J Q P"]:
+        """The filters' basis functions at elements of output and input and at the kernel's pixels, in float64."""
         return lie_rows(self.basis, self.group, self.orientations, self.kernel_size, self.coordinates())
 
     def filters(self) -> Float[Tensor, "C_out C k k"]:
-        """Those of the convolution between channels."""
-        rows = self.rows if self.is_fixed else self.sampled().to(self.u)
+        """The filters of the convolution between channels."""
+        rows = self.rows if self.is_fixed else self.sample_basis().to(self.u)
         filters = torch.einsum("dbp,hjqp->dhbjq", self.u, rows)
         return filters.flatten(2, 3).flatten(0, 1).unflatten(2, (self.kernel_size, self.kernel_size))
 
@@ -239,19 +239,13 @@ class LieConvolution(ImagePathway):
         return F.conv2d(circular_pad(pool(x) if self.pooled else x, self.kernel_size), self.filters())
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
-        """A is a sum over places and elements of the output, G a mean over them, as of any weight that is used at several."""
-        rows, (fields_out, fields_in, _) = self.sampled().detach(), self.u.shape
+        """A is a sum over places and elements of the output, G a mean over them."""
+        rows, (fields_out, fields_in, _) = self.sample_basis().detach(), self.u.shape
         A = patch_moments(pool(x) if self.pooled else x, self.kernel_size)
         A = A.view(*(fields_in, rows.shape[1] * rows.shape[2]) * 2)
-        flat = rows.flatten(1, 2).to(A)
-        A = (
-            torch.stack([torch.einsum("bncm,np,mq->bpcq", A, basis, basis) for basis in flat])
-            .sum(0)
-            .flatten(2)
-            .flatten(0, 1)
-        )
-        by_field = g.unflatten(2, (fields_out, -1)).movedim(3, 1).flatten(0, 1)  # elements are as many more factors
-        return [Kronecker(A, place_moments(by_field) / len(rows))]
+        terms = [torch.einsum("bncm,np,mq->bpcq", A, basis, basis) for basis in rows.flatten(1, 2).to(A)]
+        by_field = g.unflatten(2, (fields_out, -1)).movedim(3, 1).flatten(0, 1)  # elements count as further factors
+        return [Kronecker(torch.stack(terms).sum(0).flatten(2).flatten(0, 1), place_moments(by_field) / len(rows))]
 
     def extra_repr(self) -> str:
         return f"{self.group.name}, {self.orientations} elements, {super().extra_repr()}"
@@ -260,35 +254,34 @@ class LieConvolution(ImagePathway):
 def lie_rows(
     basis: AnchorBasis, group: PlaneGroup, orientations: tuple[int, int], kernel_size: int, t: Float[Tensor, " N"]
 ) -> Float[Tensor, "H J Q P"]:
-    r"""Anchor functions at :math:`v^{-1} u`, with the measure and :math:`1/\sqrt N`; no pixel outside a disc, if it turns."""
-    still = t.new_zeros(1)
-    before, after = t if orientations[0] > 1 else still, t if orientations[1] > 1 else still
+    r"""Anchor functions at :math:`v^{-1} u`, times the measure and :math:`1/\sqrt N`; zero outside of :func:`support_mask`."""
+    identity = t.new_zeros(1)
+    t_in, t_out = t if orientations[0] > 1 else identity, t if orientations[1] > 1 else identity
     pixels = pixel_grid((kernel_size, kernel_size)).double().to(t.device)
-    frame = after if orientations[1] > 1 else before
+    frame = t_out if orientations[1] > 1 else t_in
     turned = torch.einsum("hij,qj->hqi", torch.linalg.inv(group.matrices(frame)), pixels)
-    shape = (len(after), len(before), len(pixels))
+    shape = (len(t_out), len(t_in), len(pixels))
     place = turned[:, None] if orientations[1] > 1 else turned[None]
     points = [place.expand(*shape, 2)]
     if len(basis.kinds) > 2:
-        points.append((before - after[:, None])[..., None, None].expand(*shape, 1))
+        points.append((t_in - t_out[:, None])[..., None, None].expand(*shape, 1))
     rows = basis(torch.cat(points, -1).flatten(0, 2)).unflatten(0, shape)
-    measured = before if orientations[0] > 1 else after
-    volumes = group.volumes(measured)
+    volumes = group.volumes(t_in if orientations[0] > 1 else t_out)
     volumes = volumes[None, :, None, None] if orientations[0] > 1 else volumes[:, None, None, None]
-    return rows * volumes * in_support(group, pixels, kernel_size)[:, None] / math.sqrt(len(before))
+    return rows * volumes * support_mask(group, pixels, kernel_size)[:, None] / math.sqrt(len(t_in))
 
 
-def in_support(group: PlaneGroup, pixels: Float[Tensor, "Q 2"], kernel_size: int) -> Float[Tensor, " Q"]:
-    """1 for a kernel's pixels inside the filter: all of them, or a disc if the filter is turned by any angle."""
+def support_mask(group: PlaneGroup, pixels: Float[Tensor, "Q 2"], kernel_size: int) -> Float[Tensor, " Q"]:
+    """1 for a kernel's pixels inside the filter: all pixels, or those in a disc if the filter turns by any angle."""
     if group.kind == "periodic" and group.elements is None:
         return (pixels.norm(dim=-1) <= kernel_size / 2).to(pixels)
     return torch.ones_like(pixels[:, 0])
 
 
 def anchor_places(group: PlaneGroup, kernel_size: int, regular: bool) -> Float[Tensor, "Q D"]:
-    """Places of anchors: pixels that a filter has; of functions on G, at four angles or three scales each."""
+    """Possible places of anchors: a filter's pixels; for functions on G, at four angles or three scales each."""
     pixels = pixel_grid((kernel_size, kernel_size)).double()
-    pixels = pixels[in_support(group, pixels, kernel_size) > 0]
+    pixels = pixels[support_mask(group, pixels, kernel_size) > 0]
     if not regular or group.kind is None:
         return pixels
     t = torch.linspace(-group.span, group.span, 3) if group.kind == "rbf" else torch.arange(4) / 2
@@ -296,7 +289,7 @@ def anchor_places(group: PlaneGroup, kernel_size: int, regular: bool) -> Float[T
 
 
 def check_group(name: str, orientations: tuple[int, int]) -> PlaneGroup:
-    """The group of a name, which has so many elements."""
+    """The group of a name; refuses orientations that it does not have."""
     if name not in GROUPS:
         raise ValueError(f"group={name!r}: choose one of {', '.join(GROUPS)}")
     group, count = GROUPS[name], max(orientations)
@@ -308,10 +301,10 @@ def check_group(name: str, orientations: tuple[int, int]) -> PlaneGroup:
 
 
 def set_elements(net: nn.Module, offset: int | float | None = None) -> None:
-    """Let all Lie-group convolutions of a network have the elements that begin at an offset, in [0, 1); None, the usual one."""
+    """Set the offset of the elements, in [0, 1), of all Lie-group convolutions of a network; None for the default."""
     for module in net.modules():
         if isinstance(module, LieConvolution):
-            module.get_buffer("offset").fill_(module.usual_offset if offset is None else offset)
+            module.get_buffer("offset").fill_(module.default_offset if offset is None else offset)
             module._sample()
 
 
@@ -325,10 +318,11 @@ def draw_elements(net: nn.Module, generator: torch.Generator | None = None) -> f
 # -- relaxed -------------------------------------------------------------------------------------------------------------
 
 
-TERMS = 60
-"""Number of terms in the series of Bessel functions: enough for omega up to 4, where a filter differs at every angle."""
+NUM_SERIES_TERMS = 60
+"""Number of terms in the series of Bessel functions, enough for `MAX_OMEGA`."""
 
-LARGEST_OMEGA = 4.0
+MAX_OMEGA = 4.0
+"""Omega at which a filter differs at every angle."""
 
 
 def amplitudes(omega: Float[Tensor, ""], harmonics: int) -> Float[Tensor, " M"]:
@@ -338,7 +332,7 @@ def amplitudes(omega: Float[Tensor, ""], harmonics: int) -> Float[Tensor, " M"]:
     :math:`(\omega / \sqrt 2)^m`.
     """
     omega = omega.double()
-    k = torch.arange(TERMS, dtype=torch.float64, device=omega.device)
+    k = torch.arange(NUM_SERIES_TERMS, dtype=torch.float64, device=omega.device)
     quarter = (omega**4 / 4).unsqueeze(-1)  # (z/2)^2
 
     def rest(m: int) -> Tensor:
@@ -349,19 +343,19 @@ def amplitudes(omega: Float[Tensor, ""], harmonics: int) -> Float[Tensor, " M"]:
 
 
 class RelaxedLieConvolution(LieConvolution):
-    r"""The part of filters that a strict convolution leaves out.
+    r"""The part of filters that depends on absolute angles.
 
     It is :math:`\sum_m \sqrt{c_m / c_0} (f_m \cos m \pi t + g_m \sin m \pi t)`.
 
-    t is the angle of the input's element u; where images are lifted, that of the output's. Coefficients are anchor values of
-    f_m and g_m, of the prior variance that the strict pathway has.
+    t is the angle of the input's element u; for lifted images, that of the output's. Coefficients are anchor values of f_m and
+    g_m, with the prior variance of the strict pathway.
 
     Args:
-        omega: how much is relaxed; 0 is nothing.
+        omega: size of the relaxation; 0 for none.
         harmonics: M; by default half the elements.
         others: as of :class:`~rppdyn.images.lie_convolution.LieConvolution`.
     Raises:
-        ValueError: a group without rotations, a negative or too large omega, or more harmonics than elements tell apart.
+        ValueError: a group without rotations, a negative or too large omega, or more harmonics than half the elements.
     """
 
     omega: Tensor
@@ -392,7 +386,7 @@ class RelaxedLieConvolution(LieConvolution):
         self.register_exact("omega", torch.tensor(self._start, dtype=torch.float64), working_copy=False)
 
     @staticmethod
-    def own_settings(settings: FilterSettings) -> dict[str, Any]:
+    def extra_arguments(settings: FilterSettings) -> dict[str, Any]:
         return {"omega": settings.omega}
 
     def features(self) -> Float[Tensor, "N F"]:
@@ -400,28 +394,28 @@ class RelaxedLieConvolution(LieConvolution):
         angles = torch.pi * self.coordinates()[:, None] * torch.arange(1, self.harmonics + 1, device=self.omega.device)
         weights = amplitudes(self.omega, self.harmonics)
         waves = torch.cat([weights * angles.cos(), weights * angles.sin()], -1)
-        vanish = self.group.elements is not None and 2 * self.harmonics == self.group.elements
-        return waves[:, :-1] if vanish else waves  # the last sine is 0 at every element of p4
+        vanishes = self.group.elements is not None and 2 * self.harmonics == self.group.elements
+        return waves[:, :-1] if vanishes else waves  # the last sine is 0 at every element of p4
 
-    def sampled(self) -> Float[Tensor, "H J Q P"]:
-        rows, features = super().sampled(), self.features()
+    def sample_basis(self) -> Float[Tensor, "H J Q P"]:
+        rows, features = super().sample_basis(), self.features()
         features = features[None, :, None, None] if self.orientations[0] > 1 else features[:, None, None, None]
         return (rows.unsqueeze(-1) * features).flatten(-2)
 
 
 def set_omega(net: nn.Module, omega: int | float) -> None:
-    """Relax all pathways of a network that relax rotations as much as this."""
+    """Set omega of all relaxed pathways of a network."""
     check_omega(omega)
-    for module in relaxed(net):
+    for module in relaxed_pathways(net):
         module.omega.data.fill_(omega)
         module._sample()
 
 
 def learn_omega(net: nn.Module, start: int | float = 0.1) -> list[nn.Parameter]:
-    """Make omega of every relaxed pathway a parameter, which an optimiser of weights moves too; returns them."""
+    """Make omega of every relaxed pathway a parameter, trained with the weights; returns these parameters."""
     check_omega(start)
     omegas = []
-    for module in relaxed(net):
+    for module in relaxed_pathways(net):
         if not isinstance(module.omega, nn.Parameter):
             module.omega = nn.Parameter(module.drop_exact("omega"))
             module.is_fixed = False
@@ -435,18 +429,18 @@ def omega_penalty(net: nn.Module, strength: int | float) -> Float[Tensor, ""]:
 
     Source: van der Ouderaa & van der Wilk 2023, section 7.
     """
-    return strength * torch.stack([module.omega.square() for module in relaxed(net)]).sum()
+    return strength * torch.stack([module.omega.square() for module in relaxed_pathways(net)]).sum()
 
 
 def implied_omega(ratio: int | float) -> float:
-    r"""The omega whose first harmonic has this variance beside the strict pathway, :math:`c_1 / c_0 = 2 I_1 / I_0`.
+    r"""The omega whose first harmonic has this variance relative to the strict pathway, :math:`c_1 / c_0 = 2 I_1 / I_0`.
 
-    A relaxed pathway of amplitude :math:`a_1` and learned variance :math:`\sigma^2`, beside a strict one of :math:`\tau^2`, has
-    the ratio :math:`a_1^2 \sigma^2 / \tau^2`. It is below 2, to which it tends; of more the largest omega is returned.
+    A relaxed pathway of amplitude :math:`a_1` and learned variance :math:`\sigma^2`, with a strict one of :math:`\tau^2`, has
+    the ratio :math:`a_1^2 \sigma^2 / \tau^2`. Ratios of all omegas are below 2; for too large a ratio `MAX_OMEGA` is returned.
     """
     if not ratio >= 0:
         raise ValueError(f"ratio={ratio} of variances: give a number from 0 to 2")
-    low, high = 0.0, LARGEST_OMEGA
+    low, high = 0.0, MAX_OMEGA
     for _ in range(60):
         middle = (low + high) / 2
         below = float(amplitudes(torch.tensor(middle, dtype=torch.float64), 1)[0]) ** 2 < ratio
@@ -455,7 +449,7 @@ def implied_omega(ratio: int | float) -> float:
 
 
 def implied_omegas(net: nn.Module) -> dict[str, float]:
-    """By :func:`implied_omega`, of every layer that has a strict pathway beside the relaxed one: by the layer's name."""
+    """:func:`implied_omega` of every layer with a relaxed pathway and its strict one, by the layer's name."""
     pathways = {(layer, name): p for layer, name, p in named_pathways(net)}
     omegas = {}
     for (layer, name), p in pathways.items():
@@ -466,7 +460,7 @@ def implied_omegas(net: nn.Module) -> dict[str, float]:
     return omegas
 
 
-def relaxed(net: nn.Module) -> list[RelaxedLieConvolution]:
+def relaxed_pathways(net: nn.Module) -> list[RelaxedLieConvolution]:
     """The relaxed pathways of a network.
 
     Raises:
@@ -482,7 +476,7 @@ def relaxed(net: nn.Module) -> list[RelaxedLieConvolution]:
 
 def check_omega(omega: int | float) -> None:
     """Refuse a negative or too large omega."""
-    if not 0 <= omega <= LARGEST_OMEGA:
+    if not 0 <= omega <= MAX_OMEGA:
         raise ValueError(
-            f"omega={omega}: give a number from 0 (strict) to {LARGEST_OMEGA:g} (another filter at every angle)"
+            f"omega={omega}: give a number from 0 (strict) to {MAX_OMEGA:g} (another filter at every angle)"
         )

@@ -1,4 +1,4 @@
-"""Models of images: relaxed layers with subsampling and rectifiers between them, built from a list; ResNet-18 over a group."""
+"""Models of images: a list of relaxed layers with subsampling and rectifiers between them; and ResNet-18 over a group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rppdyn.images.pathways import (
     Size,
     check_maps,
     circular_pad,
-    rotations_of,
+    count_rotations,
 )
 from rppdyn.images.registry import REGISTRY
 from rppdyn.nn.networks import ModuleList
@@ -32,7 +32,7 @@ class Subsampling(nn.Module):
     """Maps of a smaller resolution.
 
     Args:
-        stride: how many pixels become one, along both axes.
+        stride: number of pixels that become one, along each axis.
     Raises:
         ValueError: a stride below 1.
     """
@@ -58,13 +58,12 @@ class Subsampling(nn.Module):
 
 
 class PolyphaseSubsampling(Subsampling):
-    r"""The one of the ``stride**2`` grids of every stride-th pixel whose features have the largest :math:`l_\infty` norm.
+    r"""Choose, among the ``stride**2`` grids of every stride-th pixel, the one with the largest :math:`l_\infty` norm.
 
-    A circular shift permutes the grids (and shifts them), a rotation by 90 degrees permutes them and turns them, so that
-    the same pixels are chosen: the output is that of the image that stood still, shifted or turned. The choice is made for
-    each sample by itself. Among grids with the same norm, which raw images of few grey levels often have, the
-    :math:`l_1` norm decides, then the :math:`l_2` norm; where these are the same too, as of grids that are each other's images,
-    no choice commutes, and the first is taken.
+    A circular shift permutes the grids (and shifts them), a rotation by 90 degrees permutes and turns them, so that the same
+    pixels are chosen: the output is shifted or turned, too. Each sample has a choice of its own. Among grids with the same
+    norm, which raw images of few grey levels often have, the :math:`l_1` norm decides, then the :math:`l_2` norm. If these are
+    equal too, as for grids that are each other's images, no choice commutes, and the first is taken.
 
     Source: Chaman & Dokmanic 2021; van der Ouderaa, Immer & van der Wilk 2023, F.2 (in whose code the norm is over the
     batch, so that a sample's output depends on its neighbours').
@@ -75,15 +74,15 @@ class PolyphaseSubsampling(Subsampling):
         grids = x.unflatten(3, (width, s)).unflatten(2, (height, s)).permute(0, 3, 5, 1, 2, 4).flatten(1, 2)
         sizes = grids.detach().abs()
         best = torch.ones_like(sizes[:, :, 0, 0, 0], dtype=torch.bool)
-        for norm in (sizes.amax((2, 3, 4)), _total(sizes), _total(sizes.square())):
-            among = norm.masked_fill(~best, -torch.inf)
-            best = among == among.amax(1, keepdim=True)
-        chosen = best.to(torch.uint8).argmax(1)
-        return torch.take_along_dim(grids, chosen[:, None, None, None, None], 1).squeeze(1)
+        for norm in (sizes.amax((2, 3, 4)), _sum_grids(sizes), _sum_grids(sizes.square())):
+            candidates = norm.masked_fill(~best, -torch.inf)
+            best = candidates == candidates.amax(1, keepdim=True)
+        index = best.to(torch.uint8).argmax(1)
+        return torch.take_along_dim(grids, index[:, None, None, None, None], 1).squeeze(1)
 
 
-def _total(values: Float[Tensor, "N grids C H W"]) -> Float[Tensor, "N grids"]:
-    """Sums over a grid, the same in whatever order: what rounding leaves of them in float64 is below float32's."""
+def _sum_grids(values: Float[Tensor, "N grids C H W"]) -> Float[Tensor, "N grids"]:
+    """Sums over each grid that do not depend on the order: float64's rounding is below float32's."""
     return values.sum((2, 3, 4), dtype=torch.float64).float()
 
 
@@ -96,10 +95,10 @@ class MaxSubsampling(Subsampling):
 
 
 class Flatten(nn.Module):
-    """Maps of one pixel with a channel for each pixel that there was: a layer behind it knows every position."""
+    """Maps of one pixel with a channel for each pixel of the input: the next layer depends on positions."""
 
     def out_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """One pixel, of whatever maps."""
+        """Always one pixel."""
         return 1, 1
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N CHW 1 1"]:
@@ -107,7 +106,7 @@ class Flatten(nn.Module):
 
 
 class OrientationPooling(nn.Module):
-    """The largest of a field's orientations, r fastest: of maps of one pixel it is invariant to rotations by 90 degrees."""
+    """The largest of a field's orientations, r fastest; on maps of one pixel it is invariant to rotations by 90 degrees."""
 
     def __init__(self, orientations: int):
         super().__init__()
@@ -121,12 +120,12 @@ class OrientationPooling(nn.Module):
 
 
 class FieldNorm(nn.BatchNorm2d):
-    """Batch normalisation with one mean and variance (scale and offset, where it has them) for all elements of a field.
+    """Batch normalisation with one mean and variance (and scale and offset) for all elements of a field.
 
     Args:
-        fields: how many.
+        fields: number of fields.
         elements: number of elements of each; channels are ``(field, element)``.
-        affine: whether it has a scale and an offset, which are learned.
+        affine: whether it has a learned scale and offset.
     """
 
     def __init__(self, fields: int, elements: int = 1, *, affine: bool = True):
@@ -138,14 +137,14 @@ class FieldNorm(nn.BatchNorm2d):
         return super().forward(fields).unflatten(2, (self.elements, -1)).flatten(1, 2)
 
 
-# -- models of images: relaxed image layers with subsampling and rectifiers between them, built from a list --------------------
+# -- models: lists of relaxed layers with subsampling and rectifiers between them ----------------------------------------------
 
 
-fx.wrap("check_maps")  # where a model is traced there is nothing to check
+fx.wrap("check_maps")  # so that tracing does not run the check, which reads values
 
 RECTIFIER_GAIN = math.sqrt(2)
-NORMALISED_FLOOR = 1e-5
-"""Added to mean squares."""
+MEAN_SQUARE_EPSILON = 1e-5
+"""Added to the mean squares of maps that are normalised."""
 
 SUBSAMPLING: dict[str, type[Subsampling | Flatten]] = {
     "polyphase": PolyphaseSubsampling,
@@ -159,16 +158,16 @@ class LayerSpec:
     """A hidden layer.
 
     Attributes:
-        channels: number of channels of its output; of a model with rotations, of each orientation.
+        channels: number of channels of its output; in a model with rotations, for each orientation.
         kernel_size: kernel size of convolutions.
-        subsample: step after it. "polyphase" and "max" halve its maps; "flatten" makes a channel of every pixel, so that
-            layers behind it are fully connected.
-        residual: how much of what the block was given is added to what comes out of it, after the rectifier: PowerNet's.
-        span: number of layers that a residual goes past: this one and those before it.
+        subsample: step after it. "polyphase" and "max" halve its maps; "flatten" turns every pixel into a channel, so that
+            later layers are fully connected.
+        residual: factor of the block's input in its output, added after the rectifier, as in PowerNet.
+        span: number of layers that the residual skips: this one and those before it.
         normalised: whether maps are divided, before the rectifier, by the root of their mean square over channels and pixels,
-            which commutes with whatever is orthogonal.
-        lifted: whether the first layer of a model with rotations reads images as features whose orientations are all the same,
-            with weights for each. It is the same function of that many times more weights, which published counts have.
+            which commutes with orthogonal maps.
+        lifted: whether the first layer of a model with rotations reads images as features with equal orientations, with
+            weights for each. It is the same function with that many times more weights, which published counts include.
     """
 
     channels: int
@@ -192,8 +191,8 @@ def ten_layers(width: int = 10) -> list[LayerSpec]:
     r"""The ten-layer network of van der Ouderaa, Immer & van der Wilk 2023, Table 6, with its width :math:`\alpha`.
 
     Several printed sizes contradict their neighbours; these give the parameters that the paper reports with :math:`\alpha = 10`
-    (Table 7): 338,770 of convolutions, 1,025,380 of group convolutions and 214,550 of separable ones. Images of 32 x 32 pixels
-    end as one, and so the two 1 x 1 layers are no group convolutions.
+    (Table 7): 338,770 with convolutions, 1,025,380 with group convolutions and 214,550 with separable ones. Images of 32 x 32
+    pixels end as one pixel, so the two 1 x 1 layers are no group convolutions.
     """
     return [
         LayerSpec(width, lifted=True),
@@ -216,15 +215,15 @@ def nine_layers(width: int = 16) -> list[LayerSpec]:
 
 
 def three_layers(width: int = 32) -> list[LayerSpec]:
-    """Three convolutional layers and a fully connected one, which tells columns apart: the same source, on tables."""
+    """Three convolutional layers and a fully connected one, which depends on positions; the same source, on tables."""
     return [LayerSpec(width), LayerSpec(width), LayerSpec(width, subsample="flatten")]
 
 
 def small(width: int = 10, subsample: Literal["polyphase", "max"] = "polyphase") -> list[LayerSpec]:
-    """For digits on a canvas of 16 x 16 pixels: minutes on two cores.
+    """Four layers for digits on a canvas of 16 x 16 pixels, which train in minutes on two cores.
 
-    Polyphase subsampling keeps the symmetry of all shifts. Which grid it chooses depends on the image, and pathways that know
-    positions see their maps jump by a pixel: beside those, the largest of 2 x 2 pixels does better.
+    Polyphase subsampling keeps the symmetry of all shifts. But its choice of grid depends on the image, so that pathways that
+    depend on positions see their maps jump by a pixel: with such pathways the largest of 2 x 2 pixels does better.
     """
     return [
         LayerSpec(width),
@@ -240,15 +239,14 @@ def one_layer(width: int = 32) -> list[LayerSpec]:
 
 
 def power_blocks(width: int = 16, blocks: int = 4, layers: int = 2, residual: int | float = 1.0) -> list[LayerSpec]:
-    """PowerBlocks: blocks of layers on maps of one size with residual connections, and a mean over pixels in the end.
+    """PowerBlocks: blocks of layers on maps of one size with residual connections, and a mean over pixels at the end.
 
-    Source: PowerNet, 4.1 and 4.2 (whose batch normalisation is a division by the root mean square here, which depends on no
-    other sample).
+    Source: PowerNet, 4.1 and 4.2 (with a division by the root mean square in place of batch normalisation, so that no sample
+    depends on others).
     """
     layer = LayerSpec(width, normalised=True)
-    first = (
-        [replace(layer, residual=residual, span=layers - 1)] if layers > 1 else [layer]
-    )  # after images, of other channels
+    # the first block's residual skips its first layer, whose input, the image, has other channels
+    first = [replace(layer, residual=residual, span=layers - 1)] if layers > 1 else [layer]
     specs = [layer] * (layers - len(first)) + first
     return specs + ([layer] * (layers - 1) + [replace(layer, residual=residual, span=layers)]) * (blocks - 1)
 
@@ -265,33 +263,33 @@ ARCHITECTURES: dict[str, Callable[[int], list[LayerSpec]]] = {
 
 
 class ImageModel(nn.Module):
-    r"""Relaxed image layers with subsampling, where the spec says so, and rectifiers between them; the last ends in one pixel.
+    r"""Relaxed image layers with rectifiers, and subsampling where a layer's spec has it; outputs are one pixel.
 
     Every layer has the same pathways, with these names and prior variances (see
-    :class:`~rppdyn.images.pathways.RelaxedImageLayer`). In maps of one pixel all maps between channels are equivariant to
-    shifts, and a layer has its convolutional pathways alone (one, named "conv", where the model has none). So the layer behind
-    a "flatten" is fully connected, of the convolutions' prior variance.
+    :class:`~rppdyn.images.pathways.RelaxedImageLayer`). On maps of one pixel all maps between channels are equivariant to
+    shifts, and a layer has its convolutional pathways only (one, named "conv", if the model has none). So the layer after a
+    "flatten" is fully connected, with the convolutions' prior variance.
 
-    With a pathway that knows rotations hidden channels stand for as many orientations as its group has rotations (four of
-    "gconv" and its kin), and there are as many times more; where maps become one pixel, the largest of them is taken.
+    With a pathway that commutes with rotations, each hidden channel becomes as many as its group has rotations (four for
+    "gconv" and its variants), one for each orientation; when maps become one pixel, the largest of them is taken.
 
     Args:
         layers: the hidden layers.
         in_channels, size: number of channels and size of the images.
-        outputs: numbers for each image: classes, or targets.
+        outputs: number of outputs for each image: classes, or targets.
         pathways: names and prior variances.
         bias_variance: prior variance of biases, shared over pixels (and orientations).
         free_scale: initial size of all but the most symmetric pathways of a layer.
-        output_scale: initial size of outputs. What images have in common makes them as large as ten after several poolings;
-            where few channels have to take that back, all rectifiers of a layer may die in the first steps.
-        batch_norm: whether a layer's input, after the first, is normalised over the batch, each field by itself, without
-            scale and offset. Rectified maps have much in common, and layers learn badly from it. In training a sample's output
-            depends on the others then; after ``model.eval()`` running means stand for them.
-        settings: settings of pathways that have their own, by the pathway's name.
+        output_scale: initial size of outputs. After several poolings the mean over images makes outputs as large as ten; few
+            channels have to undo that, and all rectifiers of a layer may die in the first steps.
+        batch_norm: whether the input of each layer but the first is normalised over the batch, each field separately, without
+            scale and offset. (Rectified maps have large means, from which layers learn badly.) In training a sample's output
+            then depends on the others; after ``model.eval()`` on running means.
+        settings: settings of pathways that have any, by the pathway's name.
         generator: generator of the initial weights.
     Raises:
-        ValueError: pathways of different groups of rotations, a size that can't be halved as often as the layers ask, a lifted
-            layer that is not the first, or what a layer refuses.
+        ValueError: pathways of different groups of rotations, a size that can't be halved as often as the layers require, a
+            lifted layer that is not the first; or as the layers.
 
     >>> model = ImageModel(small(), 1, (16, 16), 10, {"conv": 1.0, "f_fc": 1.0})
     >>> model(torch.zeros(5, 1, 16, 16)).shape
@@ -299,7 +297,7 @@ class ImageModel(nn.Module):
     """
 
     blocks: ModuleList[RelaxedImageLayer]
-    comes_apart = True  # where its layers are told apart
+    is_composite = True  # tracing splits it into its layers
 
     def __init__(
         self,
@@ -317,12 +315,12 @@ class ImageModel(nn.Module):
         generator: torch.Generator | None = None,
     ):
         super().__init__()
-        self.rotations = fields = rotations_of(pathways, settings)
+        self.rotations = fields = count_rotations(pathways, settings)
         shared: dict[str, Any] = dict(
             bias_variance=bias_variance, free_scale=free_scale, settings=settings, generator=generator
         )
         self.blocks, self.subsampling = ModuleList(), nn.ModuleList()
-        norms: list[nn.Module] = []  # of what each hidden layer gives
+        norms: list[nn.Module] = []  # of each hidden layer's output
         if any(spec.lifted for spec in layers[1:]):
             raise ValueError("lifted=True of a layer that is not the first: only images are lifted; leave it out")
         if size == (1, 1):
@@ -334,22 +332,22 @@ class ImageModel(nn.Module):
         for spec in layers:
             self.blocks.append(
                 RelaxedImageLayer(
-                    channels, fields * spec.channels, size, pathways_at(size, pathways), kernel_size=spec.kernel_size,
+                    channels, fields * spec.channels, size, select_pathways(size, pathways), kernel_size=spec.kernel_size,
                     orientations=(before, fields), gain=gain, **shared,
                 )
             )  # fmt: skip
             channels, before, gain = fields * spec.channels, fields, RECTIFIER_GAIN
-            after: list[nn.Module] = []
+            steps: list[nn.Module] = []
             if spec.subsample is not None:
                 subsampling = SUBSAMPLING[spec.subsample]()
-                after.append(subsampling)
-                if spec.subsample == "flatten":  # pixels turn as well: channels are no orientations any more
+                steps.append(subsampling)
+                if spec.subsample == "flatten":  # rotations move pixels, too: channels no longer stand for orientations
                     channels, before, fields = channels * math.prod(size), 1, 1
                 size = subsampling.out_size(size)
             if size == (1, 1) and fields > 1:
-                after.append(OrientationPooling(fields))
+                steps.append(OrientationPooling(fields))
                 channels, before, fields = spec.channels, 1, 1
-            self.subsampling.append(nn.Sequential(*after))
+            self.subsampling.append(nn.Sequential(*steps))
             norms.append(FieldNorm(channels // before, before, affine=False))
             shapes.append((channels, size))
             if spec.residual and (len(shapes) <= spec.span or shapes[-1 - spec.span] != shapes[-1]):
@@ -359,37 +357,37 @@ class ImageModel(nn.Module):
                 )
         self.norms = nn.ModuleList(norms) if batch_norm else None
         self.head = RelaxedImageLayer(
-            channels, outputs, size, pathways_at(size, pathways), kernel_size=1, out_size=(1, 1),
+            channels, outputs, size, select_pathways(size, pathways), kernel_size=1, out_size=(1, 1),
             orientations=(before, 1), gain=gain * output_scale, **shared,
         )  # fmt: skip
 
     def layers(self) -> list[tuple[str, RelaxedImageLayer]]:
-        """The layers in the order in which they are run, by name."""
+        """The layers by name, in the order of a forward pass."""
         return [*((f"blocks.{i}", layer) for i, layer in enumerate(self.blocks)), ("head", self.head)]
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N outputs"]:
         check_maps(x, self.image_shape)
         x = x.repeat_interleave(self.copies, 1)
-        before = [x]  # what each layer is given
+        inputs = [x]  # of each layer
         for i, (layer, subsample, spec) in enumerate(zip(self.blocks, self.subsampling, self.specs, strict=True)):
-            x = subsample(layer(self._normalised(x, i - 1)))
+            x = subsample(layer(self._normalise(x, i - 1)))
             if spec.normalised:
-                x = x * (x.square().mean((1, 2, 3), keepdim=True) + NORMALISED_FLOOR).rsqrt()
+                x = x * (x.square().mean((1, 2, 3), keepdim=True) + MEAN_SQUARE_EPSILON).rsqrt()
             x = F.relu(x)
             if spec.residual:
-                x = x + spec.residual * before[-spec.span]
-            before.append(x)
-        return self.head(self._normalised(x, len(self.specs) - 1)).flatten(1)
+                x = x + spec.residual * inputs[-spec.span]
+            inputs.append(x)
+        return self.head(self._normalise(x, len(self.specs) - 1)).flatten(1)
 
-    def _normalised(self, x: Tensor, index: int) -> Tensor:
-        """The output of hidden layer number `index`, for the next."""
+    def _normalise(self, x: Tensor, index: int) -> Tensor:
+        """Normalise the output of hidden layer number `index`, if the model has norms."""
         return x if self.norms is None or index < 0 else self.norms[index](x)
 
 
-def pathways_at(size: Size, pathways: Mapping[str, int | float]) -> dict[str, int | float]:
-    """The pathways of a layer on maps of a size. On one pixel those that commute with shifts, or "conv" if there are none.
+def select_pathways(size: Size, pathways: Mapping[str, int | float]) -> dict[str, int | float]:
+    """The pathways of a layer on maps of a size: on one pixel those that commute with shifts, or "conv" if there are none.
 
-    All maps of one pixel commute with shifts. It does not turn, and there is no group convolution.
+    All maps on one pixel commute with shifts. Rotations do not move it, so there is no group convolution.
     """
     if size != (1, 1):
         return dict(pathways)
@@ -402,8 +400,8 @@ def pathways_at(size: Size, pathways: Mapping[str, int | float]) -> dict[str, in
     return {"conv": next(iter(maps.values()))}
 
 
-STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
-"""Fields and stride."""
+RESNET_STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
+"""Fields and stride of each stage."""
 
 
 class _Convolution(nn.Module):
@@ -420,7 +418,7 @@ class _Convolution(nn.Module):
 
 
 class _ConvolutionBlock(nn.Module):
-    """Two convolutions beside the identity, or beside one of 1 x 1 pixels where the shape changes."""
+    """Two convolutions plus the identity, or plus a 1 x 1 convolution if the shape changes."""
 
     def __init__(self, fields_in: int, fields_out: int, elements: int, stride: int, **options: Any):
         super().__init__()
@@ -440,17 +438,18 @@ class _ConvolutionBlock(nn.Module):
 
 
 class LieResNet18(nn.Module):
-    """ResNet-18 whose convolutions are over a group of the plane: 11,181,642 parameters with ten classes, as the plain one.
+    """ResNet-18 with convolutions over a group of the plane; 11,181,642 parameters with ten classes, as the plain network.
 
-    Filters have as many anchors as the plain network's have pixels, over the group (SE(2) in 7 x 7 pixels 37, those in a disc:
-    11,179,338 together); norms are one for each field. In the end comes the largest of a field's elements, of the mean over
-    places. :func:`~rppdyn.images.lie_convolution.draw_elements` draws the elements of a pass. Every second pixel of an odd
-    number is still the same when an image turns: with sides of 33, 65, ... pixels quarter turns are exact.
+    Filters have as many anchors over the group as the plain network's have pixels (for SE(2) in 7 x 7 pixels the 37 in a disc:
+    11,179,338 parameters); norms are shared by a field's elements. The output is computed from the largest of a field's
+    elements in the mean over places. :func:`~rppdyn.images.lie_convolution.draw_elements` draws the elements of a pass. A
+    rotation maps
+    every second pixel of an odd number to every second pixel: with sides of 33, 65, ... pixels quarter turns are exact.
 
     Args:
         classes: number of outputs.
         in_channels: number of channels of images.
-        group: by name.
+        group: name of the group, a key of :data:`~rppdyn.images.lie_convolution.GROUPS`.
         elements: N, by default 4; time and memory of layers grow with its square.
         stages: fields and strides of the four stages.
     Source: van der Ouderaa & van der Wilk 2023, section 7 and Table 3; He et al. 2016.
@@ -463,7 +462,7 @@ class LieResNet18(nn.Module):
         *,
         group: str = "se2",
         elements: int = 4,
-        stages: tuple[tuple[int, int], ...] = STAGES,
+        stages: tuple[tuple[int, int], ...] = RESNET_STAGES,
         generator: torch.Generator | None = None,
     ):
         super().__init__()

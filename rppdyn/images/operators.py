@@ -1,13 +1,13 @@
 r"""Operator pathways: :math:`y = \sum_i M_i x W^i`, matrices on pixels times weights between channels.
 
-One pathway is L-conv (learned generators, of low rank), PowerNet (powers of bases) and what they contain: with shifts a
-convolution, with an adjacency matrix a graph convolution, with one-hot matrices a fully connected layer.
+The pathway includes L-conv (learned generators, of low rank) and PowerNet (powers of bases); with shifts it is a convolution,
+with an adjacency matrix a graph convolution, with one-hot matrices a fully connected layer.
 
-A layer commutes with a matrix B on pixels, whatever its weights are, exactly if B commutes with every :math:`M_i`. It is
-equivariant to the *centraliser* of its operators (:func:`rppdyn.equivariance.lie.centraliser`), not to the group that
-they generate: of the generators of so(3) that is the multiples of the identity. Operators that commute with each other, as
-powers of one base do, are in their own centraliser. Weights mix with operators by any invertible matrix, so a learned
-operator is no symmetry by itself.
+A layer commutes with a matrix B on pixels, for all weights, exactly if B commutes with every :math:`M_i`. It is equivariant to
+the *centraliser* of its operators (:func:`rppdyn.equivariance.lie.centraliser`), not to the group that they generate: the
+centraliser of so(3)'s generators has multiples of the identity only. Operators that commute with each other, as powers of one
+base do, are in their own centraliser. An invertible matrix can move between weights and operators, so a learned operator is no
+symmetry by itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rppdyn.equivariance.lie import algebra_penalties, check_independent
 from rppdyn.images.pathways import ImagePathway, Size, check_maps, check_size
 from rppdyn.images.registry import OperatorSettings, Place
 from rppdyn.nn.coefficients import ExactBuffers
-from rppdyn.nn.pathways import Kronecker, of_linear
+from rppdyn.nn.pathways import Kronecker, linear_curvature
 
 
 class Operators(ExactBuffers):
@@ -33,7 +33,7 @@ class Operators(ExactBuffers):
 
     Attributes:
         count, outputs, inputs: n, P' and P.
-        generators: those of them that penalties are of: not the identity.
+        generators: the matrices that penalties apply to, without the identity.
     """
 
     count: int
@@ -42,14 +42,14 @@ class Operators(ExactBuffers):
 
     @abstractmethod
     def matrices(self) -> Float[Tensor, "n Q P"]:
-        """All of them."""
+        """All n matrices."""
 
-    def keep(self, name: str, drawn: Tensor, trained: bool) -> None:
-        """Keep what was drawn, as a parameter or as a buffer, which is not learned."""
+    def register_drawn(self, name: str, matrices: Tensor, trained: bool) -> None:
+        """Register drawn matrices as a parameter, or as a buffer if they are not trained."""
         if trained:
-            self.register_parameter(name, nn.Parameter(drawn))
+            self.register_parameter(name, nn.Parameter(matrices))
         else:
-            self.register_exact(name, drawn)
+            self.register_exact(name, matrices)
 
     def forward(self, x: Float[Tensor, "N C P"]) -> Float[Tensor, "N n C Q"]:
         """The image of each channel under each operator."""
@@ -85,7 +85,7 @@ class DenseOperators(Operators):
 
     Args:
         count: n.
-        trained: whether they are learned; otherwise they stay as they are drawn.
+        trained: whether they are learned; otherwise they stay as drawn.
     """
 
     L: Tensor
@@ -93,8 +93,8 @@ class DenseOperators(Operators):
     def __init__(self, count: int, pixels: int, *, trained: bool = True, generator: torch.Generator | None = None):
         super().__init__()
         self.count, self.outputs, self.inputs = count, pixels, pixels
-        drawn = torch.randn(count - 1, pixels, pixels, generator=generator) / math.sqrt(pixels)
-        self.keep("L", drawn, trained)
+        L = torch.randn(count - 1, pixels, pixels, generator=generator) / math.sqrt(pixels)
+        self.register_drawn("L", L, trained)
 
     def matrices(self) -> Float[Tensor, "n P P"]:
         return torch.cat([torch.eye(self.inputs, dtype=self.L.dtype, device=self.L.device)[None], self.L])
@@ -110,7 +110,7 @@ class LowRankOperators(Operators):
     Args:
         count: n.
         rank: rank of each.
-        trained: whether they are learned; otherwise they stay as they are drawn.
+        trained: whether they are learned; otherwise they stay as drawn.
     """
 
     U: Tensor
@@ -123,8 +123,8 @@ class LowRankOperators(Operators):
         self.count, self.outputs, self.inputs = count, pixels, pixels
         U = torch.randn(count - 1, pixels, rank, generator=generator)
         V = torch.randn(count - 1, rank, pixels, generator=generator)
-        self.keep("U", U / math.sqrt(rank), trained)
-        self.keep("V", V / math.sqrt(pixels), trained)
+        self.register_drawn("U", U / math.sqrt(rank), trained)
+        self.register_drawn("V", V / math.sqrt(pixels), trained)
 
     def matrices(self) -> Float[Tensor, "n P P"]:
         identity = torch.eye(self.inputs, dtype=self.U.dtype, device=self.U.device)
@@ -142,14 +142,14 @@ class LowRankOperators(Operators):
 class PowerOperators(Operators):
     r"""Products of powers of bases, :math:`A^{D i} B^{D j} \cdots` with i, j from -K to K; PowerNet's.
 
-    Each is divided by its Frobenius norm over the square root of the number of pixels, which is 1 of orthogonal ones: so all
-    make numbers of one size of white noise. (A scaling's fourth power has singular values from 1e-4 to 1e4.)
+    Each is divided by its Frobenius norm over the square root of the number of pixels, which is 1 for orthogonal matrices, so
+    that all map white noise to outputs of one size. (A scaling's fourth power has singular values from 1e-4 to 1e4.)
 
     Args:
-        bases: invertible matrices. Of one base, or of bases that commute, a layer is equivariant to them.
-        reach: K; a pair gives the least and the largest power.
+        bases: invertible matrices. With one base, or commuting ones, a layer is equivariant to the bases.
+        reach: K; a pair gives the smallest and the largest power.
         dilation: D.
-        trained: whether bases are learned from where they start.
+        trained: whether bases are learned, from these initial values.
     Raises:
         ValueError: a singular base with negative powers, or powers that are dependent.
     """
@@ -165,16 +165,16 @@ class PowerOperators(Operators):
         trained: bool = False,
     ):
         super().__init__()
-        least, most = (-reach, reach) if isinstance(reach, int) else reach
-        if dilation < 1 or least > most:
+        low, high = (-reach, reach) if isinstance(reach, int) else reach
+        if dilation < 1 or low > high:
             raise ValueError(
-                f"dilation={dilation}, powers from {least} to {most}: give a positive dilation and some powers"
+                f"dilation={dilation}, powers from {low} to {high}: give a positive dilation and some powers"
             )
-        self.powers = tuple(dilation * power for power in range(least, most + 1))
+        self.powers = tuple(dilation * power for power in range(low, high + 1))
         self.count, self.outputs, self.inputs = len(self.powers) ** len(bases), bases.shape[-1], bases.shape[-1]
         if not bases.isfinite().all():
             raise ValueError(f"{len(bases)} bases have entries that are no finite numbers: give others")
-        if least < 0:
+        if low < 0:
             for number, base in enumerate(bases.double()):
                 values = torch.linalg.svdvals(base)
                 if values[-1] <= values[0] * len(base) * torch.finfo(torch.float64).eps:
@@ -185,7 +185,7 @@ class PowerOperators(Operators):
         matrices = self._products(bases.double())
         if not matrices.isfinite().all():
             raise ValueError(
-                f"powers of bases from {least * dilation} to {most * dilation} overflow: give a smaller reach or step"
+                f"powers of bases from {low * dilation} to {high * dilation} overflow: give a smaller reach or step"
             )
         check_independent(matrices, "powers of bases")
         self.trained = trained
@@ -200,9 +200,9 @@ class PowerOperators(Operators):
         for base in bases:
             inverse = torch.linalg.inv(base) if self.powers[0] < 0 else base
             powers.append([torch.linalg.matrix_power(base if p >= 0 else inverse, abs(p)) for p in self.powers])
-        for chosen in itertools.product(range(len(self.powers)), repeat=len(bases)):
-            product = powers[0][chosen[0]]
-            for power, index in zip(powers[1:], chosen[1:], strict=True):
+        for indices in itertools.product(range(len(self.powers)), repeat=len(bases)):
+            product = powers[0][indices[0]]
+            for power, index in zip(powers[1:], indices[1:], strict=True):
                 product = product @ power[index]
             products.append(product * (math.sqrt(len(product)) / product.norm()))
         return torch.stack(products)
@@ -228,14 +228,14 @@ def affine_base(
 
 
 def kernel_shifts(size: Size, kernel_size: int) -> Float[Tensor, "kk P P"]:
-    """The shifts that a circular convolution's taps read at, in their order: with them an operator pathway is one."""
+    """The shifts of a circular convolution's taps, in their order; with these operators a pathway is a convolution."""
     reach = kernel_size // 2
     taps = range(-reach, reach + 1)
     return torch.stack([shift(size, (-i, -j)) for i in taps for j in taps])
 
 
 def one_hot(outputs: int, inputs: int) -> Float[Tensor, "n Q P"]:
-    """One matrix for each entry: with them an operator pathway is fully connected."""
+    """One matrix for each entry; with these operators a pathway is fully connected."""
     return torch.eye(outputs * inputs, dtype=torch.float64).view(-1, outputs, inputs)
 
 
@@ -243,10 +243,10 @@ def operators_of(settings: OperatorSettings, size: Size, generator: torch.Genera
     """The configured operators on maps of a size.
 
     Raises:
-        ValueError: an unknown base, an even size with Shannon-Whittaker interpolation, or what the operators refuse.
+        ValueError: an unknown base, or an even size with Shannon-Whittaker interpolation; or as the operators.
     """
     pixels = check_size(size)
-    if not settings.trained:  # the same in all members of a stack, which share buffers
+    if not settings.trained:  # the same in all members of an ensemble, which share buffers
         generator = torch.Generator().manual_seed(settings.drawn)
     match settings.form:
         case "low_rank":
@@ -265,7 +265,7 @@ def operators_of(settings: OperatorSettings, size: Size, generator: torch.Genera
 class OperatorPathway(ImagePathway):
     r""":math:`y(c', p') = \sum_{i, c} W(c', i, c) (M_i x(c))(p')`: ``n C C'`` weights beside those of the operators.
 
-    The prior is on the weights W; learned operators have none. To output maps of one pixel, the operators are one: the mean.
+    The prior is on the weights W; learned operators have none. To output maps of one pixel, the only operator is the mean.
 
     Args:
         operators: the matrices M.
@@ -273,8 +273,8 @@ class OperatorPathway(ImagePathway):
         gain: output standard deviation at initialisation for inputs of unit mean square.
     Raises:
         ValueError: operators on another number of pixels.
-    Source: Dehmamy et al., Eq. 6; PowerNet, 3.2 (whose formula leaves out the sum over input channels, and whose bias for
-        each pixel breaks equivariance: biases are pathways of their own here).
+    Source: Dehmamy et al., Eq. 6; PowerNet, 3.2 (whose formula lacks the sum over input channels, and whose bias for each
+        pixel breaks equivariance: here biases are separate pathways).
     """
 
     def __init__(self, in_channels: int, out_channels: int, size: Size, operators: Operators, variance: int | float = 1.0,
@@ -292,7 +292,7 @@ class OperatorPathway(ImagePathway):
         self.weight = self.draw(out_channels, count, std=gain / math.sqrt(count), generator=generator)
 
     @classmethod
-    def at(cls, place: Place, variance: int | float) -> OperatorPathway:  # type: ignore[override]
+    def from_place(cls, place: Place, variance: int | float) -> OperatorPathway:  # type: ignore[override]
         settings = place.settings or OperatorSettings()
         if place.pooled:
             pixels = check_size(place.size)
@@ -307,7 +307,7 @@ class OperatorPathway(ImagePathway):
         return (self.weight,)
 
     def stacked(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N nC Q"]:
-        """s: what all operators make of all channels."""
+        """s: the images of all channels under all operators."""
         check_maps(x, self.in_shape)
         return self.operators(x.flatten(2)).flatten(1, 2)
 
@@ -316,12 +316,12 @@ class OperatorPathway(ImagePathway):
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
         r""":math:`A = \sum_{n, p} s(p) s(p)^T`, G a mean over places."""
-        return [of_linear(self.stacked(x).mT, g.flatten(3).mT)]
+        return [linear_curvature(self.stacked(x).mT, g.flatten(3).mT)]
 
     def penalty(self) -> Float[Tensor, ""]:
-        """The factors times the shares of commutators that leave the span, and of the Killing form off its diagonal."""
-        left, off_diagonal = algebra_penalties(self.operators.generators)
-        return self.closure * left + self.orthogonality * off_diagonal
+        """Factors times shares: of commutators outside of the span, and of the Killing form off its diagonal."""
+        outside, off_diagonal = algebra_penalties(self.operators.generators)
+        return self.closure * outside + self.orthogonality * off_diagonal
 
 
 def penalty(module: nn.Module) -> Float[Tensor, ""] | None:

@@ -2,7 +2,7 @@ r"""Image pathways: linear maps between feature maps, each with its own Gaussian
 
 Images are ``(N, C, H, W)``, on a torus: convolutions pad circularly, so that a circular shift of the input shifts the output.
 A pathway maps them to ``(N, C', H', W')`` and has no bias; biases are pathways of their own (:class:`SharedBias`,
-:class:`PixelBias`), so that what a prior variance says of a map is not mixed up with what it says of its bias.
+:class:`PixelBias`), so that maps and biases have prior variances of their own.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from jaxtyping import Float
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from rppdyn.images.registry import NOTHING, REGISTRY, ROTATIONS_AND_SHIFTS, Place
-from rppdyn.nn.pathways import Kronecker, Pathway, Root, gram, of_linear, written
+from rppdyn.images.registry import NO_SYMMETRY, REGISTRY, ROTATIONS_AND_SHIFTS, Place
+from rppdyn.nn.pathways import Kronecker, Pathway, Root, format_variance, gram, linear_curvature
 
 Size = tuple[int, int]
 """Height and width in pixels."""
 
 
 class ImagePathway(Pathway):
-    """A pathway between feature maps, which knows the Kronecker-factored curvature of its coefficients."""
+    """A pathway between feature maps, with the Kronecker-factored curvature of its coefficients."""
 
     @classmethod
-    def at(cls, place: Place, variance: int | float, **arguments: Any) -> ImagePathway:
-        """Build one at its place in a layer: the constructor is given what it takes of the place."""
-        taken = place._asdict().keys() & signature(cls).parameters.keys()
-        return cls(variance=variance, **{name: getattr(place, name) for name in taken}, **arguments)
+    def from_place(cls, place: Place, variance: int | float, **arguments: Any) -> ImagePathway:
+        """Build a pathway for its place in a layer, with the place's fields as arguments where the constructor has them."""
+        names = place._asdict().keys() & signature(cls).parameters.keys()
+        return cls(variance=variance, **{name: getattr(place, name) for name in names}, **arguments)
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
@@ -48,25 +48,25 @@ class ImagePathway(Pathway):
         """
 
     def draw(self, *shape: int, std: float, generator: torch.Generator | None, has_prior: bool = True) -> nn.Parameter:
-        """Initial weights, normal; never wider than the prior, where they have one."""
-        widest = math.sqrt(self.variance) if has_prior else math.inf
-        return nn.Parameter(torch.randn(shape, generator=generator) * min(std, widest))
+        """Draw normal initial weights, not wider than their prior if they have one."""
+        prior_std = math.sqrt(self.variance) if has_prior else math.inf
+        return nn.Parameter(torch.randn(shape, generator=generator) * min(std, prior_std))
 
     def extra_repr(self) -> str:
-        return f"{self.num_coefficients} coefficients, variance={written(self.log_variance)}"
+        return f"{self.num_coefficients} coefficients, variance={format_variance(self.log_variance)}"
 
 
 def circular_pad(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor, "N C H_padded W_padded"]:
-    """Pad a map as a convolution on a torus reads it; explicit, as tools for curvature pass over a layer's ``padding_mode``."""
+    """Pad maps circularly for a convolution; curvature tools would miss a layer's ``padding_mode``."""
     margin = check_reach(kernel_size, x.shape[-2:])
     return F.pad(x, [margin] * 4, mode="circular") if margin else x
 
 
 def patch_moments(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor, "Ckk Ckk"]:
-    r"""Sum over images and places of outer products of what a circular convolution reads there, ``(C, k, k)``.
+    r"""Sum over images and places of outer products of the patches ``(C, k, k)`` that a circular convolution reads.
 
-    On a torus it depends on the difference of two taps alone: it is the autocorrelation :math:`\sum_{n,p} x(c, p) x(c', p + d)`
-    at :math:`(2k - 1)^2` lags d, of which half follow from the others. No patch is ever formed.
+    On a torus an entry depends on the difference of two taps alone: it is the autocorrelation
+    :math:`\sum_{n,p} x(c, p) x(c', p + d)` at :math:`(2k - 1)^2` lags d, half of which follow by symmetry. No patch is formed.
     """
     k, channels = kernel_size, x.shape[1]
     x = x.transpose(0, 1).contiguous()
@@ -86,8 +86,8 @@ def place_moments(g: Float[Tensor, "S N C_out H_out W_out"]) -> Float[Tensor, "C
     return Root(g.transpose(0, 2).flatten(1).mT).matrix() / g[0, 0, 0].numel()
 
 
-def of_ones(gradients: Float[Tensor, "*blocks S N m"]) -> Kronecker:
-    """Curvature of coefficients with these gradients by S factors of each of N data, as with an input of 1: exact."""
+def constant_input_curvature(gradients: Float[Tensor, "*blocks S N m"]) -> Kronecker:
+    """Exact curvature of coefficients from their gradients, of S factors and N data, as of weights of an input of 1."""
     ones = gradients.new_full((*gradients.shape[:-3], 1, 1), gradients.shape[-2], dtype=torch.float64)
     return Kronecker(ones, gram(gradients.flatten(-3, -2)))
 
@@ -117,7 +117,7 @@ class FullyConnected(ImagePathway):
         return F.linear(x.flatten(1), self.weight).unflatten(1, self.out_shape)
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
-        return [of_linear(x.flatten(1), g.flatten(2))]
+        return [linear_curvature(x.flatten(1), g.flatten(2))]
 
 
 class Convolution(ImagePathway):
@@ -125,10 +125,10 @@ class Convolution(ImagePathway):
 
     Args:
         kernel_size: k, odd.
-        pooled: take the mean over all pixels first; the invariant maps, with output maps of one pixel.
+        pooled: whether to take the mean over all pixels first: invariant maps, with outputs of one pixel.
         gain: output standard deviation at initialisation for inputs of unit mean square.
     Raises:
-        ValueError: an even kernel, or a pooled one that is not 1 x 1.
+        ValueError: an even kernel, or a kernel on pooled maps that is not 1 x 1.
     """
 
     def __init__(self, in_channels: int, out_channels: int, variance: int | float = 1.0, *, kernel_size: int = 3,
@@ -151,7 +151,7 @@ class Convolution(ImagePathway):
 
 
 class SharedBias(ImagePathway):
-    """A bias for each channel, the same at every pixel (and, of channels ``(c, r)``, at every one of r's orientations)."""
+    """A bias for each channel, the same at every pixel; for channels ``(c, r)``, one for each c, the same at all r."""
 
     def __init__(self, channels: int, size: Size, variance: int | float = 1.0, *, orientations: int = 1):
         super().__init__(variance)
@@ -168,18 +168,18 @@ class SharedBias(ImagePathway):
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
         """Exact: gradients are summed over the places that share a bias, and the input is 1."""
         total = g.sum((-2, -1)).unflatten(2, (-1, self.orientations)).sum(-1)
-        return [of_ones(total)]
+        return [constant_input_curvature(total)]
 
 
 class PixelBias(ImagePathway):
-    """A bias for each channel and pixel, which knows absolute positions."""
+    """A bias for each channel and pixel, which depends on absolute positions."""
 
     def __init__(self, channels: int, size: Size, variance: int | float = 1.0):
         super().__init__(variance)
         self.bias = nn.Parameter(torch.zeros(channels, *size))
 
     @classmethod
-    def at(cls, place: Place, variance: int | float) -> PixelBias:  # type: ignore[override]
+    def from_place(cls, place: Place, variance: int | float) -> PixelBias:  # type: ignore[override]
         return cls(place.out_channels, place.out_size, variance)
 
     def coefficients(self) -> tuple[Tensor, ...]:
@@ -190,7 +190,7 @@ class PixelBias(ImagePathway):
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
         """One block per channel, exact within it."""
-        return [of_ones(g.flatten(3).permute(2, 0, 1, 3))]
+        return [constant_input_curvature(g.flatten(3).permute(2, 0, 1, 3))]
 
 
 def pool(x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C 1 1"]:
@@ -199,7 +199,7 @@ def pool(x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C 1 1"]:
 
 
 def check_fields(channels: Sequence[int], orientations: Sequence[int]) -> list[int]:
-    """Numbers of fields of input and output: channels over orientations, or elements of a group."""
+    """Check and return the numbers of fields of input and output: channels divided by orientations (elements of a group)."""
     for count, o in zip(channels, orientations, strict=True):
         if count % o or count < 1:
             raise ValueError(f"{count} channels don't make fields of {o} orientations: give a multiple of {o}")
@@ -207,7 +207,7 @@ def check_fields(channels: Sequence[int], orientations: Sequence[int]) -> list[i
 
 
 def check_size(size: Sequence[int]) -> int:
-    """Number of pixels, of which there are one or more in each direction."""
+    """Check that maps have pixels; returns their number."""
     if len(size) != 2 or min(size) < 1:
         raise ValueError(f"size={tuple(size)} of maps: give a height and a width of one pixel or more")
     return math.prod(size)
@@ -224,7 +224,7 @@ def check_maps(x: Float[Tensor, "N C H W"], shape: Sequence[int]) -> None:
 
 
 def check_reach(kernel_size: int, size: Sequence[int]) -> int:
-    """Check a kernel's reach beyond a pixel: not around the image, back to it, but where it is its own neighbour."""
+    """Check that a kernel does not wrap around the image (3 x 3 may, on tiny images); returns its margin in pixels."""
     if kernel_size // 2 >= max(2, min(size)):
         raise ValueError(
             f"kernel_size={kernel_size} reaches around an image of {tuple(size)} pixels: take a smaller one"
@@ -233,7 +233,7 @@ def check_reach(kernel_size: int, size: Sequence[int]) -> int:
 
 
 def check_kernel(kernel_size: int, pooled: bool) -> int:
-    """An odd kernel size, 1 where maps are pooled."""
+    """Check and return a kernel size: odd, and 1 on pooled maps."""
     if kernel_size < 1 or kernel_size % 2 == 0:
         raise ValueError(f"kernel_size={kernel_size}: give an odd number, so that the kernel has a centre")
     if pooled and kernel_size != 1:
@@ -246,7 +246,7 @@ class FactoredFullyConnected(ImagePathway):
 
     .. math:: y(c', p') = \sum_c V(c', c, p')\, h(c', c), \qquad h(c', c) = \sum_p U(c', c, p)\, x(c, p).
 
-    The coefficients are U and V; what they have in common, a scale, is no coefficient's own: only products matter.
+    The coefficients are U and V. Only their products matter: a common scale can move from one to the other.
 
     Args:
         size, out_size: sizes of input and output maps.
@@ -267,22 +267,22 @@ class FactoredFullyConnected(ImagePathway):
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         check_maps(x, self.in_shape)
-        return factored(x.flatten(2), self.U, self.V).unflatten(2, self.out_size)
+        return apply_factors(x.flatten(2), self.U, self.V).unflatten(2, self.out_size)
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
         return factored_curvature(x.flatten(2), g.flatten(3), self.U, self.V)
 
 
-def reduced(x: Float[Tensor, "N C P"], U: Float[Tensor, "C_out C P"]) -> Float[Tensor, "C N C_out"]:
+def reduce_inputs(x: Float[Tensor, "N C P"], U: Float[Tensor, "C_out C P"]) -> Float[Tensor, "C N C_out"]:
     """h: one product of matrices for each input channel."""
     return torch.bmm(x.transpose(0, 1), U.permute(1, 2, 0))
 
 
-def factored(
+def apply_factors(
     x: Float[Tensor, "N C P"], U: Float[Tensor, "C_out C P"], V: Float[Tensor, "C_out C P_out"]
 ) -> Float[Tensor, "N C_out P_out"]:
     """F-FC of flattened maps; then one product for each output channel."""
-    return torch.bmm(reduced(x, U).permute(2, 1, 0), V).transpose(0, 1)
+    return torch.bmm(reduce_inputs(x, U).permute(2, 1, 0), V).transpose(0, 1)
 
 
 def factored_curvature(
@@ -291,13 +291,13 @@ def factored_curvature(
     U: Float[Tensor, "C_out C P"],
     V: Float[Tensor, "C_out C P_out"],
 ) -> list[Kronecker]:
-    r"""Curvature of U, for each input channel :math:`A_c` (P x P) and :math:`G_c` (C' x C'); of V, for each output channel
-    :math:`A_{c'}` (C x C) and :math:`G_{c'}` (P' x P').
+    r"""Curvature of U, in blocks for input channels, and of V, in blocks for output channels.
 
-    A block is exact for a single datum, whatever its number of gradients. The published approximation sums A and G over
-    the blocks; apart they cost the same and are closer to the exact determinant.
+    Factors are :math:`A_c` (P x P) and :math:`G_c` (C' x C') for U, :math:`A_{c'}` (C x C) and :math:`G_{c'}` (P' x P') for V.
+    A block is exact for a single datum with any number of gradients. The published approximation sums A and G over the blocks;
+    separate blocks cost the same and are closer to the exact determinant.
     """
-    h = reduced(x, U)
+    h = reduce_inputs(x, U)
     by_output = g.flatten(0, 1).transpose(0, 1)  # (C', S N, P')
     by_h = torch.bmm(by_output, V.mT)  # (C', S N, C): gradients by h
     return [
@@ -306,22 +306,22 @@ def factored_curvature(
     ]
 
 
-# -- layers, which are sums of pathways --------------------------------------------------------------------------------
+# -- layers: sums of pathways ------------------------------------------------------------------------------------------
 
 fx.wrap("check_maps")
 
 PATHWAYS = tuple(REGISTRY)
 MAPS = tuple(name for name, kind in REGISTRY.items() if kind.is_map)
-STATIONARY = tuple(name for name, kind in REGISTRY.items() if kind.is_map and kind.symmetry < NOTHING)
+STATIONARY = tuple(name for name, kind in REGISTRY.items() if kind.is_map and kind.symmetry < NO_SYMMETRY)
 ROTATIONAL = tuple(name for name, kind in REGISTRY.items() if kind.is_map and kind.symmetry == ROTATIONS_AND_SHIFTS)
-"""Names of pathways, the most symmetric first; all but biases; those that commute with shifts, and with rotations too."""
+"""Names of pathways, the most symmetric first: all; all maps; maps that commute with shifts; with shifts and rotations."""
 
 FREE_SCALE = 1e-2
-"""Initial size of pathways that commute with less than the most symmetric ones of their layer do."""
+"""Initial size of all pathways but the most symmetric ones of their layer, relative to a layer of their own."""
 
 
-def rotations_of(pathways: Mapping[str, int | float], settings: Mapping[str, Any] | None = None) -> int:
-    """Number of rotations in the group of a layer's or a model's pathways; 1 where none of them knows rotations.
+def count_rotations(pathways: Mapping[str, int | float], settings: Mapping[str, Any] | None = None) -> int:
+    """Number of rotations in the group of a layer's or a model's pathways; 1 if none commutes with rotations.
 
     Raises:
         ValueError: pathways of different groups.
@@ -333,11 +333,12 @@ def rotations_of(pathways: Mapping[str, int | float], settings: Mapping[str, Any
         if pathways.get(name, 0) != 0 and (count := kind.orientations(settings.get(name))) > 1
     }
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} has {count}" for name, count in counts.items())
+        listed = ", ".join(f"{name} has {count}" for name, count in counts.items())
         fixed = {count for name, count in counts.items() if not callable(REGISTRY[name].rotations)}
         remedy = f"give the others filters.elements={fixed.pop()}" if len(fixed) == 1 else "take one of them"
         raise ValueError(
-            f"pathways of one model have as many elements of their group, and these differ: {told}; {remedy}, or leave out some"
+            f"pathways of one model have as many elements of their group, and these differ: {listed}; {remedy}, or leave out "
+            "some"
         )
     return next(iter(counts.values()), 1)
 
@@ -359,40 +360,39 @@ class RelaxedImageLayer(nn.Module):
     s_fc                :class:`~rppdyn.images.group_convolution.SparseFullyConnected`, prior on anchor values
     s_fc_lengthscales   the same, prior on lengthscales
     p4, se2, scaling    :class:`~rppdyn.images.lie_convolution.LieConvolution`, of features with ``orientations``
-    (p4, se2)_relaxed   :class:`~rppdyn.images.lie_convolution.RelaxedLieConvolution`, which knows absolute angles
+    (p4, se2)_relaxed   :class:`~rppdyn.images.lie_convolution.RelaxedLieConvolution`, which depends on absolute angles
     anchored            :class:`~rppdyn.images.lie_convolution.LieConvolution` of T(2)
-    pixel_bias          :class:`~rppdyn.images.pathways.PixelBias`, where a layer should know absolute positions
+    pixel_bias          :class:`~rppdyn.images.pathways.PixelBias`, for layers that depend on absolute positions
     =================== ==========================================================================================
 
-    Where output maps are one pixel, what commutes with shifts is the mean over pixels and a 1 x 1 convolution. Of 1 x 1
-    filters there is no sparse form but "conv", and no separable one but "gconv".
+    To output maps of one pixel, a map that commutes with shifts is the mean over pixels and a 1 x 1 convolution. With 1 x 1
+    filters "conv" replaces sparse pathways, and "gconv" the separable one.
 
     A residual pathway prior on images (RPP-Conv, Finzi 2023, 3.5.3) is ``{"conv": sigma_a**2, "fc": sigma_b**2}``. A
-    variance of 0 leaves a pathway out.
+    variance of 0 removes a pathway.
 
-    The most symmetric pathways present (those that commute with rotations and shifts, else with shifts) start with equal
-    shares of an output of variance ``gain**2``; beside them the others start at ``free_scale`` of that size, so that what they
-    become, they become by the data. From equal shares free weights learn the training set by heart before the prior has a say,
-    convolutions beside group convolutions keep what they were drawn as, and the marginal likelihood finds it hard to switch
-    either off again.
+    The most symmetric pathways of the layer (those that commute with rotations and shifts, else with shifts) start with equal
+    shares of an output of variance ``gain**2``. The others start at ``free_scale`` of that size, so that they grow only as the
+    data ask. With equal shares free weights memorise the training set before the prior has an effect, convolutions beside group
+    convolutions stay near their initial values, and the marginal likelihood can hardly switch either off again.
 
     Args:
-        size, out_size: sizes of input and output maps; they differ only where ``out_size`` is (1, 1).
+        size, out_size: sizes of input and output maps; ``out_size`` may only differ as (1, 1).
         pathways: names and prior variances.
         bias_variance: prior variance of the bias that pixels share, a pathway of its own ("bias").
         kernel_size: kernel size of convolutions; odd.
-        orientations: numbers of orientations of input and output, (1, N), (N, N) or (N, 1) where channels stand for
-            orientations; of p4, N is 4.
-        settings: settings of pathways that have their own, by the pathway's name.
+        orientations: numbers of orientations of input and output, (1, N), (N, N) or (N, 1) if channels stand for
+            orientations; for p4, N is 4.
+        settings: settings of pathways that have any, by the pathway's name.
         gain: output standard deviation at initialisation for inputs of unit mean square.
         free_scale: initial size of all but the most symmetric pathways, relative to a layer of their own.
     Raises:
-        ValueError: an unknown pathway, none at all, a kernel too large for the image, or sizes, channels, orientations or
-            scales that no layer has.
+        ValueError: an unknown pathway, no pathway, a kernel too large for the image, or invalid sizes, channels, orientations
+            or scales.
     Source: Finzi, Benton & Wilson 2021; van der Ouderaa, Immer & van der Wilk 2023, Eq. 4.
     """
 
-    comes_apart = True  # where its pathways are told apart
+    is_composite = True  # tracing splits it into its pathways
 
     def __init__(
         self,
@@ -419,11 +419,11 @@ class RelaxedImageLayer(nn.Module):
         for name, scale in ("gain", gain), ("free_scale", free_scale):
             if not 0 < scale < math.inf:
                 raise ValueError(f"{name}={scale}: give a positive finite number")
-        self.rotations = rotations_of(pathways, settings)
-        turned = self.rotations if self.rotations > 1 else 4
-        if any(count not in (1, turned) for count in orientations) or len(orientations) != 2:
+        self.rotations = count_rotations(pathways, settings)
+        elements = self.rotations if self.rotations > 1 else 4
+        if any(count not in (1, elements) for count in orientations) or len(orientations) != 2:
             raise ValueError(
-                f"orientations={orientations} of input and output: give a pair of 1 or {turned}, (1, 1) for none"
+                f"orientations={orientations} of input and output: give a pair of 1 or {elements}, (1, 1) for none"
             )
         check_size(size)
         present = {name: pathways[name] for name in PATHWAYS if pathways.get(name, 0) != 0}
@@ -458,20 +458,15 @@ class RelaxedImageLayer(nn.Module):
             within = ("pixel_bias",) if name == "bias" else REGISTRY[name].within
             if isinstance(child, ImagePathway) and within:
                 child.within = next((wider for wider in within if wider in present), None)
-                child.uses = self._uses(name)
-
-    def _uses(self, name: str) -> int | float:
-        """At how many places of the dense map a coefficient stands; of means over pixels, with the square of their weight."""
-        pixels = check_size(self.size)
-        if name == "bias":
-            return check_size(self.out_size) * self.bias.orientations
-        return (1 / pixels if self.pooled else pixels) * (self.rotations if name in ROTATIONAL else 1)
+                pixels = check_size(self.size)
+                uses = (1 / pixels if self.pooled else pixels) * (self.rotations if name in ROTATIONAL else 1)
+                child.uses = check_size(self.out_size) * self.bias.orientations if name == "bias" else uses
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         check_maps(x, (self.in_channels, *self.size))
-        first, *others = self.children()
+        first, *rest = self.children()
         y = first(x)
-        for pathway in others:
+        for pathway in rest:
             y = y + pathway(x)
         return y
 

@@ -1,7 +1,7 @@
-"""The image pathways by name: how each is built, with what it commutes, and what can be configured of it.
+"""The image pathways by name: their constructors, symmetries and settings.
 
-This is the one place that lists them; layers, models and configurations read it. It imports no torch, so that a wrong
-argument is refused at once: constructors are named, and imported when a layer is built.
+Layers, models and configurations read this list. It imports no torch, so that commands refuse wrong arguments at once:
+constructors are given by name, and imported when a layer is built.
 """
 
 from __future__ import annotations
@@ -74,20 +74,20 @@ def elements(settings: FilterSettings | None) -> int:
     return (settings or FilterSettings()).elements
 
 
-ROTATIONS_AND_SHIFTS, SHIFTS, NOTHING = 0, 1, 2
-"""With what a pathway commutes, the most first."""
+ROTATIONS_AND_SHIFTS, SHIFTS, NO_SYMMETRY = 0, 1, 2
+"""The symmetries of pathways, the largest first."""
 
 
 class Place(NamedTuple):
-    """Place of a pathway: all that a layer knows of it.
+    """Place of a pathway in a layer: shapes, initial size and settings.
 
     Attributes:
-        orientations: numbers of orientations of input and output, ``(1, N)``, ``(N, N)`` or ``(N, 1)`` where channels stand for
+        orientations: numbers of orientations of input and output, ``(1, N)``, ``(N, N)`` or ``(N, 1)`` if channels stand for
             N orientations.
-        kernel_size: kernel size of convolutions; 1 where maps are pooled.
+        kernel_size: kernel size of convolutions; 1 on pooled maps.
         pooled: whether output maps are one pixel and input maps are larger.
         gain: output standard deviation at initialisation for inputs of unit mean square.
-        settings: the pathway's own, None for the usual ones; what :attr:`PathwayKind.settings` says.
+        settings: an instance of :attr:`PathwayKind.settings`, None for the defaults.
     """
 
     in_channels: int
@@ -107,21 +107,21 @@ class PathwayKind:
     """A pathway that a layer can have.
 
     Attributes:
-        name: in layers, models and ``model.pathways``.
-        constructor: "module:Class", of an :class:`~rppdyn.images.pathways.ImagePathway`, whose ``at(place, variance,
+        name: its name in layers, models and ``model.pathways``.
+        constructor: "module:Class", of an :class:`~rppdyn.images.pathways.ImagePathway`, whose ``from_place(place, variance,
             **arguments)`` builds one.
-        symmetry: with what it commutes: ``ROTATIONS_AND_SHIFTS``, ``SHIFTS`` or ``NOTHING``.
+        symmetry: the transformations with which it commutes: ``ROTATIONS_AND_SHIFTS``, ``SHIFTS`` or ``NO_SYMMETRY``.
         arguments: arguments of the constructor, beside the place.
-        rotations: number of orientations of a field, for a pathway that commutes with rotations, or a function of the
-            settings that says so. 1 where channels stand for no orientations.
-        is_map: False of biases.
-        within: pathways that contain it, the narrowest first, where it is linear in its coefficients.
+        rotations: number of orientations of a field for a pathway that commutes with rotations, or a function from settings to
+            this number; 1 if channels don't stand for orientations.
+        is_map: False for biases.
+        within: names of pathways that contain it, the smallest first, if it is linear in its coefficients.
         settings: its section of a model's configuration and the dataclass with its keys and their checks; None for none.
     """
 
     name: str
     constructor: str
-    symmetry: int = NOTHING
+    symmetry: int = NO_SYMMETRY
     arguments: Mapping[str, Any] = field(default_factory=dict)
     rotations: int | Callable[[Any], int] = 1
     is_map: bool = True
@@ -129,21 +129,17 @@ class PathwayKind:
     settings: tuple[str, type] | None = None
 
     def build(self, place: Place, variance: int | float) -> ImagePathway:
-        """The pathway at its place."""
+        """Build the pathway for its place."""
         module, _, name = self.constructor.partition(":")
-        return getattr(import_module(module), name).at(place, variance, **self.arguments)
+        return getattr(import_module(module), name).from_place(place, variance, **self.arguments)
 
     def orientations(self, settings: Any = None) -> int:
         """Number of orientations of a field."""
         return self.rotations(settings) if callable(self.rotations) else self.rotations
 
 
-_CONV, _GROUP, _SPARSE = (
-    "rppdyn.images.pathways:",
-    "rppdyn.images.group_convolution:",
-    "rppdyn.images.group_convolution:",
-)
-_LIE = "rppdyn.images.lie_convolution:"
+_CONV, _LIE = "rppdyn.images.pathways:", "rppdyn.images.lie_convolution:"
+_GROUP = _SPARSE = "rppdyn.images.group_convolution:"
 _FILTERS: Any = {"settings": ("filters", FilterSettings)}
 _KINDS = (
     PathwayKind("gconv", f"{_GROUP}GroupConvolution", ROTATIONS_AND_SHIFTS, rotations=4, within=("conv", "fc")),
@@ -175,4 +171,4 @@ _KINDS = (
     PathwayKind("pixel_bias", f"{_CONV}PixelBias", is_map=False),
 )  # fmt: skip
 REGISTRY: dict[str, PathwayKind] = {kind.name: kind for kind in _KINDS}
-"""All kinds by name, the most symmetric first, biases last: the order in which a layer has them."""
+"""All kinds by name in the order of a layer's pathways: the most symmetric first, biases last."""

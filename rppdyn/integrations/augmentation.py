@@ -1,4 +1,4 @@
-"""Images of observations and actions under all elements of a finite group, as trainers append them to a batch."""
+"""Images of observations and actions under all elements of a finite group, for trainers that append them to a batch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from rppdyn.reps import Rep
 
 __all__ = ["SpaceImages", "as_spec", "data_augmentation", "group_elements", "representation", "space_of_groups"]
 
-POLICY = ("policy", "actor")  # what a tensor's `obs_type` may call the same group
-NAME = "augmentation_"  # begins the names of augmentations
+POLICY_NAMES = ("policy", "actor")  # names of the same observation group in `obs_type`
+NAME_PREFIX = "augmentation_"  # of the names of augmentations
 
 
 def as_spec(spec: Any) -> SymmetrySpec:
-    """A spec as it is, or from what its `to_dict` returns.
+    """A spec itself, or the spec of a dictionary that `to_dict` returned.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: another type.
     """
     if isinstance(spec, SymmetrySpec):
         return spec
@@ -48,21 +48,21 @@ def group_elements(group: Group) -> Tensor:
             f"{group} is infinite, and a batch takes the images under every element; choose symmetries that are finite, such "
             "as symmetry='left-right', or a relaxed network for all of them"
         )
-    found = [torch.eye(group.d, dtype=group.dtype)]
+    elements = [torch.eye(group.d, dtype=group.dtype)]
     for element in [*group.discrete_generators, *group.elements()]:
-        if not any(torch.allclose(element, one, atol=1e-9) for one in found):
-            found.append(element)
-    return torch.stack(found)
+        if not any(torch.allclose(element, listed, atol=1e-9) for listed in elements):
+            elements.append(element)
+    return torch.stack(elements)
 
 
 def representation(group: Group, space: Space, name: str = "observation") -> Rep:
-    """How the group acts on a space's features."""
+    """The representation of the group on a space's features."""
     matrices = torch.tensor(np.array(space.discrete_generators), dtype=torch.float64)
     return Rep.from_generators(group, discrete_generators=matrices, name=name)
 
 
 def space_of_groups(spec: SymmetrySpec, names: list[str]) -> Space:
-    """The space of observation groups one after the other.
+    """The space of concatenated observation groups.
 
     Raises:
         ValueError: the spec has no such group.
@@ -74,23 +74,23 @@ def space_of_groups(spec: SymmetrySpec, names: list[str]) -> Space:
             )
         return spec.obs
     parts = [spec.observation_group(name).obs for name in names]
-    firsts = np.cumsum([0, *(part.dim for part in parts)])
+    starts = np.cumsum([0, *(part.dim for part in parts)])
     return Space(
         [entry for part in parts for entry in part.entries],
         [block_diag(*m) for m in zip(*(part.discrete_generators for part in parts), strict=True)],
         origin=[c for part in parts for c in part.origin],
-        angles=[int(first) + i for first, part in zip(firsts, parts, strict=False) for i in part.angles],
-        quaternions=[int(first) + i for first, part in zip(firsts, parts, strict=False) for i in part.quaternions],
+        angles=[int(start) + i for start, part in zip(starts, parts, strict=False) for i in part.angles],
+        quaternions=[int(start) + i for start, part in zip(starts, parts, strict=False) for i in part.quaternions],
     )
 
 
 class SpaceImages:
     """Images of raw vectors under every element of a finite group.
 
-    A signed permutation is an index and a sign; everything else goes through features.
+    Signed permutations are computed by index and sign, other elements by features.
 
     Args:
-        space: how the group's generators act.
+        space: the space, with the action of the group's generators.
         group: the finite group.
     """
 
@@ -100,9 +100,9 @@ class SpaceImages:
         rho = representation(group, space).rho(elements)
         self.order = len(rho)
         self._matrices = rho
-        signed = bool(((rho != 0).sum(-1) == 1).all()) and bool((rho.abs().sum(-1) == 1).all())
+        is_signed = bool(((rho != 0).sum(-1) == 1).all()) and bool((rho.abs().sum(-1) == 1).all())
         self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor, Tensor]] = {}
-        self._signed = signed and space.encoding.is_identity
+        self._signed = is_signed and space.encoding.is_identity
 
     def _table(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Index, sign and shift of every element: (order, n) each."""
@@ -116,7 +116,7 @@ class SpaceImages:
         return self._tables[key]
 
     def image(self, x: Tensor, element: int) -> Tensor:
-        """The image (..., n) under one element; 0 is the identity, and then come the generators."""
+        """The image (..., n) under one element: 0 is the identity, then come the generators."""
         if x.shape[-1] != self.space.dim:
             raise ValueError(
                 f"{x.shape[-1]} numbers where the symmetry acts on {self.space.dim}; check the order of terms"
@@ -128,18 +128,18 @@ class SpaceImages:
         return image if self.space.is_centred else image + shift[element]
 
     def append(self, x: Tensor) -> Tensor:
-        """The batch (n, ...) and its images one below the other, (order n, ...).
+        """The batch (n, ...) followed by its images, (order n, ...).
 
         A history of whole steps, (n, steps, entries) with the newest last, is mirrored step by step.
         """
         if x.ndim < 3 or x.shape[-1] == self.space.dim:
             return torch.cat([x, *(self.image(x, element) for element in range(1, self.order))])
-        where = torch.tensor(self._places_by_step(*x.shape[-2:]), device=x.device)
-        images = self.append(x.flatten(-2)[..., where])
-        return images[..., where.argsort()].unflatten(-1, x.shape[-2:])
+        places = torch.tensor(self._places_by_step(*x.shape[-2:]), device=x.device)
+        images = self.append(x.flatten(-2)[..., places])
+        return images[..., places.argsort()].unflatten(-1, x.shape[-2:])
 
     def _places_by_step(self, steps: int, size: int) -> list[int]:
-        """Where each entry, "name" or "name 2 ago", stands in a history of whole steps."""
+        """The index of each entry, "name" or "name 2 ago", in a flattened history of whole steps."""
         parts = [re.fullmatch(r"(.*?)(?: (\d+) ago)?", entry.name) for entry in self.space.entries]
         keys = [(part[1], int(part[2] or 0)) for part in parts if part]
         names = list(dict.fromkeys(name for name, _ in keys))
@@ -151,26 +151,26 @@ class SpaceImages:
         return [(steps - 1 - ago) * size + names.index(name) for name, ago in keys]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_tables": {}}  # of the devices of this process
+        return self.__dict__ | {"_tables": {}}  # tables are on the devices of this process
 
 
 class DataAugmentation:
-    """The function that trainers append mirrored samples with: `f(env=None, obs=None, actions=None, obs_type="policy")`.
+    """The function with which trainers append mirrored samples: `f(env=None, obs=None, actions=None, obs_type="policy")`.
 
     Observations are a TensorDict with an entry per observation group, or the tensor of one group, which `obs_type` names
-    ("policy" stands for "actor", too). The originals come first, then the images under each generator, then those under the
-    other elements of the group, as many times the batch as the group has elements.
+    ("policy" stands for "actor", too). The result has the originals first, then the images under each generator, then those
+    under the other elements of the group: as many times the batch as the group has elements.
 
-    It can be pickled. Its name holds its arguments, so that a configuration that keeps functions as the text "module:name"
+    It can be pickled. Its name encodes its arguments, so that a configuration that stores functions as text "module:name"
     finds it again in any process.
 
     Args:
-        spec: the symmetry, or what its `to_dict` returns; its group is finite.
-        groups: the spec's observation group for groups that a trainer calls by another name, such as {"policy": "actor"}.
-        unlisted: what happens to groups that the spec does not describe: "refuse" them, or "keep" them as they are, once for
-            each image ("policy", "actor" and "critic" are described by a spec without groups).
-        images: observation groups of pictures, and the axis that the symmetry reverses, {"camera": -1} for the columns of
-            (n, channels, rows, columns); of a spec with one mirror image alone.
+        spec: the symmetry, or the dictionary that its `to_dict` returns; its group is finite.
+        groups: names of the spec's observation groups by the trainer's names, such as {"policy": "actor"}.
+        unlisted: for groups that the spec does not describe: "refuse" them, or "keep" them unchanged, once for each image
+            (a spec without groups describes "policy", "actor" and "critic").
+        images: observation groups of pictures, with the axis that the symmetry reverses, {"camera": -1} for the columns of
+            (n, channels, rows, columns); only for a spec with one mirror image.
     Raises:
         ValueError: the group is infinite, or has more than a mirror image for `images`; later, an observation group or a size
             that the spec does not have.
@@ -198,46 +198,46 @@ class DataAugmentation:
         }
         self._whole = None if self._observations else SpaceImages(spec.obs, spec.group)
         arguments = json.dumps([spec.to_dict(), self._renamed, unlisted, self._pictures]).encode()
-        self.__name__ = NAME + base64.urlsafe_b64encode(zlib.compress(arguments, 9)).decode()
+        self.__name__ = NAME_PREFIX + base64.urlsafe_b64encode(zlib.compress(arguments, 9)).decode()
         self.__qualname__ = self.__name__
 
     def _images_of(self, name: str) -> SpaceImages | None:
-        """How the group acts on an observation group; None of one that is kept as it is."""
-        called = self._renamed.get(name, name)
+        """The images of an observation group; None if it stays unchanged."""
+        spec_name = self._renamed.get(name, name)
         if self._whole is not None:
-            keeps = self._unlisted == "keep" and called == name and name not in (*POLICY, "critic")
-            return None if keeps else self._whole
-        if called not in self._observations and called in POLICY:
-            called = next((other for other in POLICY if other in self._observations), called)
-        if called not in self._observations and self._unlisted == "refuse":
+            is_kept = self._unlisted == "keep" and spec_name == name and name not in (*POLICY_NAMES, "critic")
+            return None if is_kept else self._whole
+        if spec_name not in self._observations and spec_name in POLICY_NAMES:
+            spec_name = next((alias for alias in POLICY_NAMES if alias in self._observations), spec_name)
+        if spec_name not in self._observations and self._unlisted == "refuse":
             raise ValueError(
                 f"the spec has no observation group {name!r}; it has {', '.join(self._observations)}: describe its terms, give "
                 'groups=, or unlisted="keep" where no symmetry acts on it'
             )
-        return self._observations.get(called)
+        return self._observations.get(spec_name)
 
     def _append(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The batch of every group with its images."""
-        acting = {name: self._images_of(name) for name in obs if name not in self._pictures}
-        if not any(acting.values()):
-            known = ", ".join(self._observations or (*POLICY, "critic"))
+        images_by_group = {name: self._images_of(name) for name in obs if name not in self._pictures}
+        if not any(images_by_group.values()):
+            known = ", ".join(self._observations or (*POLICY_NAMES, "critic"))
             raise ValueError(f"none of the groups {', '.join(obs)} is one of the spec's, {known}; give groups=")
-        other = self._whole is not None and self._unlisted == "refuse"
-        hint = ', or unlisted="keep" if no symmetry acts on it' if other else ""
-        found = {
+        can_keep = self._whole is not None and self._unlisted == "refuse"
+        hint = ', or unlisted="keep" if no symmetry acts on it' if can_keep else ""
+        batches = {
             name: torch.cat([obs[name], obs[name].flip(axis)]) for name, axis in self._pictures.items() if name in obs
         }
-        for name, images in acting.items():
+        for name, images in images_by_group.items():
             try:
-                found[name] = images.append(obs[name]) if images else torch.cat([obs[name]] * self._actions.order)
+                batches[name] = images.append(obs[name]) if images else torch.cat([obs[name]] * self._actions.order)
             except ValueError as error:
                 raise ValueError(f"observation group {name!r}: {error}{hint}") from None
-        return found
+        return batches
 
     def __call__(
         self, env: Any = None, obs: Any = None, actions: Tensor | None = None, obs_type: str = "policy", **_: Any
     ) -> tuple[Any, Tensor | None]:
-        """The batch with its images: observations and actions, or None where none is given."""
+        """The batch with its images: observations and actions, each None if not given."""
         with torch.no_grad():
             if not (obs is None or isinstance(obs, Tensor) or hasattr(obs, "items")):
                 raise ValueError(
@@ -257,11 +257,13 @@ data_augmentation = DataAugmentation
 
 
 def __getattr__(name: str) -> DataAugmentation:
-    """The augmentation of a name that one has."""
-    if not name.startswith(NAME):
+    """Rebuild an augmentation from its name."""
+    if not name.startswith(NAME_PREFIX):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        spec, groups, unlisted, *images = json.loads(zlib.decompress(base64.urlsafe_b64decode(name.removeprefix(NAME))))
+        spec, groups, unlisted, *images = json.loads(
+            zlib.decompress(base64.urlsafe_b64decode(name.removeprefix(NAME_PREFIX)))
+        )
     except (ValueError, zlib.error) as error:
         raise AttributeError(f"the name of an augmentation is damaged: {name[:40]}...") from error
     return DataAugmentation(spec, groups=groups, unlisted=unlisted, images=images[0] if images else None)

@@ -1,7 +1,7 @@
 """holosoma: an object with the methods that its trainers call for augmentation and the mirror loss.
 
 Its observation manager sorts a group's terms by name and stacks histories by time: list the terms in that order, with
-`stack: time`. Several groups are concatenated in the order in which the trainer lists them.
+`stack: time`. Several groups are concatenated in the trainer's order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SymmetryUtils:
     Args:
         spec: a mirror, with one observation group for each of the trainer's.
     Raises:
-        ValueError: the group has more than two elements, which the trainer's doubled batch has no room for.
+        ValueError: the group has more than two elements, for which the trainer's doubled batch has no room.
     """
 
     def __init__(self, spec: SymmetrySpec | Mapping[str, Any]):

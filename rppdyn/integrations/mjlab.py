@@ -1,9 +1,9 @@
-"""mjlab: a task's observation and action as terms, and the function that mirrors batches: its runner is rsl_rl's.
+"""mjlab: a task's observation and action as terms, and the function that mirrors batches, for its runner of rsl_rl.
 
     terms = compiled_task(env, "left-right")
     symmetry_cfg = {"data_augmentation_func": data_augmentation(terms.spec), "use_data_augmentation": True}
 
-Groups are "actor" and "critic". Histories are stacked term by term (`stack: term`), and joints stand in the model's order.
+Groups are "actor" and "critic". Histories are stacked term by term (`stack: term`), and joints are in the model's order.
 """
 
 from __future__ import annotations
@@ -29,30 +29,32 @@ def compiled_task(
 ) -> CompiledTerms:
     """The observation and action of a task, read from its managers, as terms of its robot; `spec.terms` is the list.
 
-    Noise and delays are left out, which are alike on both sides. Of which feet have one number each (heights, times in the
-    air) is listed as `foot_contacts`, which are permuted likewise. Terrain other than a plane is replaced by one.
+    Noise and delays are left out, since a symmetry does not change them. Quantities with one number per foot (heights, times in
+    the air) are listed as `foot_contacts`, which are permuted in the same way. A plane replaces other terrain.
 
     Args:
         env: mjlab's `ManagerBasedRlEnv`, wrapped or not.
-        symmetry: which one, as `rppdyn.envs.compiled_terms` takes it.
-        others: by the name of a term in mjlab what it is, in place of what is read: of functions of the task's own, and of a
-            velocimeter beside the mirror's plane, such as Go1's.
+        symmetry: the symmetry's name, as in `rppdyn.envs.compiled_terms`.
+        others: terms by their names in mjlab, which replace those that are read: for functions of the task's own, and for a
+            velocimeter outside of the mirror's plane, such as Go1's.
     Raises:
-        ValueError: a function or an action that is not known, a name that the task does not have, or what can't be mirrored.
+        ValueError: an unknown function or action, a name that the task does not have, or a term that can't be mirrored.
     """
     task, others = _Task(env.unwrapped), dict(others or {})
     names = {name for listed in task.manager.active_terms.values() for name in listed}
     if unknown := set(others) - names:
         raise ValueError(f"others: the task has no term {min(unknown)!r}; it has {', '.join(sorted(names))}")
-    groups = {group: {"terms": list(task.observed(group, others))} for group in task.manager.active_terms}
+    groups = {group: {"terms": list(task.observation_terms(group, others))} for group in task.manager.active_terms}
     pose = dict(zip(task.joints(), task.robot.data.default_joint_pos[0].tolist(), strict=True))
-    base = task.prefixed(task.robot.root_body.name)
-    found = compiled_terms(task.model, groups, list(task.acted()), symmetry=symmetry, base=base, default_pose=pose)
-    for group, size in found.spec.observation_groups:
+    base = task.add_prefix(task.robot.root_body.name)
+    terms = compiled_terms(
+        task.model, groups, list(task.action_terms()), symmetry=symmetry, base=base, default_pose=pose
+    )
+    for group, size in terms.spec.observation_groups:
         shape = task.manager.group_obs_dim[group]
         if not isinstance(shape, tuple) or math.prod(shape) != size:
             raise ValueError(f"group {group!r} is read as {size} entries, and has shape {shape}: name terms by others=")
-    return found
+    return terms
 
 
 class _Task:
@@ -63,43 +65,43 @@ class _Task:
         self.name = self.actions.get_term(self.actions.active_terms[0]).cfg.entity_name
         self.robot, self.model = env.scene[self.name], _on_a_plane(env.scene, env.sim.mj_model)
 
-    def prefixed(self, name: str) -> str:
-        """The name in the scene of a part of the robot."""
+    def add_prefix(self, name: str) -> str:
+        """The name in the scene of one of the robot's parts."""
         return name if name.startswith(f"{self.name}/") else f"{self.name}/{name}"
 
     def joints(self, asset_cfg: Any = None) -> list[str]:
-        """The joints of a configuration, in its order; all of the robot's without one."""
+        """The joints of a configuration, in its order; without one, all of the robot's."""
         names, ids = self.robot.joint_names, slice(None) if asset_cfg is None else asset_cfg.joint_ids
-        return list(map(self.prefixed, names[ids] if isinstance(ids, slice) else [names[i] for i in ids]))
+        return list(map(self.add_prefix, names[ids] if isinstance(ids, slice) else [names[i] for i in ids]))
 
-    def observed(self, group: str, others: Mapping[str, Described]) -> Iterator[dict[str, Any]]:
+    def observation_terms(self, group: str, others: Mapping[str, Described]) -> Iterator[dict[str, Any]]:
         """The terms of a group, in order."""
         for name in self.manager.active_terms[group]:
             cfg = self.manager.get_term_cfg(group, name)
             kind = getattr(cfg.func, "__name__", type(cfg.func).__name__)
-            found, asset = others.get(name), cfg.params.get("asset_cfg")
-            if found is None and kind in READ and (asset is None or asset.name == self.name):
-                found = READ[kind](self, **cfg.params)
-            if found is None:
-                what = f"{name!r} of {group!r}, which is {kind} of {cfg.params}"
-                raise ValueError(f"nothing is known here of {what}; say what it is by others={{{name!r}: ...}}")
-            listed = [found] if isinstance(found, str | Mapping) else found
-            if len(listed) > 1 and (cfg.history_length > 1 or cfg.scale is not None):  # which mjlab has of the whole
+            described, asset = others.get(name), cfg.params.get("asset_cfg")
+            if described is None and kind in TERM_READERS and (asset is None or asset.name == self.name):
+                described = TERM_READERS[kind](self, **cfg.params)
+            if described is None:
+                source = f"{name!r} of {group!r}, which is {kind} of {cfg.params}"
+                raise ValueError(f"nothing is known here of {source}; say what it is by others={{{name!r}: ...}}")
+            terms = [described] if isinstance(described, str | Mapping) else described
+            if len(terms) > 1 and (cfg.history_length > 1 or cfg.scale is not None):  # mjlab applies these to the whole
                 raise ValueError(
                     f"{name!r} of {group!r} is several terms with one history or scale: make each a term of its own"
                 )
-            for term in ({"term": one} if isinstance(one, str) else dict(one) for one in listed):
-                label = name if len(listed) == 1 else f"{name} {term['term']}"
+            for term in ({"term": term} if isinstance(term, str) else dict(term) for term in terms):
+                label = name if len(terms) == 1 else f"{name} {term['term']}"
                 scale = {} if cfg.scale is None else {"scale": cfg.scale.tolist()}
                 yield {"label": label, "history": max(cfg.history_length, 1), **scale, **term}
 
-    def acted(self) -> Iterator[dict[str, Any]]:
+    def action_terms(self) -> Iterator[dict[str, Any]]:
         """The action's terms, in order."""
         for action in map(self.actions.get_term, self.actions.active_terms):
             if (kind := ACTIONS.get(type(action).__name__)) is None:
                 raise ValueError(f"nothing is known here of {type(action).__name__}; known: {', '.join(ACTIONS)}")
             scale, offset = (x if isinstance(x, float) else x[0].tolist() for x in (action.scale, action.offset))
-            term = {"term": kind, "joints": list(map(self.prefixed, action.target_names)), "scale": scale}
+            term = {"term": kind, "joints": list(map(self.add_prefix, action.target_names)), "scale": scale}
             if not getattr(action.cfg, "use_default_offset", False):
                 term |= {"offset": offset} | ({"relative": False} if kind == "joint_positions" else {})
             yield term
@@ -114,7 +116,7 @@ class _Task:
         return known.get(type(self.env.command_manager.get_term(command_name)).__name__)
 
     def sensor(self, sensor_name: str, kind: str | None = None) -> Described | None:
-        """A vector at a site. A body turns alike everywhere: at the body, where its axes are the site's."""
+        """A vector at a site; at the site's body if the axes agree, except for velocities, which differ between points."""
         model, sensor = self.model, self.model.sensor(sensor_name)
         site = int((sensor.refid if kind else sensor.objid)[0])
         if (kind := kind or SENSORS.get(mujoco.mjtSensor(int(sensor.type[0])))) is None:
@@ -131,18 +133,18 @@ class _Task:
         return {"term": "height_scan", "frame": frame, "offset": offset, **grid}
 
     def feet(self, sensor_name: str, kind: str = "foot_contacts") -> Described | None:
-        """A quantity of each foot; not of forces in the axes of their contacts."""
+        """A quantity of each foot; None for forces in the axes of contacts."""
         sensor = self.env.scene[sensor_name]
         if isinstance(frames := getattr(sensor.cfg, "frame", None), tuple):
             return {"term": kind, "feet": [frame.prefixed_name() for frame in frames]}
         if kind == "foot_forces" and not (sensor.cfg.reduce == "netforce" or sensor.cfg.global_frame):
             return None
-        return {"term": kind, "feet": list(map(self.prefixed, sensor.primary_names))}
+        return {"term": kind, "feet": list(map(self.add_prefix, sensor.primary_names))}
 
-    def seen(self, kind: str, command_name: str) -> Described:
+    def motion_term(self, kind: str, command_name: str) -> Described:
         cfg = self.env.command_manager.get_term(command_name).cfg
-        bodies = {"bodies": list(map(self.prefixed, cfg.body_names))} if kind.startswith("body") else {}
-        return {"term": kind, "anchor": self.prefixed(cfg.anchor_body_name), **bodies}
+        bodies = {"bodies": list(map(self.add_prefix, cfg.body_names))} if kind.startswith("body") else {}
+        return {"term": kind, "anchor": self.add_prefix(cfg.anchor_body_name), **bodies}
 
 
 ACTIONS = {
@@ -154,7 +156,7 @@ SENSORS = {
     mujoco.mjtSensor.mjSENS_VELOCIMETER: "base_linear_velocity", mujoco.mjtSensor.mjSENS_GYRO: "base_angular_velocity",
 }  # fmt: skip
 
-READ: Mapping[str, Callable[..., Described | None]] = {
+TERM_READERS: Mapping[str, Callable[..., Described | None]] = {
     "base_lin_vel": lambda task, **_: "base_linear_velocity",
     "base_ang_vel": lambda task, **_: "base_angular_velocity",
     "projected_gravity": lambda task, **_: "projected_gravity",
@@ -167,16 +169,16 @@ READ: Mapping[str, Callable[..., Described | None]] = {
     "height_scan": _Task.scan,
     "foot_height": _Task.feet, "foot_contact": _Task.feet, "foot_air_time": _Task.feet,
     "foot_contact_forces": lambda task, sensor_name: task.feet(sensor_name, "foot_forces"),
-    "motion_anchor_pos_b": lambda task, command_name: task.seen("anchor_position", command_name),
-    "motion_anchor_ori_b": lambda task, command_name: task.seen("anchor_orientation", command_name),
-    "robot_body_pos_b": lambda task, command_name: task.seen("body_positions", command_name),
-    "robot_body_ori_b": lambda task, command_name: task.seen("body_orientations", command_name),
+    "motion_anchor_pos_b": lambda task, command_name: task.motion_term("anchor_position", command_name),
+    "motion_anchor_ori_b": lambda task, command_name: task.motion_term("anchor_orientation", command_name),
+    "robot_body_pos_b": lambda task, command_name: task.motion_term("body_positions", command_name),
+    "robot_body_ori_b": lambda task, command_name: task.motion_term("body_orientations", command_name),
 }  # fmt: skip
-"""The term that each function of mjlab's tasks observes; None where that depends on something that is not known here."""
+"""The term that each function of mjlab's tasks observes; None if that is not known here."""
 
 
 def _on_a_plane(scene: Any, model: mujoco.MjModel) -> mujoco.MjModel:
-    """The scene's model, with a plane in place of other terrain, which no symmetry keeps."""
+    """The scene's model, with a plane in place of other terrain, which has no symmetry."""
     if scene.terrain is None or scene.terrain.cfg.terrain_type == "plane":
         return model
     spec = scene.spec.copy()

@@ -18,20 +18,20 @@ from rppdyn.priors.laplace import Evidence, PathwayEvidence, PredictEach
 from rppdyn.priors.likelihood import Likelihood
 
 Predict = Callable[[Any, Tensor], Tensor]
-"""Outputs ``(N, *out)`` of N data by a module, or by what stands for one."""
+"""Outputs ``(N, *out)`` of N data by a module, or by a member of an ensemble."""
 
-BLOCK = 2**29  # bytes of gradients that are held at once
-EXAMPLES = 64  # whose gradients are computed at a time, so that their activations stay few
-COPIES = 4  # of a kernel matrix that a determinant and its gradient take
+BLOCK_BYTES = 2**29  # of gradients in memory at a time
+CHUNK_DATA = 64  # number of data whose gradients are computed at a time, which limits the memory for activations
+MATRIX_COPIES = 4  # of a kernel matrix, for a determinant and its gradient
 
 
 class JointEvidence(Evidence):
-    r"""The evidence with :math:`\log\det(I + \sum_p \sigma_p^2 K_p)`, in which pathways share what they can both say.
+    r"""The evidence with :math:`\log\det(I + \sum_p \sigma_p^2 K_p)`, joint over pathways.
 
     Args:
         kernels: :math:`K_p = J_p J_p^T` of each pathway, float64.
     Raises:
-        DivergedError: a kernel matrix has entries that are no finite numbers.
+        DivergedError: a kernel matrix is not finite.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class JointEvidence(Evidence):
 
 
 class _LogDeterminant(torch.autograd.Function):
-    """Log-determinant of a positive definite matrix, and if it is none; autograd's own gradient takes four times as long."""
+    """Log-determinant of a matrix, and whether it is not positive definite; autograd's gradient takes four times as long."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Float[Tensor, "M M"]) -> tuple[Tensor, Tensor]:
@@ -104,30 +104,30 @@ def joint_evidence(
         + \frac12 \log\det\Big(I + \sum_p \sigma_p^2 K_p\Big), \qquad
         \gamma_p = \sigma_p^2\, \mathrm{tr}\Big[\Big(I + \sum_q \sigma_q^2 K_q\Big)^{-1} K_p\Big].
 
-    That is the determinant of the whole Gauss-Newton matrix, blocks between pathways and layers included, so what several
-    pathways can say is counted once. Around the mode of a linear model with normal noise it is the evidence itself. Matrices
-    have ``N S`` rows, however many weights there are.
+    That is the determinant of the whole Gauss-Newton matrix, blocks between pathways and layers included, so functions that
+    several pathways share are counted once. Around the mode of a linear model with normal noise it is the evidence itself.
+    Matrices have ``N S`` rows, for any number of weights.
 
     Args:
         net: any module with pathways of this package.
         x: inputs of N data.
         likelihood: density of the outputs.
-        outputs: the observed ones, as ``likelihood.negative_log`` takes them; None leaves :math:`-\log p(D \mid \theta)` out,
-            which no prior variance changes.
-        predict: outputs ``(N, *out)`` of a module and inputs, ``net(x)`` if None; of a vector field, for example,
-            ``lambda net, z: net.vector_field(z)``. A function that ``torch.vmap`` refuses takes one datum at a time.
-        predict_each: the same of ``(stack, None, x)``, a stack with one copy of the network for each datum; this may be faster.
-        total: number of data that the evidence is of, where x is a subset: likelihood and curvature are multiplied by
-            ``total / N``. A matrix determines no more coefficients than it has rows: of a subset, or of few draws, effective
-            numbers are too small where their sum comes near that.
+        outputs: the targets, as ``likelihood.negative_log`` takes them; None leaves out :math:`-\log p(D \mid \theta)`, which
+            does not depend on prior variances.
+        predict: outputs ``(N, *out)`` of a module and inputs, ``net(x)`` if None; for example, for a vector field,
+            ``lambda net, z: net.vector_field(z)``. Functions that ``torch.vmap`` can't map get one datum at a time.
+        predict_each: outputs of ``(stack, None, x)``, an ensemble with one copy of the network for each datum; may be faster.
+        total: number of data of the evidence, if x is a subset of them: likelihood and curvature are multiplied by
+            ``total / N``. A matrix determines at most as many coefficients as it has rows: for a subset, or few draws,
+            effective numbers are too small if their sum is near that.
         generator: draws targets of each datum from the likelihood; without it S is the number of outputs.
-        draws: S, how many targets are drawn of each.
-        memory: bytes that the matrices may take; half of the machine's if None.
+        draws: S, number of targets drawn for each datum.
+        memory: bytes available for the matrices; half of the machine's if None.
     Returns:
         An evidence with ``log_evidence`` and ``effective_parameters``, ``{layer: {pathway: gamma}}``, both differentiable in
-        the pathways' ``log_variance`` where these are parameters (:func:`~rppdyn.priors.learn_variances`).
+        the pathways' ``log_variance`` if these are parameters (:func:`~rppdyn.priors.learn_variances`).
     Raises:
-        ValueError: the network has no pathways; outputs don't fit; more rows than memory; something is no finite number.
+        ValueError: the network has no pathways; outputs don't fit; more rows than memory; values are not finite.
     Source: MacKay 1992; Immer et al. 2021; the kernel form is Sylvester's identity.
     """
     if not draws >= 1:
@@ -156,8 +156,8 @@ def kernel_matrices(
 ) -> tuple[list[PathwayEvidence], Float[Tensor, "pathways M M"], Tensor]:
     """Pathways, their kernel matrices ``J_p J_p^T`` on the CPU in float64, and the outputs; as :func:`joint_evidence`.
 
-    Rows are ordered by datum, then by factor of its Hessian. Where a Jacobian would be larger than some 100 MB, its rows are
-    computed in blocks, again for each pair of blocks.
+    Rows are ordered by datum, then by factor of its Hessian. A Jacobian larger than `BLOCK_BYTES` is computed in blocks of
+    rows, again for each pair of blocks.
     """
     if torch.is_inference_mode_enabled():
         raise ValueError("evidence needs gradients, which torch.inference_mode() rules out: call it outside of it")
@@ -170,84 +170,83 @@ def kernel_matrices(
             "before layers are merged"
         )
     pathways = [PathwayEvidence.of(*each) for each in named]
-    units = [_units(layer, name, pathway) for layer, name, pathway in named]
+    units = [_coefficient_units(layer, name, pathway) for layer, name, pathway in named]
     jacobian = _Jacobian(
         module, list(dict.fromkeys(name for rows_of in units for name in rows_of)), predict, predict_each
     )
 
     with torch.no_grad():
-        one = jacobian.outputs(x[:1])
-        S = len(likelihood.factors(one.nan_to_num())) if generator is None else draws
+        first_output = jacobian.outputs(x[:1])
+        S = len(likelihood.factors(first_output.nan_to_num())) if generator is None else draws
         _check_memory(len(x), S, len(named), memory)
-        predicted = torch.cat([jacobian.outputs(part) for part in x.split(EXAMPLES)])
+        predicted = torch.cat([jacobian.outputs(part) for part in x.split(CHUNK_DATA)])
     if len(predicted) != len(x):
         raise ValueError(
             f"outputs of shape {tuple(predicted.shape)} for {len(x)} data: predict must give one of each, (N, *out)"
         )
     if not bool(predicted.isfinite().all()):
-        lost = int((~predicted.flatten(1).isfinite().all(1)).sum())
+        wrong = int((~predicted.flatten(1).isfinite().all(1)).sum())
         raise DivergedError(
-            f"outputs of {lost} of {len(x)} data are no finite numbers: the network has diverged, or the data have"
+            f"outputs of {wrong} of {len(x)} data are no finite numbers: the network has diverged, or the data have"
         )
     factors = _factors(likelihood, predicted, generator, draws).transpose(0, 1)
     kernels = torch.zeros(len(named), len(x) * S, len(x) * S, dtype=torch.float64)
     width = 8 * S * sum(unit.numel() for rows_of in units for unit in rows_of.values())
-    parts = torch.arange(len(x)).split(max(1, BLOCK // max(width, 1)))
+    parts = torch.arange(len(x)).split(max(1, BLOCK_BYTES // max(width, 1)))
     for i, first in enumerate(parts):
-        rows = _by_pathway(jacobian(x[first], factors[first]), units)
+        rows = _split_by_pathway(jacobian(x[first], factors[first]), units)
         for second in parts[i:]:
-            others = rows if second is first else _by_pathway(jacobian(x[second], factors[second]), units)
-            at, of = (slice(S * int(part[0]), S * (int(part[-1]) + 1)) for part in (first, second))
-            for kernel, rows_of, other in zip(kernels, rows, others, strict=True):
-                for a, b in zip(rows_of, other, strict=True):
-                    kernel[at, of] += (a @ b.mT).cpu()
+            columns = rows if second is first else _split_by_pathway(jacobian(x[second], factors[second]), units)
+            i_rows, j_rows = (slice(S * int(part[0]), S * (int(part[-1]) + 1)) for part in (first, second))
+            for kernel, first_rows, second_rows in zip(kernels, rows, columns, strict=True):
+                for a, b in zip(first_rows, second_rows, strict=True):
+                    kernel[i_rows, j_rows] += (a @ b.mT).cpu()
                 if second is not first:
-                    kernel[of, at] = kernel[at, of].mT
+                    kernel[j_rows, i_rows] = kernel[i_rows, j_rows].mT
     return pathways, kernels, predicted
 
 
 class _Jacobian:
-    """Gradients of single data by parameters, ``(N S, *shape)``, from copies of a module, one for each datum."""
+    """Gradients of single data by parameters, ``(N S, *shape)``, from one copy of a module for each datum."""
 
     def __init__(self, module: nn.Module, names: list[str], predict: Predict | None, predict_each: PredictEach | None):
         self.module, self.names = copy.deepcopy(module).requires_grad_(True), names
         self.stack = Ensemble([self.module])
         self.predict = predict or (lambda net, x: net(x))
         self.predict_each = predict_each or self._by_vmap
-        self.given_each = predict_each is not None
+        self.has_predict_each = predict_each is not None
 
     def _by_vmap(self, stack: Ensemble, weights: None, x: Tensor) -> Tensor:
         return stack.per_member(lambda net, x: self.predict(net, x.unsqueeze(0)).squeeze(0), x)
 
     def outputs(self, x: Tensor) -> Tensor:
-        stack = self.stack.repeated(len(x))
-        return self.predict_each(stack, None, x) if self.given_each else self.predict(self.module, x)
+        stack = self.stack.repeat(len(x))
+        return self.predict_each(stack, None, x) if self.has_predict_each else self.predict(self.module, x)
 
     def __call__(self, x: Tensor, factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
-        parts = [self._gradients(*part) for part in zip(x.split(EXAMPLES), factors.split(EXAMPLES), strict=True)]
+        parts = [self._gradients(*part) for part in zip(x.split(CHUNK_DATA), factors.split(CHUNK_DATA), strict=True)]
         return {name: torch.cat([part[name] for part in parts]) for name in self.names}
 
     @torch.enable_grad()
     def _gradients(self, x: Tensor, factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
-        stack = self.stack.repeated(len(x))
+        stack = self.stack.repeat(len(x))
         try:
             outputs = self.predict_each(stack, None, x)
         except RuntimeError as error:
-            if self.given_each or "vmap" not in str(error):
+            if self.has_predict_each or "vmap" not in str(error):
                 raise
-            return self._one_by_one(x, factors)
+            return self._sequential_gradients(x, factors)
         parameters = dict(zip(stack.names, stack.stacked, strict=True))
         return self._rows(outputs, {name: parameters[name] for name in self.names}, factors)
 
-    def _one_by_one(self, x: Tensor, factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
-        """Jacobians of functions in which a datum decides what is done, as in solvers."""
+    def _sequential_gradients(self, x: Tensor, factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
+        """The gradients, one datum at a time: for functions with steps that depend on the datum, such as solvers."""
         parameters: dict[str, Tensor] = {name: self.module.get_parameter(name) for name in self.names}
-        lifted = lambda of: {name: gradient.unsqueeze(0) for name, gradient in of.items()}  # noqa: E731
         rows = []
         for datum, each in zip(x.split(1), factors, strict=True):
             outputs = self.predict(self.module, datum)
-            rows += [lifted(_gradients(outputs, parameters, factor.unsqueeze(0))) for factor in each]
-        return {name: torch.cat([row[name] for row in rows]) for name in self.names}
+            rows += [_gradients(outputs, parameters, factor.unsqueeze(0)) for factor in each]
+        return {name: torch.stack([row[name] for row in rows]) for name in self.names}
 
     @staticmethod
     def _rows(outputs: Tensor, parameters: dict[str, Tensor], factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
@@ -266,20 +265,20 @@ def _gradients(outputs: Tensor, parameters: dict[str, Tensor], factor: Tensor) -
 
 
 @torch.enable_grad()
-def _units(layer: str, name: str, pathway: Pathway) -> dict[str, Tensor]:
-    """Factors between a pathway's parameters, by their names in the module, and its coefficients."""
-    copied = copy.deepcopy(pathway).requires_grad_(True)
-    parameters = {leaf: copied.get_parameter(leaf) for leaf in copied.coefficient_names()}
+def _coefficient_units(layer: str, name: str, pathway: Pathway) -> dict[str, Tensor]:
+    """Factors from a pathway's parameters to its coefficients, by the parameters' names in the module."""
+    pathway = copy.deepcopy(pathway).requires_grad_(True)
+    parameters = {leaf: pathway.get_parameter(leaf) for leaf in pathway.coefficient_names()}
     if not parameters:
         return {}
-    total = torch.stack([c.sum() for c in copied.coefficients()]).sum()
+    total = torch.stack([c.sum() for c in pathway.coefficients()]).sum()
     units = torch.autograd.grad(total, list(parameters.values()))
     path = ".".join(part for part in (layer, name) if part)
     return {f"{path}.{leaf}": unit.double() for leaf, unit in zip(parameters, units, strict=True)}
 
 
-def _by_pathway(gradients: dict[str, Tensor], units: list[dict[str, Tensor]]) -> list[list[Tensor]]:
-    """Rows of each pathway by coefficients, float64, in a tensor for each of its parameters."""
+def _split_by_pathway(gradients: dict[str, Tensor], units: list[dict[str, Tensor]]) -> list[list[Tensor]]:
+    """Gradients by each pathway's coefficients, in float64, one tensor of rows for each of its parameters."""
     return [[(gradients[name].double() / unit).flatten(1) for name, unit in by_name.items()] for by_name in units]
 
 
@@ -292,16 +291,16 @@ def _factors(
 
 
 def _check_memory(data: int, S: int, pathways: int, memory: int | float | None) -> None:
-    if excess := beyond_memory(data * S, pathways, memory):
+    if excess := describe_memory_excess(data * S, pathways, memory):
         raise ValueError(
             f"{data * S} rows, {data} data of {S} each, and {pathways} pathways: {excess}; give a subset of the data with "
             f"total={data}, or a generator for one row of each, or take curvature=kronecker"
         )
 
 
-def beyond_memory(rows: int, matrices: int, memory: int | float | None = None) -> str:
-    """Excess over the memory there is, of kernel matrices of so many rows, in words; empty where they fit."""
-    needed = 8 * rows**2 * (matrices + COPIES)
+def describe_memory_excess(rows: int, matrices: int, memory: int | float | None = None) -> str:
+    """Say in words by how much kernel matrices exceed the memory; empty if they fit."""
+    needed = 8 * rows**2 * (matrices + MATRIX_COPIES)
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2 if memory is None else memory
     if needed <= available:
         return ""

@@ -1,4 +1,4 @@
-r"""The Laplace approximation of the marginal likelihood, by which prior variances are learned from training data alone."""
+r"""The Laplace approximation of the marginal likelihood, with which prior variances are learned from training data alone."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ CURVATURES = ("joint", "kronecker")
 """Forms of the evidence."""
 
 BIASES = ("bias", "pixel_bias")
-"""Pathways that are no maps."""
+"""Names of pathways that are biases."""
 
 
 @dataclass(frozen=True, eq=False)
 class PathwayEvidence:
-    """The Laplace approximation's numbers of one pathway.
+    """A pathway's numbers for the Laplace approximation.
 
     Attributes:
         layer, name: layer and name of the pathway.
         squared_norm: sum of its squared coefficients.
-        log_variance: log variance of the prior, as it stands.
-        size: how many coefficients it has.
-        within: the pathway of the same layer that contains it, None for one that no other does.
-        uses: squared norm of the dense map that one coefficient of 1 stands for.
+        log_variance: log variance of the prior.
+        size: number of coefficients.
+        within: name of the pathway of the same layer that contains it; None if there is none.
+        uses: squared norm of the dense map of one coefficient of 1.
     """
 
     layer: str
@@ -51,7 +51,7 @@ class PathwayEvidence:
 
     @classmethod
     def of(cls, layer: str, name: str, pathway: Pathway) -> PathwayEvidence:
-        """A pathway with its weights as they stand."""
+        """The numbers of a pathway at its current weights."""
         squared = sum(float(c.detach().double().square().sum()) for c in pathway.coefficients())
         return cls(
             layer, name, squared, pathway.log_variance.cpu(), pathway.num_coefficients, pathway.within, pathway.uses
@@ -64,16 +64,15 @@ class Evidence(ABC):
     .. math:: -\log p(D) \approx -\log p(D \mid \theta) + \frac12 \sum_p \frac{|\theta_p|^2}{\sigma_p^2}
         + \frac12 \log\det\big(I + \Sigma^{1/2} H \Sigma^{1/2}\big)
 
-    over pathways p with coefficients of prior variance :math:`\sigma_p^2`, of which :math:`\Sigma` consists, and H the
-    curvature of the negative log-likelihood by all of them (MacKay 1992; Immer et al. 2021; van der Ouderaa, Immer &
-    van der Wilk 2023, Eq. 9, where the determinant is that of the posterior precision, prior included). How the
-    determinant is found is the subclasses' affair.
+    over pathways p with coefficients of prior variance :math:`\sigma_p^2`, the diagonal of :math:`\Sigma`, and H the curvature
+    of the negative log-likelihood by all of them (MacKay 1992; Immer et al. 2021; van der Ouderaa, Immer & van der Wilk 2023,
+    Eq. 9, where the determinant is that of the posterior precision, prior included). Subclasses compute the determinant.
 
     Args:
         pathways: one or more.
         negative_log_likelihood: negative log-likelihood of all data, for :attr:`log_evidence`.
     Raises:
-        ValueError: there is none.
+        ValueError: no pathways.
     """
 
     def __init__(self, pathways: list[PathwayEvidence], negative_log_likelihood: float | Tensor = 0.0):
@@ -91,16 +90,16 @@ class Evidence(ABC):
     def log_determinant(
         self, log_variances: Float[Tensor, " pathways"], curvature_scale: float | Tensor = 1.0
     ) -> Float[Tensor, ""]:
-        """That of the formula above, with a curvature that is multiplied by a number; twice differentiable."""
+        """The log-determinant above, with the curvature multiplied by ``curvature_scale``; twice differentiable."""
 
     @property
     def log_evidence(self) -> Float[Tensor, ""]:
-        r""":math:`\log p(D)` at the variances that stand, differentiable in those that are parameters."""
+        r""":math:`\log p(D)` at the current variances, differentiable in those that are parameters."""
         return -self.negative_log(self.negative_log_likelihood)
 
     @property
     def effective_parameters(self) -> dict[str, dict[str, Tensor]]:
-        """:meth:`effective` at the variances that stand, ``{layer: {pathway: number}}``."""
+        """:meth:`effective` at the current variances, ``{layer: {pathway: number}}``."""
         effective: dict[str, dict[str, Tensor]] = {}
         for p, value in zip(self.pathways, self.effective(), strict=True):
             effective.setdefault(p.layer, {})[p.name] = value
@@ -116,9 +115,9 @@ class Evidence(ABC):
 
         Args:
             negative_log_likelihood: negative log-likelihood of all data, :math:`-\log p(D \mid \theta)`.
-            log_variances: :math:`\log \sigma_p^2`, in the order of `pathways`; None for those that stand.
-            curvature_scale: multiplies the curvature: of a normal likelihood the ratio of the noise variance that it was
-                computed with to another one.
+            log_variances: :math:`\log \sigma_p^2`, in the order of `pathways`; None for the current ones.
+            curvature_scale: multiplies the curvature; for a normal likelihood, the noise variance with which it was computed
+                over the new one.
         """
         s = self.log_variances if log_variances is None else log_variances
         penalty = (-s).exp() @ self.squared_norms
@@ -127,51 +126,52 @@ class Evidence(ABC):
     def effective(
         self, log_variances: Float[Tensor, " pathways"] | None = None, curvature_scale: float | Tensor = 1.0
     ) -> Float[Tensor, " pathways"]:
-        r""":math:`\gamma_p = \partial \log\det / \partial \log\sigma_p^2`: how many the data determine (MacKay 1992).
+        r""":math:`\gamma_p = \partial \log\det / \partial \log\sigma_p^2`, the number of coefficients that the data determine.
 
         Args:
             log_variances, curvature_scale: as of :meth:`negative_log`.
+        Source: MacKay 1992.
         """
         s = self.log_variances if log_variances is None else log_variances
-        differentiable = torch.is_grad_enabled() and s.requires_grad
+        is_differentiable = torch.is_grad_enabled() and s.requires_grad
         with torch.enable_grad():
             s = s if s.requires_grad else s.detach().requires_grad_()
-            return torch.autograd.grad(self.log_determinant(s, curvature_scale), s, create_graph=differentiable)[0]
+            return torch.autograd.grad(self.log_determinant(s, curvature_scale), s, create_graph=is_differentiable)[0]
 
     def shares(
         self, log_variances: Float[Tensor, " pathways"] | None = None, curvature_scale: float | Tensor = 1.0
     ) -> dict[str, Float[Tensor, " pathways"]]:
-        r"""Share of each pathway that the data determine (van der Ouderaa, Immer & van der Wilk 2023, Table 4).
+        r"""Shares of the coefficients that the data determine (van der Ouderaa, Immer & van der Wilk 2023, Table 4).
 
         ``effective`` is the number :math:`\gamma` of the P coefficients, ``normalised`` is :math:`\gamma / P`, and ``relative``
-        its share of the sum over the layer's pathways, in which biases that are pathways of their own have no part.
+        is normalised by the sum over the layer's pathways, without biases.
 
         Args:
             log_variances, curvature_scale: as of :meth:`negative_log`.
         """
         effective = self.effective(log_variances, curvature_scale)
         normalised = effective / self.counts.clamp_min(1)
-        maps = torch.tensor([p.name not in BIASES for p in self.pathways])
-        together = torch.tensor([[p.layer == q.layer for q in self.pathways] for p in self.pathways])
-        total = (together & maps).to(normalised) @ normalised
-        relative = torch.where(maps & (total > 0), normalised / total, 0.0)
+        is_map = torch.tensor([p.name not in BIASES for p in self.pathways])
+        same_layer = torch.tensor([[p.layer == q.layer for q in self.pathways] for p in self.pathways])
+        total = (same_layer & is_map).to(normalised) @ normalised
+        relative = torch.where(is_map & (total > 0), normalised / total, 0.0)
         return {"effective": effective, "normalised": normalised, "relative": relative}
 
 
 class KroneckerEvidence(Evidence):
-    r"""The evidence with a curvature of one block for each layer, from the spectra of each pathway's own.
+    r"""The evidence with one block of curvature for each layer, from the spectra of each pathway's curvature.
 
-    A layer's pathways span nested subspaces :math:`V_1 \subset V_2 \subset \ldots` of its weights, whose sum has the prior
-    variance :math:`\tau_j = \sigma_j^2 + \sigma_{j+1}^2 + \ldots`, in orthonormal coordinates of what :math:`V_j` adds to
-    :math:`V_{j-1}`. With the eigenvalues :math:`\lambda_{ji}` of the curvature within :math:`V_j`,
+    A layer's pathways span nested subspaces :math:`V_1 \subset V_2 \subset \ldots` of its weights. Their sum has the prior
+    variance :math:`\tau_j = \sigma_j^2 + \sigma_{j+1}^2 + \ldots` on the orthogonal complement of :math:`V_{j-1}` in
+    :math:`V_j`. With the eigenvalues :math:`\lambda_{ji}` of the curvature within :math:`V_j`,
 
     .. math:: \log\det \approx \sum_j \sum_i \log \frac{1 + \tau_j \lambda_{ji}}{1 + \tau_{j+1} \lambda_{ji}},
 
-    which counts no direction twice. It is exact where the curvature maps the subspaces into themselves, and an upper bound
+    which counts no direction twice. It is exact if the curvature maps the subspaces into themselves, and an upper bound
     otherwise (of :math:`\det(I + \sigma_b^2 H) \det(I + \sigma_a^2 Q^T H (I + \sigma_b^2 H)^{-1} Q)`, by Jensen's inequality).
 
     Args:
-        eigenvalues: eigenvalues of each pathway's curvature, none negative; those that are not among them are zero.
+        eigenvalues: eigenvalues of each pathway's curvature, none negative; zeros may be left out.
     """
 
     def __init__(
@@ -183,28 +183,28 @@ class KroneckerEvidence(Evidence):
         super().__init__(pathways, negative_log_likelihood)
         self.eigenvalues = eigenvalues
         index = {(p.layer, p.name): i for i, p in enumerate(pathways)}
-        # of a row's pathway, where a column's contains it, how much variance that has in coordinates of the row's
-        self.wider = torch.zeros(len(pathways), len(pathways), dtype=torch.float64)
+        # entry (i, j), if pathway j contains pathway i: the factor on j's variance in i's coordinates
+        self.containing = torch.zeros(len(pathways), len(pathways), dtype=torch.float64)
         for i, p in enumerate(pathways):
             within = p.within
             while within is not None and (j := index.get((p.layer, within))) is not None:
-                self.wider[i, j] = pathways[j].uses / p.uses
+                self.containing[i, j] = pathways[j].uses / p.uses
                 within = pathways[j].within
 
     def log_determinant(
         self, log_variances: Float[Tensor, " pathways"], curvature_scale: float | Tensor = 1.0
     ) -> Float[Tensor, ""]:
         variances = log_variances.exp()
-        outer = self.wider @ variances
+        outer = self.containing @ variances
         logs = [
-            (curvature_scale * t * e).log1p().sum() - (curvature_scale * o * e).log1p().sum()
-            for e, t, o in zip(self.eigenvalues, variances + outer, outer, strict=True)
+            (curvature_scale * tau * e).log1p().sum() - (curvature_scale * tau_outer * e).log1p().sum()
+            for e, tau, tau_outer in zip(self.eigenvalues, variances + outer, outer, strict=True)
         ]
         return torch.stack(logs).sum()
 
 
 def check_form(curvature: str) -> str:
-    """A form of the evidence, if it is one."""
+    """Check and return the name of a form of the evidence."""
     if curvature not in CURVATURES:
         raise ValueError(f"curvature={curvature!r}: choose one of {', '.join(CURVATURES)}")
     return curvature
@@ -214,11 +214,10 @@ def learn_variances(module: nn.Module, curvature: str = "joint") -> None:
     """Make the prior variances of pathways parameters, in place (:meth:`Pathway.learn_variance`).
 
     Args:
-        curvature: curvature of the evidence that they are to be learned by: all for "joint", or those that have Kronecker
-            factors.
+        curvature: form of the evidence: with "joint" all variances are learned, with "kronecker" those of pathways with
+            Kronecker factors.
     Raises:
-        ValueError: a dense weight that stands for two pathways; for "kronecker", a group in coordinates in which factors are
-            not known.
+        ValueError: an unknown form; for "kronecker", a group in coordinates for which factors are not known.
     """
     check_form(curvature)
     for *_, pathway in named_pathways(module):
@@ -232,12 +231,12 @@ def learn_variances(module: nn.Module, curvature: str = "joint") -> None:
 def kronecker_evidence(
     module: nn.Module, blocks: Blocks, negative_log_likelihood: float | Tensor = 0.0
 ) -> KroneckerEvidence:
-    """The marginal likelihood around a module's weights as they stand, from Kronecker factors.
+    """The marginal likelihood around a module's current weights, from Kronecker factors.
 
     Args:
-        blocks: from :func:`rppdyn.priors.laplace`; pathways without are left out.
+        blocks: from :func:`curvature`; pathways without blocks are left out.
     Raises:
-        ValueError: a block does not have as many coefficients as its pathway.
+        ValueError: a block and its pathway have different numbers of coefficients.
     """
     pathways, eigenvalues = [], []
     for layer, name, pathway in named_pathways(module):
@@ -254,14 +253,14 @@ def kronecker_evidence(
     return KroneckerEvidence(pathways, eigenvalues, negative_log_likelihood)
 
 
-# -- kronecker-factored Gauss-Newton curvature of every pathway of a network, from what its layers are given and give ----------
+# -- Kronecker-factored Gauss-Newton curvature of pathways, from inputs and outputs of layers ----------------------------------
 
 
 Blocks = dict[tuple[str, str], list[Kronecker]]
 """Curvature by layer and pathway, as `rppdyn.nn.pathways.named_pathways` names them."""
 
 PredictEach = Callable[[Ensemble, Weights | None, Any], Tensor]
-"""Outputs ``(N, *out)`` of N data by a stack of as many networks, one for each, with weights that were assembled or None."""
+"""Outputs ``(N, *out)`` of N data by an ensemble of N networks, one for each, with assembled weights or None."""
 
 Uses = dict[str, list[tuple[Tensor, Tensor]]]
 
@@ -275,35 +274,36 @@ def curvature(
     total: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Blocks:
-    r"""Curvature of the negative log-likelihood of all data, block by block: the generalised Gauss-Newton matrix
+    r"""Curvature of the negative log-likelihood of all data, one block for each pathway.
+
+    The blocks are those of the generalised Gauss-Newton matrix
 
     .. math:: \sum_n J_n^T H_n J_n, \qquad H_n = \sum_s v_{ns} v_{ns}^T,
 
-    without the blocks between pathways, and each pathway's own block in the Kronecker-factored form that the pathway gives
-    it (:class:`~rppdyn.nn.pathways.Kronecker`). Layers that are used several times, along a rollout for instance, are treated
-    like weights that are shared between places.
+    in the Kronecker-factored form of the pathway (:class:`~rppdyn.nn.pathways.Kronecker`). Layers that are used several times,
+    along a rollout for instance, are treated like weights that are shared between places.
 
-    Layers are watched while they run: each must be called as a module, once or more, with its input first (an `RPPEMLP`
-    inside :class:`~rppdyn.nn.Chained`). Whether their parameters are frozen does not matter.
+    Forward hooks record the layers: each must be called as a module, once or more, with its input as first argument (an
+    `RPPEMLP` inside :class:`~rppdyn.nn.Chained`). Parameters may be frozen.
 
     Args:
-        module: it contains the layers.
+        module: the module that contains the layers.
         predict: outputs ``(N, *out)`` of a batch, computed with the module's layers.
-        batches: batches of inputs; empty ones are passed over.
+        batches: batches of inputs; empty ones are skipped.
         likelihood: likelihood of the outputs.
-        total: number of data that the curvature is of, one or more; those in the batches if None.
+        total: number of data of the curvature, one or more; those in the batches if None.
         generator: draws one target for each datum from the likelihood, which costs one backward pass; without it there is one
-            for each factor of the Hessian, as many as there are outputs.
+            pass for each factor of the Hessian, as many as there are outputs.
     Returns:
         Factors of all pathways that have curvature, in float64, ``A`` a mean over data and ``G`` a sum over ``total`` of them.
     Raises:
-        ValueError: there are no data, `predict` calls no layer with such pathways, or gradients are ruled out.
+        ValueError: there are no data, `predict` calls no layer with such pathways, or gradients are disabled.
     """
-    _check(total)
+    _check_total(total)
     sums: Blocks = {}
     count = 0
     for batch in batches:
-        with torch.enable_grad(), _watched(module) as uses:
+        with torch.enable_grad(), _record_uses(module) as uses:
             outputs = predict(batch)
             if not uses:
                 raise ValueError(
@@ -334,7 +334,7 @@ def gradient_curvature(
     total: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Blocks:
-    r"""The same where weights enter in other ways than as maps of features, as those of a Hamiltonian enter its vector field.
+    r"""The same for weights that are not only maps of features, such as a Hamiltonian's in its vector field.
 
     With gradients :math:`M_{ns}` of every datum, a pathway's block :math:`\sum \mathrm{vec}(M_{ns}) \mathrm{vec}(M_{ns})^T` is
     approximated by the Kronecker product that has the same partial traces, and so the same trace:
@@ -342,10 +342,10 @@ def gradient_curvature(
     both functions are exact.
 
     Args:
-        predict: outputs ``(N, *out)`` of a batch by a stack of as many copies of the network, one for each datum, with these
-            weights (as `Ensemble.assemble` gives them).
+        predict: outputs ``(N, *out)`` of a batch by an ensemble of copies of the network, one for each datum, with assembled
+            weights (of `Ensemble.assemble`).
     """
-    _check(total)
+    _check_total(total)
     net = copy.deepcopy(net)
     sums: Blocks = {}
     count = 0
@@ -355,7 +355,7 @@ def gradient_curvature(
         with torch.no_grad():
             stack = Ensemble([net] * len(batch))
             weights = stack.assemble()
-        layers = _leaves(net, weights)
+        layers = _layer_weights(net, weights)
         tensors = [w.requires_grad_() for layer in layers.values() for w in layer if w is not None]
         with torch.enable_grad():
             outputs = predict(stack, weights, batch)
@@ -363,14 +363,14 @@ def gradient_curvature(
                 gradients = iter(_gradients(outputs, tensors, factor))
                 for name, (_, bias) in layers.items():
                     by_weight, by_bias = next(gradients), None if bias is None else next(gradients)
-                    for pathway_name, pathway in _curved(net.get_submodule(name)):
+                    for pathway_name, pathway in _curved_pathways(net.get_submodule(name)):
                         _add(sums, (name, pathway_name), pathway.gradient_curvature(by_weight, by_bias))
         count += len(outputs)
     scale = _scale(count, total)
-    return {key: [_normalised(b, scale) for b in blocks] for key, blocks in sums.items()}
+    return {key: [_normalise_trace(b, scale) for b in blocks] for key, blocks in sums.items()}
 
 
-def _check(total: int | None) -> None:
+def _check_total(total: int | None) -> None:
     if total is not None and not total >= 1:
         raise ValueError(f"total={total}: give a number of data, one or more, or None for those in the batches")
     if torch.is_inference_mode_enabled():
@@ -378,43 +378,43 @@ def _check(total: int | None) -> None:
 
 
 def _scale(count: int, total: int | None) -> float:
-    """The factor that makes a sum over the data that were passed one over ``total`` of them."""
+    """The factor from a sum over ``count`` data to one over ``total``."""
     if not count:
         raise ValueError("curvature of no data: give one batch or more that is not empty")
     return 1.0 if total is None else total / count
 
 
-def _leaves(net: RPPEMLP, weights: Weights) -> dict[str, AffineMap]:
+def _layer_weights(net: RPPEMLP, weights: Weights) -> dict[str, AffineMap]:
     """The assembled weights of the layers that have pathways with curvature."""
     assembled = {"head": weights[-1]}
     for i, (linear, _, gate) in enumerate(weights[:-1]):
         at_points = ".layer" if isinstance(net.blocks[i].gate, AtPoints) else ""
         assembled |= {f"blocks.{i}.linear": linear, f"blocks.{i}.gate{at_points}": (gate, None)}
-    return {name: pair for name, pair in assembled.items() if _curved(net.get_submodule(name))}
+    return {name: pair for name, pair in assembled.items() if _curved_pathways(net.get_submodule(name))}
 
 
-def _normalised(block: Kronecker, scale: float) -> Kronecker:
-    """Factors of gradients: A divided by its trace, unless it is zero, and G multiplied."""
+def _normalise_trace(block: Kronecker, scale: float) -> Kronecker:
+    """Divide A by its trace, unless that is zero, and multiply G by ``scale``."""
     assert isinstance(block.A, Tensor)
     traces = block.A.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
     return block._replace(A=block.A / torch.where(traces > 0, traces, torch.ones_like(traces)), G=block.G * scale)
 
 
 @contextmanager
-def _watched(module: nn.Module) -> Iterator[Uses]:
-    """Inputs and outputs of the layers that own pathways with curvature, in the order of their calls."""
+def _record_uses(module: nn.Module) -> Iterator[Uses]:
+    """Record inputs and outputs of the layers that own pathways with curvature, in the order of their calls."""
     uses: Uses = defaultdict(list)
     hooks = []
 
-    def watch(name: str, _: nn.Module, args: tuple[Tensor, ...], y: Tensor) -> Tensor:
-        if not y.requires_grad:  # nothing before it does, nor its own parameters: gradients by it begin here
+    def record(name: str, _: nn.Module, args: tuple[Tensor, ...], y: Tensor) -> Tensor:
+        if not y.requires_grad:  # neither earlier layers nor this one's parameters require gradients: they start here
             y = y.detach().requires_grad_()
         uses[name].append((args[0].detach(), y))
         return y
 
     for name, layer in module.named_modules():
-        if _curved(layer):
-            hooks.append(layer.register_forward_hook(partial(watch, name)))
+        if _curved_pathways(layer):
+            hooks.append(layer.register_forward_hook(partial(record, name)))
     try:
         yield uses
     finally:
@@ -422,23 +422,23 @@ def _watched(module: nn.Module) -> Iterator[Uses]:
             hook.remove()
 
 
-def _curved(layer: nn.Module) -> list[tuple[str, Pathway]]:
+def _curved_pathways(layer: nn.Module) -> list[tuple[str, Pathway]]:
     children = layer.named_children()
     return [(name, p) for name, p in children if isinstance(p, Pathway) and p.has_curvature]
 
 
-def _gradients(outputs: Tensor, of: list[Tensor], factor: Tensor) -> list[Tensor]:
+def _gradients(outputs: Tensor, tensors: list[Tensor], factor: Tensor) -> list[Tensor]:
     if not outputs.requires_grad:
         raise ValueError(
             "predict's outputs have no gradient by its layers': compute them without no_grad() and detach()"
         )
-    gradients = torch.autograd.grad(outputs, of, factor, retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(y) if g is None else g for y, g in zip(of, gradients, strict=True)]
+    gradients = torch.autograd.grad(outputs, tensors, factor, retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(y) if g is None else g for y, g in zip(tensors, gradients, strict=True)]
 
 
 def _add_use(sums: Blocks, name: str, layer: nn.Module, x: Tensor, g: Tensor, uses: int) -> None:
-    """One call of a layer; G is a mean over calls, as it is over places."""
-    for pathway_name, pathway in _curved(layer):
+    """Add one call of a layer; G is a mean over calls, as over places."""
+    for pathway_name, pathway in _curved_pathways(layer):
         with torch.no_grad():
             blocks = pathway.curvature(x, g)
             blocks = [b._replace(G=b.G / uses) for b in blocks] if uses > 1 else blocks
@@ -446,9 +446,6 @@ def _add_use(sums: Blocks, name: str, layer: nn.Module, x: Tensor, g: Tensor, us
 
 
 def _add(sums: Blocks, key: tuple[str, str], blocks: list[Kronecker]) -> None:
-    before = sums.get(key)
-    sums[key] = (
-        blocks
-        if before is None
-        else [a._replace(A=a.A + b.A, G=a.G + b.G) for a, b in zip(before, blocks, strict=True)]
-    )
+    if key in sums:
+        blocks = [a._replace(A=a.A + b.A, G=a.G + b.G) for a, b in zip(sums[key], blocks, strict=True)]
+    sums[key] = blocks

@@ -1,4 +1,4 @@
-"""Prior variances of pathways, learned while the networks are trained: their marginal likelihood, raised from time to time."""
+"""Prior variances of pathways, learned by marginal likelihood at intervals while the networks are trained."""
 
 from __future__ import annotations
 
@@ -13,68 +13,68 @@ from torch import Tensor, nn
 
 from rppdyn.errors import DivergedError
 from rppdyn.nn import RPPEMLP, Chained, Ensemble
-from rppdyn.nn.pathways import in_new_unit, named_pathways
-from rppdyn.priors.joint import Predict, beyond_memory, joint_evidence
+from rppdyn.nn.pathways import named_pathways, rescale_parameters
+from rppdyn.priors.joint import Predict, describe_memory_excess, joint_evidence
 from rppdyn.priors.laplace import Evidence, PredictEach, check_form, curvature, gradient_curvature, kronecker_evidence
 from rppdyn.priors.likelihood import Gaussian, Likelihood
 
-BATCH = 256  # data whose curvature is computed at a time
+CURVATURE_BATCH = 256  # number of data whose curvature is computed at a time
 
 Generators = Sequence[torch.Generator | None]
 Member = tuple[Evidence, Callable[[Tensor], Tensor]]
-Members = dict[int, Member]  # by their index in the stack
+Members = dict[int, Member]  # by index in the ensemble
 Key = tuple[str, str]  # the names of a layer and of a pathway of it
 
 
 def _each(values: Tensor, parameters: Tensor) -> Tensor:
-    """One value for each member's share of stacked parameters."""
+    """Values of members, shaped to broadcast over stacked parameters."""
     return values.to(parameters).view(-1, *[1] * (parameters.dim() - 1))
 
 
-def _by_modules(net: nn.Module, inputs: Tensor) -> Tensor:
+def _predict_by_modules(net: nn.Module, inputs: Tensor) -> Tensor:
     return Chained(net)(inputs) if isinstance(net, RPPEMLP) else net(inputs)
 
 
 class VarianceLearning:
-    r"""The variances of a stack's pathways, one of each member, and of its likelihood; found by marginal likelihood.
+    r"""Learns the variances of an ensemble's pathways and of its likelihood by each member's marginal likelihood.
 
         learning = VarianceLearning(stack, inputs, targets, noise=torch.zeros(stack.members))
         optimiser = torch.optim.Adam(weights_of(stack))
         ...                                          # steps of the optimiser
         learning.update(optimiser)                   # every few epochs
 
-    An update takes the curvature of each member as it stands and a few steps of Adam on :math:`\log\sigma_p^2`, and on that
-    of the likelihood, along the gradient of :meth:`Evidence.negative_log`.
+    An update computes the curvature at each member's current weights, and takes a few steps of Adam on :math:`\log\sigma_p^2`,
+    and on the likelihood's log variance, along the gradient of :meth:`Evidence.negative_log`.
 
-    A member that has diverged, whose outputs or curvature are no finite numbers, has no evidence: its variances stay as they
-    are, and its metrics are nan.
+    A member that has diverged, whose outputs or curvature are not finite, has no evidence: its variances stay as they are, and
+    its metrics are nan.
 
     Args:
-        stack: stack of networks that went through :func:`learn_variances`; of one, ``Ensemble([net])``.
+        stack: ensemble of networks after :func:`learn_variances`; for one network, ``Ensemble([net])``.
         inputs, targets: the training data, ``(members, N, ...)``.
-        density: the likelihood with a variance; of one without, ``lambda _: Categorical()``.
-        noise: ``(members,)``, the logarithms of these variances, learned in place; None of a likelihood without, and for a
-            variance that stays 1.
-        learn_noise: False keeps them.
-        predict: outputs of one member for some of its inputs, in which its layers are called as modules; those of the network,
-            by default.
-        predict_each: outputs for inputs that have a network each (:func:`rppdyn.priors.joint_evidence`).
-        curvature: "joint", the exact Gauss-Newton matrix, whose rows are data; or "kronecker", for more than fit.
-        by_gradients: Kronecker factors come from `predict_each`, since weights enter in other ways than as maps of features
+        density: the likelihood of a variance; for a likelihood without one, ``lambda _: Categorical()``.
+        noise: ``(members,)``, the logarithms of the likelihood's variances, learned in place; None for a likelihood without a
+            variance, or a variance that stays 1.
+        learn_noise: False keeps these variances.
+        predict: outputs of one member for some of its inputs, in which its layers are called as modules; by default those of
+            the network.
+        predict_each: outputs of inputs with one network for each (:func:`rppdyn.priors.joint_evidence`).
+        curvature: "joint", the exact Gauss-Newton matrix with one row for each datum; or "kronecker", for data that don't fit.
+        by_gradients: take Kronecker factors from `predict_each`, for weights that are not only maps of features
             (:func:`rppdyn.priors.gradient_curvature`).
         learning_rate, steps: learning rate and number of steps of Adam at each update.
-        data: how many of each member's data the curvature is estimated from.
-        sampled: the Fisher information of random targets; False: one backward pass for each output.
-        draws: random targets of each datum, where curvature is joint; of the other there is one.
-        shrink: weights of free pathways fall with their prior: where an update lowers a variance, they are multiplied by the
-            ratio of standard deviations. A variance is about the mean square of the weights that the data determine; without
-            this it has to wait until training has made them smaller, and what free pathways have learned before the first
-            update holds their variances up.
+        data: number of each member's data from which the curvature is estimated.
+        sampled: True for the Fisher information of random targets; False for one backward pass for each output.
+        draws: number of random targets of each datum for joint curvature; Kronecker factors have one.
+        shrink: whether weights of free pathways shrink with their prior: if an update lowers a variance, they are multiplied by
+            the ratio of standard deviations. A variance is about the mean square of the weights that the data determine.
+            Without this it falls only as fast as training makes these weights smaller, and weights that free pathways learned
+            before the first update keep their variances up.
 
     Attributes:
         found: metrics of the members at the last update, by name.
     Raises:
-        ValueError: the stack has no variance that is a parameter; data or noise of another number of members or of several
+        ValueError: no variance of the ensemble is a parameter; data or noise of another number of members or of different
             lengths; a number that is not positive; more rows than memory.
     """
 
@@ -87,7 +87,7 @@ class VarianceLearning:
         *,
         noise: Tensor | None = None,
         learn_noise: bool = True,
-        predict: Predict = _by_modules,
+        predict: Predict = _predict_by_modules,
         predict_each: PredictEach | None = None,
         curvature: str = "joint",
         by_gradients: bool = False,
@@ -138,28 +138,30 @@ class VarianceLearning:
         self.optimiser = torch.optim.Adam(parameters, lr=learning_rate)
 
     def _check_memory(self) -> None:
-        """Refuse, before anything is trained, data whose kernel matrices, all members', don't fit."""
+        """Refuse, before training, data whose kernel matrices don't fit into memory for all members."""
         data, members = min(self.data, self.inputs.shape[1]), self.stack.members
-        each = self.draws if self.sampled else max(1, self.targets[0, :1].numel())  # classes: one at the least
-        excess = beyond_memory(data * each, members * len(self.variances))
+        rows = (
+            self.draws if self.sampled else max(1, self.targets[0, :1].numel())
+        )  # of each datum; at least one of classes
+        excess = describe_memory_excess(data * rows, members * len(self.variances))
         if self.curvature == "joint" and excess:
-            fewer = f"draws={each}" if self.sampled else f"sampled=False, {each} rows each"
+            setting = f"draws={rows}" if self.sampled else f"sampled=False, {rows} rows each"
             raise ValueError(
-                f"data={data} with {fewer} and {members} members: {excess}; give less data, "
+                f"data={data} with {setting} and {members} members: {excess}; give less data, "
                 f"{'fewer draws' if self.sampled else 'sampled=True'}, or curvature='kronecker'"
             )
 
     def update(
         self, weights: torch.optim.Optimizer, *, rate: float = 1.0, generators: Generators | None = None
     ) -> None:
-        """Curvature of all members as they stand, and a few steps along the gradient of their marginal likelihoods.
+        """Compute all members' curvature, and take a few steps along the gradient of their marginal likelihoods.
 
         Args:
-            weights: the optimiser of the members' weights, whose moments follow the units that free pathways are stored in.
-            rate: multiplies the learning rate, where it is to fall.
-            generators: generators of each member; choose its data, and draw random targets. torch's own if None.
+            weights: the optimiser of the members' weights, whose moments follow the units of free pathways.
+            rate: factor on the learning rate, for schedules.
+            generators: one generator for each member, which chooses its data and draws random targets; torch's own if None.
         Raises:
-            ValueError: an optimiser other than Adam, or generators of another number.
+            ValueError: an optimiser other than Adam, or a wrong number of generators.
         """
         if not isinstance(weights, torch.optim.Adam) or any(group["amsgrad"] for group in weights.param_groups):
             raise ValueError(
@@ -171,53 +173,53 @@ class VarianceLearning:
         before = [p.detach()[absent].clone() for p in parameters]
         for group in self.optimiser.param_groups:
             group["lr"] = self.learning_rate * rate
-        stood = self.noise.detach().clone()
+        noise_before = self.noise.detach().clone()
         variances = {key: p.detach().clone() for key, p in self.variances.items()}
         for _ in range(self.steps if members else 0):
             self.optimiser.zero_grad()
-            self._negative_log(members, stood).sum().backward()
+            self._negative_log(members, noise_before).sum().backward()
             self.optimiser.step()
         with torch.no_grad():
             for p, old in zip(parameters, before, strict=True):
-                p[absent] = old  # which Adam's momentum has moved
-        self._follow(weights, variances)
-        self.found = self._measured(members, stood)
+                p[absent] = old  # undo the moves of Adam's momentum
+        self._follow_variances(weights, variances)
+        self.found = self._compute_metrics(members, noise_before)
 
     @torch.no_grad()
-    def _measured(self, members: Members, stood: Tensor) -> dict[str, list[float]]:
-        """-log p(D) per datum; of each pathway the norm of its coefficients and its shares (:meth:`Evidence.shares`)."""
+    def _compute_metrics(self, members: Members, noise_before: Tensor) -> dict[str, list[float]]:
+        """-log p(D) per datum, and each pathway's norm of coefficients and shares (:meth:`Evidence.shares`)."""
         metrics: dict[str, list[float]] = defaultdict(lambda: [math.nan] * self.stack.members)
-        per_datum = self._negative_log(members, stood) / len(self.inputs[0])
+        per_datum = self._negative_log(members, noise_before) / len(self.inputs[0])
         for (index, (evidence, _)), negative_log in zip(members.items(), per_datum, strict=True):
             metrics["marginal_likelihood/negative_log"][index] = float(negative_log)
-            values = evidence.shares(self._log_variances(index, evidence), self._scale(index, stood))
-            for name, of in ({"norm": evidence.squared_norms.sqrt()} | values).items():
-                for pathway, value in zip(evidence.pathways, of.tolist(), strict=True):
+            values = evidence.shares(self._log_variances(index, evidence), self._scale(index, noise_before))
+            for name, numbers in ({"norm": evidence.squared_norms.sqrt()} | values).items():
+                for pathway, value in zip(evidence.pathways, numbers.tolist(), strict=True):
                     metrics[f"{name}/{pathway.layer}.{pathway.name}"][index] = value
         return dict(metrics)
 
-    def _negative_log(self, members: Members, stood: Tensor) -> Tensor:
-        """-log p(D) of each member at the variances as they are; ``stood`` are the noise variances of their curvature."""
+    def _negative_log(self, members: Members, noise_before: Tensor) -> Tensor:
+        """-log p(D) of each member at the current variances; ``noise_before`` are the log noise variances of the curvature."""
         values = [torch.zeros(0, dtype=torch.float64)]
         for index, (evidence, negative_log_likelihood) in members.items():
-            of_data = negative_log_likelihood(self.noise[index].double().cpu().exp())
-            value = evidence.negative_log(of_data, self._log_variances(index, evidence), self._scale(index, stood))
+            nll = negative_log_likelihood(self.noise[index].double().cpu().exp())
+            value = evidence.negative_log(nll, self._log_variances(index, evidence), self._scale(index, noise_before))
             values.append(value.view(1))
         return torch.cat(values)
 
-    def _scale(self, index: int, stood: Tensor) -> Tensor:
-        """The factor on a member's curvature since the noise variance was ``stood``."""
-        return (stood[index] - self.noise[index]).double().cpu().exp()
+    def _scale(self, index: int, noise_before: Tensor) -> Tensor:
+        """The factor on a member's curvature since the noise variance was ``noise_before``."""
+        return (noise_before[index] - self.noise[index]).double().cpu().exp()
 
     def _log_variances(self, index: int, evidence: Evidence) -> Tensor:
-        """A member's, in the order of its evidence."""
+        """A member's log variances, in the order of its evidence."""
         return torch.stack([self.variances[p.layer, p.name][index] for p in evidence.pathways]).double().cpu()
 
     @torch.no_grad()
-    def _follow(self, weights: torch.optim.Optimizer, before: Mapping[Key, Tensor]) -> None:
-        """Free pathways are stored in the unit of their variance as it is now (:func:`rppdyn.nn.pathways.prior_unit`).
+    def _follow_variances(self, weights: torch.optim.Optimizer, before: Mapping[Key, Tensor]) -> None:
+        """Store free pathways in the unit of their new variance (:func:`rppdyn.nn.pathways.prior_unit`).
 
-        Their weights stay as they are or, with `shrink`, follow a variance that has fallen from the one before.
+        Their weights stay as they are or, with `shrink`, shrink with a variance that has fallen.
         """
         named = dict(zip(self.stack.names, self.stack.stacked, strict=True))
         for key, names in self._free.items():
@@ -231,7 +233,7 @@ class VarianceLearning:
             if unit is None:
                 continue
             new = (log_variance.exp() * max(self._fan_in[key], 1)).sqrt().clamp(max=1.0).to(unit)
-            in_new_unit(free, (unit / new).to(free[0]), weights)
+            rescale_parameters(free, (unit / new).to(free[0]), weights)
             unit.copy_(new)
 
     @torch.no_grad()
@@ -254,7 +256,7 @@ class VarianceLearning:
         inputs, targets = self.inputs[index], self.targets[index]
         chosen = torch.randperm(len(inputs), generator=generator)[: self.data].to(inputs.device)
         parts = []
-        for batch in inputs[chosen].split(BATCH):
+        for batch in inputs[chosen].split(CURVATURE_BATCH):
             with torch.enable_grad():
                 prediction = self.predict(net, batch)
             if not prediction.requires_grad:  # rollouts that were all cut off
@@ -290,7 +292,7 @@ class VarianceLearning:
                 )
             except DivergedError:
                 return None
-        batches = inputs.split(BATCH)
+        batches = inputs.split(CURVATURE_BATCH)
         if self.by_gradients:
             assert self.predict_each is not None
             blocks = gradient_curvature(net, self.predict_each, batches, likelihood, **options)

@@ -1,9 +1,9 @@
 r"""Likelihoods of a network's outputs, with square roots of their Hessians, and the Gaussian prior of its pathways.
 
 With variances :math:`\sigma_a^2` and :math:`\sigma_b^2` the free pathway has the share
-:math:`s = \sigma_b^2 / (\sigma_a^2 + \sigma_b^2)` of the prior. An equivariant prior is usually so wide (1e5) that it says
-nothing of the size of weights, and a share of it would say nothing either. So :math:`\sigma_a^2` is here the smaller of that
-and :math:`1/n`, the variance of a weight with n inputs that keeps the size of what passes through it.
+:math:`s = \sigma_b^2 / (\sigma_a^2 + \sigma_b^2)` of the prior. An equivariant prior is usually so wide (1e5) that it does not
+determine the size of weights, and a share of it would mean nothing. So :math:`\sigma_a^2` is here the smaller of the prior's
+variance and :math:`1/n`, the variance of a weight with n inputs that keeps the size of features.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rppdyn.nn.pathways import named_pathways, summed_squares
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """The interface that the marginal likelihood asks of a likelihood."""
+    """The interface of likelihoods for the marginal likelihood."""
 
     def negative_log(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, ""]:
-        """Summed over the data."""
+        """The negative logarithm, summed over the data."""
         ...
 
     def factors(
@@ -34,8 +34,8 @@ class Likelihood(Protocol):
     ) -> Float[Tensor, "S N *out"]:
         r"""Vectors :math:`v_s` with :math:`\sum_s v_s v_s^T` the Hessian of the negative logarithm by each datum's outputs.
 
-        With a generator one random vector with that mean: the gradient for a target drawn from the likelihood itself, which
-        makes the curvature an estimate of the Fisher information.
+        With a generator, one random vector whose outer product has that mean: the gradient for a target drawn from the
+        likelihood itself, which makes the curvature an estimate of the Fisher information.
         """
         ...
 
@@ -68,7 +68,7 @@ class Gaussian:
 class Laplace:
     r"""Independent numbers with density :math:`\exp(-|y - f| / b) / 2b`, of variance :math:`2 b^2`: absolute errors.
 
-    Its negative logarithm has no curvature but where it is not differentiable; the factors are those of its Fisher information,
+    Where its negative logarithm is differentiable it has no curvature; the factors are those of its Fisher information,
     :math:`1 / b^2` for each number.
 
     Args:
@@ -110,13 +110,13 @@ class Categorical:
         p = outputs.softmax(-1)
         each = torch.eye(outputs.shape[-1]).to(outputs)
         if generator is not None:
-            drawn = torch.multinomial(p.cpu(), 1, generator=generator).squeeze(-1).to(p.device)
-            return (p - each[drawn])[None]
+            classes = torch.multinomial(p.cpu(), 1, generator=generator).squeeze(-1).to(p.device)
+            return (p - each[classes])[None]
         return p.sqrt().mT.unsqueeze(-1) * (each[:, None] - p)
 
 
 def _residuals(outputs: Float[Tensor, "N *out"], targets: Float[Tensor, "..."]) -> Float[Tensor, "N *out"]:
-    if outputs.shape != targets.shape:  # which torch would spread over each other
+    if outputs.shape != targets.shape:  # torch would broadcast them
         raise ValueError(
             f"outputs of shape {tuple(outputs.shape)} and targets of {tuple(targets.shape)}: give one target for each output"
         )
@@ -129,7 +129,7 @@ def _positive(variance: float | Tensor) -> Float[Tensor, ""]:
     return torch.as_tensor(variance, dtype=torch.float64)
 
 
-# -- the Gaussian prior of every pathway of a network, exact -------------------------------------------------------------------
+# -- Gaussian priors of pathways -----------------------------------------------------------------------------------------------
 
 
 LogVariances = Mapping[str, Mapping[str, Tensor]]
@@ -141,18 +141,17 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
     .. math:: \sum_p \frac{\lVert w_p \rVert^2}{2\sigma_p^2} + \frac{n_p}{2}\log(2\pi\sigma_p^2),
 
     where :math:`w_p` are the pathway's :math:`n_p` coefficients: :math:`\beta` of an equivariant weight in the orthonormal
-    basis (not the scaled parameters that are stored), the free weights and biases themselves, and so on. A pathway
-    of variance 0 does not exist and counts nothing. MAP training adds this, divided by the number of data, to the mean
-    negative log-likelihood.
+    basis (not the scaled parameters that are stored), the free weights and biases themselves, and so on. Removed pathways, of
+    variance 0, do not count. MAP training adds this, divided by the number of data, to the mean negative log-likelihood.
 
     Args:
-        module: anything that holds pathways: a network, a layer, or an agent's modules in an ``nn.ModuleDict``.
-        log_variances: :math:`\log\sigma^2` that take the place of the stored ones, nested like
-            ``net.pathway_variances()``; the result is differentiable in them, as in the weights.
+        module: any module with pathways: a network, a layer, or an agent's modules in an ``nn.ModuleDict``.
+        log_variances: :math:`\log\sigma^2` in the place of the stored ones, nested like ``net.pathway_variances()``; the result
+            is differentiable in them, and in the weights.
     Returns:
         A scalar, in the dtype of the weights.
     Raises:
-        ValueError: ``log_variances`` names a layer or pathway that the module does not have, or it has none at all.
+        ValueError: ``log_variances`` names a layer or pathway that the module does not have, or the module has no pathways.
     """
     by_pathway = {(layer, name): s for layer, inner in (log_variances or {}).items() for name, s in inner.items()}
     squares, logs, counts = [], [], []
@@ -177,13 +176,13 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
 def prior_precision(ensemble: Ensemble) -> tuple[Float[Tensor, "N n"], Float[Tensor, " members"]]:
     r"""The diagonal of :math:`\Lambda` and the constants of :math:`v^T \Lambda v / 2 + b`, the negative log priors of networks.
 
-    Every pathway's coefficients are multiples of its parameters, and its prior is Gaussian. So the gradient of the negative log
-    prior at a vector of ones is the diagonal.
+    Every pathway's coefficients are multiples of its parameters, and its prior is Gaussian. So the diagonal is the gradient of
+    the negative log prior at a vector of ones.
 
     Args:
-        ensemble: networks that own their parameters, which are vectors v of ``ensemble.flat``.
+        ensemble: networks that own their parameters, the vectors v of ``ensemble.flat``.
     Returns:
-        :math:`\Lambda`, one row for all where networks agree, which saves memory, and b.
+        :math:`\Lambda`, and b. If all networks agree :math:`\Lambda` has one row, which saves memory.
     """
     ones = torch.ones_like(ensemble.flat[:1])
     rows, constants = [], []
@@ -197,29 +196,29 @@ def prior_precision(ensemble: Ensemble) -> tuple[Float[Tensor, "N n"], Float[Ten
     return rows[0] if agree else torch.cat(rows), torch.stack(constants)
 
 
-NARROW_SHARE = 1e-3
-"""A share below which a relaxed network is practically strict: 3 % of a weight's size."""
+STRICT_SHARE = 1e-3
+"""Share of the prior below which a relaxed network is practically strict: free weights have 3 % of a weight's size."""
 
-SMALLEST_DEFECT = 1e-6
-"""The size that a smaller defect counts as, unless the symmetry is exact: single precision rounds by 1e-7 of an output."""
+MIN_DEFECT = 1e-6
+"""Smaller defects count as this, unless the symmetry is exact: single precision rounds by 1e-7 of an output."""
 
-LARGEST_DEFECT = 0.99
-"""The size that a larger defect counts as: at 1 a symmetry says no more than that nothing moves, and the share would be all."""
+MAX_DEFECT = 0.99
+"""Larger defects count as this: at a defect of 1 the free pathway's share would be 1, too."""
 
 
 def share_of_defect(defect: float) -> float:
-    r"""The share :math:`d^2` of the free pathway where a symmetry is wrong by the share d of a step.
+    r"""The share :math:`d^2` of the free pathway for a symmetry with the relative defect d.
 
-    A map that is equivariant but for a part d of its size has that part from the free pathway, and variances are squares.
+    If a part d of a map's size is not equivariant it comes from the free pathway, and variances are squares of sizes.
 
     Args:
-        defect: 0 for an exact symmetry; others count as `SMALLEST_DEFECT` at least and as `LARGEST_DEFECT` at most.
+        defect: 0 for an exact symmetry; others are clamped to [`MIN_DEFECT`, `MAX_DEFECT`].
     Raises:
         ValueError: a defect that is negative, or no number.
     """
     if not defect >= 0:
         raise ValueError(f"defect={defect!r}: give a relative defect, zero or positive")
-    return min(max(defect, SMALLEST_DEFECT), LARGEST_DEFECT) ** 2 if defect else 0.0
+    return min(max(defect, MIN_DEFECT), MAX_DEFECT) ** 2 if defect else 0.0
 
 
 def free_variance(share: float, equivariant_variance: float, inputs: int) -> float:
@@ -227,23 +226,23 @@ def free_variance(share: float, equivariant_variance: float, inputs: int) -> flo
 
     Args:
         share: share of the free pathway, s, from 0 (which removes it) to below 1.
-        equivariant_variance: variance of the other's prior.
+        equivariant_variance: prior variance of the equivariant pathway.
         inputs: number of inputs of the layer, n.
     Raises:
         ValueError: a share outside of [0, 1); an equivariant variance that is not positive; no inputs.
     """
     if not 0 <= share < 1:
         raise ValueError(f"share={share!r}: give the free pathway's part of the prior, from 0 to below 1")
-    return _usual(equivariant_variance, inputs) * share / (1 - share)
+    return _weight_variance(equivariant_variance, inputs) * share / (1 - share)
 
 
 def free_share(free: float, equivariant_variance: float, inputs: int) -> float:
     r"""The share of the free pathway: the inverse of :func:`free_variance`; 1 without an equivariant pathway."""
-    return free / (free + _usual(equivariant_variance, inputs)) if equivariant_variance else 1.0
+    return free / (free + _weight_variance(equivariant_variance, inputs)) if equivariant_variance else 1.0
 
 
-def _usual(equivariant_variance: float, inputs: int) -> float:
-    """The variance of an equivariant weight, by its prior or, where that is wider, by its size."""
+def _weight_variance(equivariant_variance: float, inputs: int) -> float:
+    """The variance of an equivariant weight: its prior's, but at most that of its usual size, 1 / inputs."""
     if not (equivariant_variance > 0 and inputs >= 1):
         raise ValueError(f"equivariant_variance={equivariant_variance!r} and inputs={inputs!r}: both must be positive")
     return min(equivariant_variance, 1 / inputs)

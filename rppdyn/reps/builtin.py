@@ -1,4 +1,4 @@
-"""Representations from which the others are built, their duals, absolute values and lifts; types that wait for a group."""
+"""Elementary representations, duals, absolute values, lifts, sums and products; and types not yet bound to a group."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class PseudoscalarRep(Rep):
 
 
 class VectorRep(Rep):
-    """The defining representation: an element acts as the matrix that it is."""
+    """The defining representation: an element acts by its own matrix."""
 
     def __init__(self, G: Group):
         self._set(G=G, dim=G.d)
@@ -163,7 +163,7 @@ class AbsRep(Rep):
 
 
 class LiftedRep(Rep):
-    """A leaf of factors of a direct product, acting through their diagonal block, on the coordinates ``slot``."""
+    """A leaf of factors of a direct product, acting through their diagonal block, the rows and columns ``slot``."""
 
     of: Rep
     slot: tuple[int, ...]
@@ -171,17 +171,17 @@ class LiftedRep(Rep):
     def __init__(self, of: Rep, G: Group, slot: tuple[int, ...]):
         self._set(G=G, dim=of.dim, of=of, slot=slot)
 
-    def _own(self, g: Tensor) -> Tensor:
+    def _restrict(self, g: Tensor) -> Tensor:
         slot = torch.tensor(self.slot, device=g.device)
         g = g[..., slot[:, None], slot]
         # A real factor of a product that is complex through another factor still acts by real matrices.
         return g.real if g.is_complex() and not self.of.G.is_complex else g
 
     def rho(self, g):
-        return self.of.rho(self._own(g)).to(g.dtype)
+        return self.of.rho(self._restrict(g)).to(g.dtype)
 
     def drho(self, A):
-        return self.of.drho(self._own(A)).to(A.dtype)
+        return self.of.drho(self._restrict(A)).to(A.dtype)
 
     def _content(self):
         return self.of, self.slot
@@ -227,7 +227,7 @@ def direct_sum(G: Group, terms: Iterable[tuple[Rep, int]]) -> Rep:
 
 
 class SumRep(Rep):
-    """A direct sum, in the order in which it was written."""
+    """A direct sum, with its terms in the order of the expression."""
 
     _terms: tuple[tuple[Rep, int], ...]
 
@@ -290,8 +290,8 @@ class SumRep(Rep):
 def tensor_product(G: Group, factors: Iterable[Rep]) -> Rep:
     """The tensor product, in its simplest form with the same layout.
 
-    Products are flattened, factors of the trivial one-dimensional representation dropped, and a sum in the first place
-    is distributed over; ``a * (b + c)`` stays a product, because its coordinates interleave those of b and c.
+    Products are flattened, trivial one-dimensional factors dropped, and a product whose first factor is a sum becomes a sum of
+    products; ``a * (b + c)`` stays a product, because its coordinates interleave those of b and c.
     """
     flat = [leaf for rep in factors for leaf in rep.factors if not isinstance(leaf, ScalarRep)]
     check_factors(len(flat), "a tensor product")
@@ -319,8 +319,7 @@ class ProductRep(Rep):
         images = [rep.drho(A) for rep in self._factors]
 
         def kron_sum(a: Tensor, b: Tensor) -> Tensor:
-            eyes = (torch.eye(x.shape[-1], dtype=x.dtype, device=x.device) for x in (a, b))
-            eye_a, eye_b = eyes
+            eye_a, eye_b = (torch.eye(x.shape[-1], dtype=x.dtype, device=x.device) for x in (a, b))
             return _kron(a, eye_b) + _kron(eye_a, b)
 
         return reduce(kron_sum, images)
@@ -345,11 +344,11 @@ class ProductRep(Rep):
         for rep in self._factors:
             parts = [
                 (
-                    factors + more,
+                    factors + inner_factors,
                     (index[:, None, :, None] * rep.dim + inner[None, :, None, :]).reshape(len(index) * len(inner), -1),
                 )
                 for factors, index in parts
-                for more, inner in rep._expand()
+                for inner_factors, inner in rep._expand()
             ]
         return parts
 
@@ -371,7 +370,7 @@ def _kron(a: Tensor, b: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RepType(Algebra):
-    """An expression in ``V``, ``Scalar``, ``Pseudoscalar`` and ``T(p, q)`` that waits for a group."""
+    """An expression in ``V``, ``Scalar``, ``Pseudoscalar`` and ``T(p, q)`` that is not yet bound to a group."""
 
     operation: str
     arguments: tuple = ()
@@ -400,7 +399,7 @@ class RepType(Algebra):
     def T(self) -> RepType:
         return RepType("dual", (self,))
 
-    if TYPE_CHECKING:  # what the operators of `Algebra` give
+    if TYPE_CHECKING:  # types of the operators of `Algebra`
 
         @overload
         def __add__(self, other: RepType) -> RepType: ...

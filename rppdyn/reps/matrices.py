@@ -1,4 +1,4 @@
-"""Representations given by the user: by a function of the group element, or by the images of the generators."""
+"""Representations of the user's own: by a function of the group element, or by the images of the generators."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from rppdyn.groups import Group, as_matrices
 from rppdyn.reps.builtin import DualRep
-from rppdyn.reps.rep import Rep, coefficients_in, near
+from rppdyn.reps.rep import Rep, are_close, lie_coefficients
 
-TABLE_SIZE = 2**23  # numbers; S(8) and its defining representation fit
-MAX_ELEMENTS = 50_000
-MAX_DEPTH = 600
-MAX_WORDS = 128
+MAX_TABLE_NUMBERS = 2**23  # entries of all elements and images in a table; S(8) and its defining representation fit
+MAX_ELEMENTS = 50_000  # of a table
+MAX_DEPTH = 600  # letters of a word
+MAX_WORDS = 128  # that are tried to find an element's image
 
 
 class FunctionRep(Rep):
@@ -71,22 +71,22 @@ class GeneratedRep(Rep):
     name: str
 
     def __init__(self, G: Group, lie_algebra=None, discrete_generators=None, name: str | None = None):
-        lie, discrete = (as_matrices(x, what) for x, what in
-                         ((lie_algebra, "lie_algebra"), (discrete_generators, "discrete_generators")))  # fmt: skip
-        known = [x for x in (lie, discrete) if x is not None]
-        if not known:
+        lie = as_matrices(lie_algebra, "lie_algebra")
+        discrete = as_matrices(discrete_generators, "discrete_generators")
+        parts = [x for x in (lie, discrete) if x is not None]
+        if not parts:
             raise ValueError(f"a representation of {G} needs the images of its generators; got none")
-        dim, dtype = known[0].shape[-1], reduce(torch.promote_types, [x.dtype for x in known], G.dtype)
+        dim, dtype = parts[0].shape[-1], reduce(torch.promote_types, [x.dtype for x in parts], G.dtype)
         if dtype.is_complex and not G.is_complex:
             raise ValueError(f"a representation of the real group {G} by complex matrices: give a real form of it")
         lie, discrete = (torch.zeros(0, dim, dim, dtype=dtype) if x is None else x.to(dtype) for x in (lie, discrete))
-        for what, images, expected in (
+        for argument, images, count in (
             ("lie_algebra", lie, len(G.lie_algebra)),
             ("discrete_generators", discrete, len(G.discrete_generators)),
         ):
-            if images.shape != (expected, dim, dim):
+            if images.shape != (count, dim, dim):
                 raise ValueError(
-                    f"{what} has shape {tuple(images.shape)}: {G} has {expected} of them, so give {(expected, dim, dim)}"
+                    f"{argument} has shape {tuple(images.shape)}: {G} has {count} of them, so give {(count, dim, dim)}"
                 )
         self._set(G=G, dim=dim, _lie=lie, _discrete=discrete, name=name or f"rho({dim})")
         _check_relations(self)
@@ -101,7 +101,7 @@ class GeneratedRep(Rep):
 
     @cached_property
     def _table(self) -> tuple[Tensor, Tensor] | None:
-        """All elements and their images, where the group is finite and they fit in ``TABLE_SIZE``."""
+        """All elements and their images, if the group is finite and they fit in ``MAX_TABLE_NUMBERS``; else None."""
         if len(self._lie):
             return None
         extend = _extend if self.G.order is not None else _extend_large
@@ -120,9 +120,9 @@ class GeneratedRep(Rep):
         return result.to(g.dtype).reshape(*g.shape[:-2], self.dim, self.dim)
 
     def _image(self, g: Tensor) -> Tensor:
-        """The image of ``exp(A) exp(X) w``: the first short word ``w`` and small ``X`` with an ``A`` in the algebra.
+        """The image of ``g = exp(A) exp(X) w``, with the first short word ``w`` and small ``X`` for which an ``A`` exists.
 
-        ``X = 0`` nearly always serves; elements whose logarithm is ambiguous (half turns) need another.
+        ``X = 0`` nearly always works; elements whose logarithm is ambiguous (half turns) need another.
         """
         for X, image_X in self._steps:
             for h, image_h in self._words:
@@ -147,16 +147,16 @@ class GeneratedRep(Rep):
         """The first ``MAX_WORDS`` distinct words in the discrete generators and their images, the empty one first."""
         letters = list(zip(self.G.discrete_generators, self._discrete, strict=True))
         elements = [(torch.eye(self.G.d, dtype=self.dtype), torch.eye(self.dim, dtype=self.dtype))]
-        for h, image in elements:  # which grows meanwhile
+        for h, image in elements:  # the list grows in this loop
             for letter, image_letter in letters:
                 g = letter @ h
-                if len(elements) < MAX_WORDS and not any(near(g, known) for known, _ in elements):
+                if len(elements) < MAX_WORDS and not any(are_close(g, known) for known, _ in elements):
                     elements.append((g, image_letter @ image))
         return elements
 
     def drho(self, A):
         flat = A.reshape(-1, *A.shape[-2:]).to(torch.promote_types(A.dtype, self.dtype))
-        coefficients, residual = coefficients_in(flat, self.G)
+        coefficients, residual = lie_coefficients(flat, self.G)
         if len(flat) and residual.max() > 1e-4 and flat.abs().max() > 0:
             raise ValueError(f"{self}: a matrix that is not in the Lie algebra of {self.G}")
         images = torch.einsum("ni,ijk->njk", coefficients, self._lie.to(coefficients.dtype))
@@ -190,7 +190,7 @@ def _digest(*tensors: Tensor) -> tuple:
 
 
 def _extend(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """All elements of a finite group beside their images; the map must not depend on the word."""
+    """All elements of a finite group and their images; refuses images that depend on the word of an element."""
     elements = [torch.eye(generators.shape[-1], dtype=generators.dtype)]
     values = [torch.eye(images.shape[-1], dtype=images.dtype)]
     position = 0
@@ -201,7 +201,7 @@ def _extend(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor, Tens
             if distance.min() > 1e-6:
                 elements.append(g)
                 values.append(value)
-            elif not near(values[int(distance.argmin())], value, 1e-7):
+            elif not are_close(values[int(distance.argmin())], value, 1e-7):
                 raise ValueError(
                     f"{name} is no representation: discrete_generators[{k}] breaks a relation of the group, "
                     f"rho(g1 g2) differs from rho(g1) rho(g2)"
@@ -211,15 +211,15 @@ def _extend(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor, Tens
 
 
 def _extend_large(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor, Tensor] | None:
-    """As ``_extend`` for groups too large to compare every pair of elements; None for those beyond ``TABLE_SIZE``.
+    """As ``_extend`` for groups too large to compare every pair of elements; None beyond ``MAX_TABLE_NUMBERS``.
 
-    Elements are told apart by their entries to six digits, which generators of full precision allow. Infinite groups
-    are given up on: for entries that grow, for words of ``MAX_DEPTH`` letters, or for their number.
+    Elements are compared by their entries to six digits, which generators of full precision allow. For infinite groups it stops
+    when entries grow, words reach ``MAX_DEPTH`` letters, or there are too many elements.
     """
     if ((torch.linalg.det(generators).abs() - 1).abs() > 1e-4).any():
         return None
     d, dim = generators.shape[-1], images.shape[-1]
-    limit = min(MAX_ELEMENTS, TABLE_SIZE // (d * d + dim * dim))
+    limit = min(MAX_ELEMENTS, MAX_TABLE_NUMBERS // (d * d + dim * dim))
     elements = [torch.eye(d, dtype=generators.dtype)]
     values = [torch.eye(dim, dtype=images.dtype)]
     places = {_rounded(elements[0][None])[0]: 0}
@@ -239,7 +239,7 @@ def _extend_large(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor
                     values.append(results[i])
                     if len(elements) > limit:
                         return None
-            if not near(torch.stack([values[i] for i in known]), results, 1e-7):
+            if not are_close(torch.stack([values[i] for i in known]), results, 1e-7):
                 raise ValueError(
                     f"{name} is no representation: discrete_generators[{k}] breaks a relation of the group, "
                     f"rho(g1 g2) differs from rho(g1) rho(g2)"
@@ -259,17 +259,17 @@ def _exp(coefficients: Tensor, lie: Tensor) -> Tensor:
 
 
 def _logarithm(g: Tensor, G: Group) -> Tensor | None:
-    """Coefficients of the principal logarithm of ``g`` in the Lie algebra, or None where it lies outside."""
+    """Coefficients of the principal logarithm of ``g`` in the Lie algebra, or None if it lies outside."""
     from scipy.linalg import logm
 
-    if near(g, torch.eye(G.d, dtype=g.dtype), 1e-7 if not len(G.lie_algebra) else 1e-14):
+    if are_close(g, torch.eye(G.d, dtype=g.dtype), 1e-7 if not len(G.lie_algebra) else 1e-14):
         return g.new_zeros(len(G.lie_algebra))
     if not len(G.lie_algebra):
         return None
     state = np.random.get_state()  # noqa: NPY002  SciPy draws from NumPy's global generator to estimate a norm
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of its accuracy, which is checked below
+            warnings.simplefilter("ignore", RuntimeWarning)  # about its accuracy, which is checked below
             log = torch.as_tensor(logm(g.numpy()))
     finally:
         np.random.set_state(state)  # noqa: NPY002
@@ -277,14 +277,14 @@ def _logarithm(g: Tensor, G: Group) -> Tensor | None:
         log = log.real
     if log.dtype != g.dtype or not torch.isfinite(log.abs()).all():
         return None
-    coefficients, residual = coefficients_in(log[None], G)
-    small = log.abs().max() < 1e-7
-    exact = (small or residual.max() < 1e-6) and near(_exp(coefficients[0], G.lie_algebra), g, 1e-6)
-    return coefficients[0] if exact else None
+    coefficients, residual = lie_coefficients(log[None], G)
+    is_small = log.abs().max() < 1e-7
+    is_exact = (is_small or residual.max() < 1e-6) and are_close(_exp(coefficients[0], G.lie_algebra), g, 1e-6)
+    return coefficients[0] if is_exact else None
 
 
 def _full_turn(A: Tensor) -> float | None:
-    """The least ``t`` (of the first dozen candidates) with ``exp(tA) = 1``, or None."""
+    """The smallest ``t`` (of the first dozen candidates) with ``exp(tA) = 1``, or None."""
     eigenvalues = torch.linalg.eigvals(A)
     speeds = eigenvalues.imag.abs()
     if eigenvalues.real.abs().max() > 1e-9 or speeds.max() < 1e-9:
@@ -292,11 +292,11 @@ def _full_turn(A: Tensor) -> float | None:
     slowest = speeds[speeds > 1e-9].min().item()
     eye = torch.eye(len(A), dtype=A.dtype)
     turns = (2 * math.pi * m / slowest for m in range(1, 13))
-    return next((t for t in turns if near(torch.linalg.matrix_exp(t * A), eye)), None)
+    return next((t for t in turns if are_close(torch.linalg.matrix_exp(t * A), eye)), None)
 
 
 def _in_identity_component(rep: GeneratedRep, g: Tensor) -> Tensor | None:
-    """The image of an element as products of exponentials have it; None where it is none, or none was found."""
+    """The image of an element as a product of exponentials; None if it is none, or none was found."""
     if not len(rep._lie):
         return None
     for X, image_X in rep._steps:
@@ -307,10 +307,12 @@ def _in_identity_component(rep: GeneratedRep, g: Tensor) -> Tensor | None:
 
 
 def check_full_turns(rep: Rep) -> None:
-    """Generators whose exponential comes back to the identity have images whose exponential does."""
+    """Check that if a generator's exponential returns to the identity, its image's exponential does, too."""
     for i, (A, image) in enumerate(zip(rep.G.unit_lie_algebra, rep.unit_lie_generators, strict=True)):
         t = _full_turn(A)
-        if t is not None and not near(torch.linalg.matrix_exp(t * image), torch.eye(rep.dim, dtype=rep.dtype), 1e-7):
+        if t is not None and not are_close(
+            torch.linalg.matrix_exp(t * image), torch.eye(rep.dim, dtype=rep.dtype), 1e-7
+        ):
             raise ValueError(
                 f"{rep} is no representation of {rep.G}: lie_algebra[{i}] turns by a full turn to the identity, and its image "
                 "does not"
@@ -318,32 +320,32 @@ def check_full_turns(rep: Rep) -> None:
 
 
 def _check_relations(rep: GeneratedRep) -> None:
-    """Linearity, brackets, adjoint action, the identity component, full turns, and the relations of the group.
+    """Check linearity, brackets, adjoint action, the identity component, full turns, and the relations of the group.
 
-    Of large discrete groups the orders of short words alone.
+    Relations of large discrete groups are checked by the orders of short words only.
     """
     G, lie, discrete = rep.G, rep.lie_generators, rep.discrete_generators
     A, h = G.unit_lie_algebra, G.discrete_generators
     unit = rep.unit_lie_generators
     for i in range(len(A)):
-        if not near(rep.drho(A[i]), unit[i], 1e-7):
+        if not are_close(rep.drho(A[i]), unit[i], 1e-7):
             raise ValueError(
                 f"{rep} is no representation of {G}: lie_algebra[{i}] depends linearly on the others, and its image does not"
             )
         for j in range(i):
             bracket = A[i] @ A[j] - A[j] @ A[i]
-            c, _ = coefficients_in(bracket[None], G)
+            c, _ = lie_coefficients(bracket[None], G)
             outside = bracket - torch.einsum("i,ijk->jk", c[0].to(A.dtype), G.lie_algebra)
             if outside.norm() > 1e-6 * A[i].norm() * A[j].norm():
                 raise ValueError(
                     f"{rep} of {G}: [lie_algebra[{j}], lie_algebra[{i}]] is no sum of the Lie algebra's generators, so it "
                     "has no image; give the group a basis of its whole Lie algebra"
                 )
-            if not near(unit[i] @ unit[j] - unit[j] @ unit[i], torch.einsum("i,ijk->jk", c[0], lie), 1e-7):
+            if not are_close(unit[i] @ unit[j] - unit[j] @ unit[i], torch.einsum("i,ijk->jk", c[0], lie), 1e-7):
                 raise ValueError(f"{rep} is no representation of {G}: it breaks [lie_algebra[{j}], lie_algebra[{i}]]")
     for k in range(len(h)):
-        image, tolerance = _in_identity_component(rep, h[k]), 1e-7 * float(torch.linalg.cond(h[k]))  # of its logarithm
-        if image is not None and not near(image, discrete[k], tolerance):
+        image, tolerance = _in_identity_component(rep, h[k]), 1e-7 * float(torch.linalg.cond(h[k]))  # of the logarithm
+        if image is not None and not are_close(image, discrete[k], tolerance):
             raise ValueError(
                 f"{rep} is no representation of {G}: discrete_generators[{k}] is a product of exponentials of the Lie algebra, "
                 "and its image is not that of the same product"
@@ -351,22 +353,22 @@ def _check_relations(rep: GeneratedRep) -> None:
         if torch.linalg.matrix_rank(discrete[k]) < rep.dim:
             raise ValueError(f"{rep} is no representation of {G}: the image of discrete_generators[{k}] is singular")
         if len(A):
-            c, _ = coefficients_in(h[k] @ A @ torch.linalg.inv(h[k]), G)
+            c, _ = lie_coefficients(h[k] @ A @ torch.linalg.inv(h[k]), G)
             expected = torch.einsum("ni,ijk->njk", c, lie)
-            if not near(discrete[k] @ unit @ torch.linalg.inv(discrete[k]), expected, 1e-7):
+            if not are_close(discrete[k] @ unit @ torch.linalg.inv(discrete[k]), expected, 1e-7):
                 raise ValueError(
                     f"{rep} is no representation of {G}: discrete_generators[{k}] breaks the adjoint action"
                 )
     check_full_turns(rep)
-    if rep._table is not None:  # which raises where a relation is broken
+    if rep._table is not None:  # computing it raises if a relation is broken
         return
     for k in range(len(h)):
         for j in range(k + 1):
             g, image = (h[k], discrete[k]) if j == k else (h[k] @ h[j], discrete[k] @ discrete[j])
             power, value = g, image
             for _ in range(120):
-                if near(power, torch.eye(G.d, dtype=G.dtype)):
-                    if not near(value, torch.eye(rep.dim, dtype=rep.dtype), 1e-7):
+                if are_close(power, torch.eye(G.d, dtype=G.dtype)):
+                    if not are_close(value, torch.eye(rep.dim, dtype=rep.dtype), 1e-7):
                         raise ValueError(
                             f"{rep} is no representation of {G}: discrete_generators[{k}] breaks a relation of "
                             f"the group"
@@ -376,7 +378,7 @@ def _check_relations(rep: GeneratedRep) -> None:
 
 
 def regular(G: Group) -> Rep:
-    """The regular representation of a finite group: ``G`` permutes its own elements, coordinate 0 being the identity.
+    """The regular representation of a finite group: ``G`` permutes its own elements, with the identity as coordinate 0.
 
     Raises:
         ValueError: the group is infinite or has more than ``MAX_ORDER`` elements.

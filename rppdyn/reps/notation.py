@@ -1,6 +1,6 @@
-"""Groups and representations written as text, as a command line gives them: `SO(3)`, `5*T(0)+5*T(1)`.
+"""Groups and representations as text on the command line: `SO(3)`, `5*T(0)+5*T(1)`.
 
-The text is read as a Python expression of a few names and operators and nothing of it is executed.
+The text is parsed as a Python expression of a few names and operators; it is never executed.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def group(text: str, flag: str = "--group") -> Group:
 
 
 def chain(texts: Sequence[str], G: Group, symmetries: Sequence[str] = (), remedy: str = "") -> list[Group]:
-    """The groups that `model.groups` describes, which begin with the one that the task's representations are of.
+    """The groups that `model.groups` describes; the first must be the group G of the task's representations.
 
     Args:
-        symmetries: names of G's generators, the discrete ones first; one, or several joined by `+`, name the subgroup that they
-            generate.
-        remedy: how else the first may become the task's.
+        symmetries: names of G's generators, the discrete ones first; one name, or several joined by `+`, stand for the
+            subgroup that they generate.
+        remedy: another remedy, for the message.
     Raises:
-        ConfigError: a text is no group, or the first is not the task's.
+        ConfigError: a text is no group, or the first group is not G.
     """
     groups = [
-        G if text.strip() == str(G) else _named(text, G, symmetries) or group(text, "model.groups") for text in texts
+        G if text.strip() == str(G) else _subgroup(text, G, symmetries) or group(text, "model.groups") for text in texts
     ]
     if groups[0] != G:
         raise ConfigError(
@@ -58,7 +58,8 @@ def chain(texts: Sequence[str], G: Group, symmetries: Sequence[str] = (), remedy
     return groups
 
 
-def _named(text: str, G: Group, symmetries: Sequence[str]) -> Group | None:
+def _subgroup(text: str, G: Group, symmetries: Sequence[str]) -> Group | None:
+    """The subgroup that named generators of G generate; None if the text has other names."""
     names = [name.strip() for name in text.split("+")]
     if not all(name in symmetries for name in names):
         return None

@@ -1,4 +1,4 @@
-"""The base class of representations bound to a group, and the operators that unbound ones share with them."""
+"""The base class of representations bound to a group, and the operators that bound and unbound ones share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxtyping import Inexact, Int
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from rppdyn.groups import Group, Matrices, computed_on_cpu, is_signed_permutation
+from rppdyn.groups import Group, Matrices, compute_on_cpu, is_signed_permutation
 
 if TYPE_CHECKING:
     from rppdyn.basis import Basis  # for the annotation of `solve`
@@ -67,11 +67,11 @@ class Algebra(ABC):
 
 
 MAX_FACTORS = 64
-"""Largest number of factors of a tensor product: in two dimensions already it has more coordinates than any memory."""
+"""Largest number of factors of a tensor product; even in two dimensions its coordinates would not fit in memory."""
 
 
 def check_factors(n: int, product: str) -> None:
-    """Refuse a tensor product of more factors than anything could be computed with."""
+    """Refuse a tensor product of too many factors."""
     if n > MAX_FACTORS:
         raise ValueError(f"{product}: a product of {n} factors is beyond any memory; use {MAX_FACTORS} at most")
 
@@ -86,13 +86,13 @@ def check_multiplicity(n: int, rep) -> int:
     return n
 
 
-TOLERANCE = 1e-9
-MAX_DENSE_BYTES = 2**30  # that a projector may take
-MAX_BYTES = 2**33  # that a representation's coordinates may take while it is split into its parts,
-COUNTING = 64  # bytes each
+TOLERANCE = 1e-9  # of equal matrices, relative to their largest entry or 1
+MAX_DENSE_BYTES = 2**30  # of a dense projector
+MAX_BYTES = 2**33  # of a representation's coordinates while it is split into its parts
+BYTES_PER_COORDINATE = 64
 
 
-@computed_on_cpu
+@compute_on_cpu
 class Rep(Algebra):
     """A representation of a group: immutable, and equal to another if it has the same group and the same content."""
 
@@ -100,7 +100,7 @@ class Rep(Algebra):
     dim: int
 
     def __init_subclass__(cls) -> None:
-        computed_on_cpu(cls)
+        compute_on_cpu(cls)
 
     @abstractmethod
     def rho(self, g: Inexact[Tensor, "*batch d d"]) -> Inexact[Tensor, "*batch n n"]:
@@ -110,13 +110,13 @@ class Rep(Algebra):
         """The matrix of a Lie-algebra element, by default the derivative of ``rho`` along it at the identity."""
         eye = torch.eye(self.G.d, dtype=A.dtype, device=A.device)
         flat = A.reshape(-1, self.G.d, self.G.d)
-        along = [torch.func.jvp(self.rho, (eye,), (a,))[1] for a in flat]
-        images = torch.stack(along) if along else flat.new_zeros(0, self.dim, self.dim)
+        derivatives = [torch.func.jvp(self.rho, (eye,), (a,))[1] for a in flat]
+        images = torch.stack(derivatives) if derivatives else flat.new_zeros(0, self.dim, self.dim)
         return images.reshape(*A.shape[:-2], self.dim, self.dim)
 
     @abstractmethod
     def _content(self) -> tuple:
-        """The data that distinguish this representation from others of its class, apart from the group."""
+        """The data that distinguish this representation from others of its class and group."""
 
     @abstractmethod
     def _rebind(self, G: Group) -> Rep:
@@ -127,7 +127,7 @@ class Rep(Algebra):
     def T(self) -> Rep:
         """The dual, ``rho(g)^-T``."""
 
-    if TYPE_CHECKING:  # what the operators of `Algebra` give
+    if TYPE_CHECKING:  # types of the operators of `Algebra`
 
         def __add__(self, other: Rep | builtin.RepType) -> Rep: ...
 
@@ -194,13 +194,13 @@ class Rep(Algebra):
         return (self,)
 
     def blocks(self) -> tuple[tuple[Rep, Int[Tensor, "multiplicity dim"]], ...]:
-        """The distinct parts of the expanded direct sum, each with the coordinates that its copies occupy.
+        """The distinct parts of the expanded direct sum, each with the coordinates of its copies.
 
         Products of sums are expanded, so each part is a product of leaves. For part ``k`` and its copy ``c``,
         ``v[index[c]]`` transforms as part ``k``.
 
         Raises:
-            ValueError: so many coordinates that counting them alone would not fit in memory.
+            ValueError: the coordinates alone would not fit in memory.
         """
         self.require_countable()
         parts: dict[Rep, list[Tensor]] = {}
@@ -209,12 +209,12 @@ class Rep(Algebra):
         return tuple((rep, torch.cat(indices)) for rep, indices in parts.items())
 
     def require_countable(self) -> None:
-        """Refuse a representation that is too large to be split into its parts, before anything is made of it.
+        """Refuse a representation that is too large to be split into its parts.
 
         Raises:
-            ValueError: so many coordinates that counting them alone would not fit in memory.
+            ValueError: the coordinates alone would not fit in memory.
         """
-        if (needed := COUNTING * self.dim) > MAX_BYTES:
+        if (needed := BYTES_PER_COORDINATE * self.dim) > MAX_BYTES:
             raise ValueError(
                 f"the basis of {self} of {self.G} needs about {needed} bytes to keep account of its {self.dim} coordinates, "
                 f"more than {MAX_BYTES}; use a lower tensor power or fewer copies"
@@ -235,7 +235,7 @@ class Rep(Algebra):
 
     @property
     def unit_lie_generators(self) -> Inexact[Tensor, "D n n"]:
-        """``drho`` of the group's ``unit_lie_algebra``, whichever lengths its generators are given in."""
+        """``drho`` of the group's ``unit_lie_algebra``, which does not depend on the generators' lengths."""
         return self.lie_generators / self.G.lie_sizes
 
     @cached_property
@@ -278,13 +278,13 @@ class Rep(Algebra):
 
         def orthogonal(r: Rep) -> bool:
             h, A = r.discrete_generators, r.unit_lie_generators
-            return near(h @ h.mH, torch.eye(r.dim, dtype=r.dtype)) and near(A, -A.mH)
+            return are_close(h @ h.mH, torch.eye(r.dim, dtype=r.dtype)) and are_close(A, -A.mH)
 
         return self._all_leaves(orthogonal)
 
     @property
     def components(self) -> Int[Tensor, " n"]:
-        """A label for each coordinate, the same for those that the group exchanges or mixes, in order of their first ones."""
+        """Labels of coordinates, equal for those that the group exchanges or mixes, numbered by first occurrence."""
         generators = torch.cat([self.unit_lie_generators, self.discrete_generators])
         pattern = (generators.abs() > TOLERANCE).any(0)
         return torch.from_numpy(connected_components(pattern.numpy(), directed=False)[1]).to(torch.int64)
@@ -317,7 +317,7 @@ class Rep(Algebra):
         r"""The representation that :math:`|\rho|` induces: permutations stay, signs go.
 
         Raises:
-            ValueError: an element acts by something other than a signed permutation, so :math:`|\rho|` is none.
+            ValueError: an element is no signed permutation, so :math:`|\rho|` is no representation.
         """
         if not self.is_signed_permutation:
             raise ValueError(f"abs({self}): |rho| is a representation only for signed permutations")
@@ -330,9 +330,9 @@ class Rep(Algebra):
         """This representation, restricted to a subgroup ``H`` whose elements are the same matrices.
 
         Raises:
-            ValueError: ``H`` acts on another dimension, its Lie algebra is not inside the group's, or a discrete generator of
-                it is no element of the group. Of groups that can't be enumerated it is asked whether it is orthogonal or a
-                (signed) permutation where all elements are, and has a determinant of 1 where all have.
+            ValueError: ``H`` acts on another dimension, its Lie algebra is not inside the group's, or one of its discrete
+                generators is no element of the group. (For groups that can't be enumerated, the test is whether ``H`` is
+                orthogonal or of (signed) permutations, and of determinant 1, if the group is.)
         """
         _check_subgroup(H, self.G)
         return self._rebind(H)
@@ -340,17 +340,17 @@ class Rep(Algebra):
     def lift(self, G: Group, factor: int | None = None) -> Rep:
         """This representation as one of a direct product ``G``, in which the other factors act trivially.
 
-        A product's factors may stand in another order in ``G``, and apart from each other.
+        A product's factors may have another order in ``G``, with others in between.
 
         Args:
-            factor: which of ``G.factors`` this representation's group is; needed only where it occurs more than once.
+            factor: index of this representation's group in ``G.factors``; needed only if it occurs more than once.
         Raises:
             ValueError: ``G`` lacks a factor of this representation's group, or has one more often.
         """
         if G == self.G and factor is None:
             return self
-        factors, others = self.G.factors, G.factors
-        starts = [i for i in range(len(others) - len(factors) + 1) if others[i : i + len(factors)] == factors]
+        factors, all_factors = self.G.factors, G.factors
+        starts = [i for i in range(len(all_factors) - len(factors) + 1) if all_factors[i : i + len(factors)] == factors]
         if factor is not None:
             if factor not in starts:
                 raise ValueError(f"cannot lift {self}: factor {factor} of {G} is not {self.G}")
@@ -359,35 +359,32 @@ class Rep(Algebra):
             places = list(range(starts[0], starts[0] + len(factors)))
         else:
             for f in factors:
-                if f not in others:
+                if f not in all_factors:
                     raise ValueError(
                         f"cannot lift {self} from {self.G} to {G}: {f} is not a factor; take the product with it, as "
                         f"{G} * {f}"
                     )
-                if others.count(f) != factors.count(f):
+                if all_factors.count(f) != factors.count(f):
                     raise ValueError(
                         f"cannot lift {self} from {self.G} to {G}: {f} is a factor more than once; say which by factor=i, in "
                         "rep.lift(G, factor=i) of a part of one factor"
                     )
-            free = list(enumerate(others))
+            free = list(enumerate(all_factors))
             places = [free.pop([g for _, g in free].index(f))[0] for f in factors]
-        sizes = [f.d for f in others]
+        sizes = [f.d for f in all_factors]
         starts = [sum(sizes[:place]) for place in places]
-        return self._lift(
-            G, tuple(i for f, start in zip(factors, starts, strict=True) for i in range(start, start + f.d))
-        )
+        slot = tuple(i for f, start in zip(factors, starts, strict=True) for i in range(start, start + f.d))
+        return self._lift(G, slot)
 
     def _lift(self, G: Group, slot: tuple[int, ...]) -> Rep:
-        """This representation as one of ``G``, in whose elements this one's group acts on the coordinates ``slot``."""
+        """This representation as one of ``G``, whose elements contain this group's in the rows and columns ``slot``."""
         return builtin.LiftedRep(self, G, slot)
 
     # -- solutions ----------------------------------------------------------------------------------------------------
 
     def solve(self) -> Basis:
         """The invariants of this representation as a lazy, certified basis."""
-        from rppdyn.basis import (
-            solve,  # one floor up: the only step from here to the solver, which is built on this class
-        )
+        from rppdyn.basis import solve  # which is built on this class
 
         return solve(self)
 
@@ -399,7 +396,7 @@ class Rep(Algebra):
         """Orthogonal projector onto the invariants, dense, ``(dim, dim)``.
 
         Raises:
-            ValueError: it would not fit in memory.
+            ValueError: the projector would not fit in memory.
         """
         size = self.dim**2 * (16 if self.dtype.is_complex else 8)
         if size > MAX_DENSE_BYTES:
@@ -418,29 +415,29 @@ class Rep(Algebra):
         of samples :math:`\rho(g_1 g_2) = \rho(g_1) \rho(g_2)`; and that a full turn goes to the identity.
 
         Raises:
-            ValueError: naming the first generator for which one of them fails.
+            ValueError: it names the first generator for which one of them fails.
         """
         generator = generator if generator is not None else torch.Generator().manual_seed(0)
         g = self.G.samples(n, generator)
         eye = torch.eye(self.G.d, dtype=self.G.dtype)
-        if not near(self.rho(eye), torch.eye(self.dim, dtype=self.dtype)):
+        if not are_close(self.rho(eye), torch.eye(self.dim, dtype=self.dtype)):
             raise ValueError(f"{self} of {self.G} is no representation: rho(identity) is not the identity")
         for i, A in enumerate(self.G.unit_lie_algebra):
             exp_A = torch.linalg.matrix_exp(0.3 * A)
-            if not near(self.rho(exp_A), torch.linalg.matrix_exp(0.3 * self.drho(A)), 1e-7):
+            if not are_close(self.rho(exp_A), torch.linalg.matrix_exp(0.3 * self.drho(A)), 1e-7):
                 raise ValueError(
                     f"{self} of {self.G}: rho(exp tA) differs from exp(t drho(A)) for A = lie_algebra[{i}]"
                 )
-            if not near(self.rho(exp_A @ g), self.rho(exp_A) @ self.rho(g), 1e-7):
+            if not are_close(self.rho(exp_A @ g), self.rho(exp_A) @ self.rho(g), 1e-7):
                 raise ValueError(
                     f"{self} of {self.G}: rho(g1 g2) differs from rho(g1) rho(g2) for g1 = exp lie_algebra[{i}]"
                 )
         for k, h in enumerate(self.G.discrete_generators):
-            if not near(self.rho(h @ g), self.rho(h) @ self.rho(g), 1e-7):
+            if not are_close(self.rho(h @ g), self.rho(h) @ self.rho(g), 1e-7):
                 raise ValueError(
                     f"{self} of {self.G}: rho(g1 g2) differs from rho(g1) rho(g2) for g1 = discrete_generators[{k}]"
                 )
-        if not near(self.rho(g @ g.roll(1, 0)), self.rho(g) @ self.rho(g.roll(1, 0)), 1e-7):
+        if not are_close(self.rho(g @ g.roll(1, 0)), self.rho(g) @ self.rho(g.roll(1, 0)), 1e-7):
             raise ValueError(
                 f"{self} of {self.G}: rho(g1 g2) differs from rho(g1) rho(g2) for elements g1, g2 of the group"
             )
@@ -459,7 +456,7 @@ class Rep(Algebra):
             lie_algebra: ``(D, n, n)``, the images of ``G.lie_algebra``.
             discrete_generators: ``(M, n, n)``, the images of ``G.discrete_generators``.
         Raises:
-            ValueError: the matrices don't extend to a representation, naming the generator at fault.
+            ValueError: the matrices don't extend to a representation; the message names the generator.
         """
         return matrices.GeneratedRep(G, lie_algebra, discrete_generators, name)
 
@@ -472,42 +469,42 @@ class Rep(Algebra):
         return matrices.FunctionRep(G, dim, rho, name)
 
 
-def near(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
-    """Check whether two matrices agree to ``tolerance``, relative to the larger of one and ``a``'s largest entry."""
+def are_close(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> bool:
+    """Check whether two matrices agree to ``tolerance``, relative to ``a``'s largest entry or 1, whichever is larger."""
     return a.numel() == 0 or bool((a - b).abs().max() <= tolerance * max(1.0, a.abs().max().item()))
 
 
-KINDS = {
+SUBGROUP_PROPERTIES = {
     "is_orthogonal": "orthogonal",
     "is_signed_permutation": "a group of signed permutations",
     "is_permutation": "a group of permutations",
 }
-"""Properties that every subgroup of such a group has, too."""
+"""Properties of groups that all their subgroups inherit, with their names in messages."""
 
 
 def _check_subgroup(H: Group, G: Group) -> None:
     if H.d != G.d:
         raise ValueError(f"{H} acts on {H.d} dimensions and {G} on {G.d}: not a subgroup of the same matrices")
     for i, A in enumerate(H.lie_algebra):
-        if coefficients_in(A[None], G)[1].max() > TOLERANCE:
+        if lie_coefficients(A[None], G)[1].max() > TOLERANCE:
             raise ValueError(f"{H} is no subgroup of {G}: lie_algebra[{i}] is not in the Lie algebra of {G}")
-    for kind, what in KINDS.items():
-        if getattr(G, kind) and not getattr(H, kind):
-            raise ValueError(f"{H} is no subgroup of {G}: it is not {what}")
+    for attribute, description in SUBGROUP_PROPERTIES.items():
+        if getattr(G, attribute) and not getattr(H, attribute):
+            raise ValueError(f"{H} is no subgroup of {G}: it is not {description}")
     for k, h in enumerate(H.discrete_generators):
         if not _may_belong(h, G):
             raise ValueError(f"{H} is no subgroup of {G}: discrete_generators[{k}] is not an element of {G}")
 
 
 def _may_belong(h: Tensor, G: Group) -> bool:
-    """Check whether a matrix is an element of a group that can be enumerated; of others, by its determinant alone."""
+    """Check whether a matrix is an element of a group, if that can be enumerated; else whether its determinant is possible."""
     if G.order is not None:
         return bool((G.elements() - h).abs().amax((1, 2)).min() <= 1e-6)
     volumes = torch.cat([G.lie_algebra.diagonal(dim1=1, dim2=2).sum(1), torch.linalg.det(G.discrete_generators) - 1])
     return bool((volumes.abs() > TOLERANCE).any()) or abs(torch.linalg.det(h).item() - 1) <= 1e-6
 
 
-def coefficients_in(A: Tensor, G: Group) -> tuple[Tensor, Tensor]:
+def lie_coefficients(A: Tensor, G: Group) -> tuple[Tensor, Tensor]:
     """Coefficients of ``A (n, d, d)`` in the Lie-algebra basis of ``G``, and the relative residual of each."""
     basis = G.lie_algebra.flatten(1).to(A.dtype)
     flat = A.flatten(1)
@@ -518,7 +515,7 @@ def coefficients_in(A: Tensor, G: Group) -> tuple[Tensor, Tensor]:
 
 
 def _same_group(a: Rep, b: Rep) -> tuple[Rep, Rep]:
-    """Both representations bound to one group: their own if it is the same, else the product that holds both."""
+    """Both representations bound to one group: their own if it is the same, else a product with both as factors."""
     if a.G == b.G:
         return a, b
     if not Counter(b.G.factors) - Counter(a.G.factors):

@@ -12,7 +12,7 @@ from registry import generator
 
 from rppdyn.images import Convolution, GroupConvolution, ImageModel, ImagePathway, LayerSpec
 from rppdyn.images.continuous import AnchorBasis, ExponentialBasis, pixel_grid
-from rppdyn.images.pathways import MAPS, PATHWAYS, ROTATIONAL, STATIONARY, RelaxedImageLayer, rotations_of
+from rppdyn.images.pathways import MAPS, PATHWAYS, ROTATIONAL, STATIONARY, RelaxedImageLayer, count_rotations
 from rppdyn.images.registry import REGISTRY, ROTATIONS_AND_SHIFTS, PathwayKind
 from rppdyn.jobs.config.image import ImagePathwaysConfig
 
@@ -35,13 +35,17 @@ def test_names_follow_from_the_registry():
 
 
 def test_rotations_are_those_of_the_models_group(monkeypatch):
-    assert [rotations_of({"conv": 1.0, name: on}) for name, on in (("gconv", 0), ("gconv", 1), ("fc", 1))] == [1, 4, 1]
+    assert [count_rotations({"conv": 1.0, name: on}) for name, on in (("gconv", 0), ("gconv", 1), ("fc", 1))] == [
+        1,
+        4,
+        1,
+    ]
     eight = PathwayKind("eight", "nowhere:Pathway", ROTATIONS_AND_SHIFTS, rotations=lambda settings: settings["n"])
     monkeypatch.setitem(REGISTRY, "eight", eight)
     monkeypatch.setattr("rppdyn.images.pathways.ROTATIONAL", (*ROTATIONAL, "eight"))
-    assert rotations_of({"eight": 1.0}, {"eight": {"n": 8}}) == 8
+    assert count_rotations({"eight": 1.0}, {"eight": {"n": 8}}) == 8
     with pytest.raises(ValueError, match=r"these differ: gconv has 4, eight has 8; give the others filters.elements=4"):
-        rotations_of({"gconv": 1.0, "eight": 1.0}, {"eight": {"n": 8}})
+        count_rotations({"gconv": 1.0, "eight": 1.0}, {"eight": {"n": 8}})
     model = ImageModel([LayerSpec(3)], 1, (4, 4), 2, {"gconv": 1.0}, generator=generator())
     assert model.rotations == 4 and isinstance(model.blocks[0].gconv, GroupConvolution)
     assert isinstance(ImageModel([LayerSpec(3)], 1, (4, 4), 2, {"s_conv": 1.0}).head.s_conv, Convolution)

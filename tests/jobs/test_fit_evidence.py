@@ -81,7 +81,7 @@ def test_units_follow_variances_without_changing_the_function(tmp_path):
     stood = {key: p.detach().clone() for key, p in fit.variances.variances.items()}
     with torch.no_grad():
         named["head.free.log_variance"] -= 3.0
-    fit.variances._follow(fit.optimiser, stood)
+    fit.variances._follow_variances(fit.optimiser, stood)
     torch.testing.assert_close(fit.stack(fit.inputs), before, rtol=1e-12, atol=1e-13)
     ratio = torch.tensor(3.0, dtype=torch.float64).exp().rsqrt()
     torch.testing.assert_close(named["head.free.unit"] / unit, ratio.expand(1), rtol=1e-6, atol=0)

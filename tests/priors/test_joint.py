@@ -206,8 +206,8 @@ def test_gradients_by_log_variances_agree_with_differences(case):
 def test_blocks_of_rows_and_chunks_of_examples_change_nothing(monkeypatch):
     net, x, y = network(Z(2), rep_out=3 * Scalar), normal(9, 2), torch.arange(9) % 3
     whole = joint_evidence(net, x, Categorical(), y)
-    monkeypatch.setattr(module, "BLOCK", 8 * 3 * 1000)  # bytes: two data
-    monkeypatch.setattr(module, "EXAMPLES", 2)
+    monkeypatch.setattr(module, "BLOCK_BYTES", 8 * 3 * 1000)  # bytes: two data
+    monkeypatch.setattr(module, "CHUNK_DATA", 2)
     blocks = joint_evidence(net, x, Categorical(), y)
     torch.testing.assert_close(blocks.kernels, whole.kernels, rtol=1e-10, atol=1e-12)
     assert float(blocks.log_evidence) == pytest.approx(float(whole.log_evidence), rel=1e-12)

@@ -216,7 +216,7 @@ def test_weights_of_free_pathways_fall_with_their_variance(shrink):
         with torch.no_grad():
             for p in learning.variances.values():
                 p += torch.tensor([-3.0, 2.0])
-        learning._follow(optimiser, stood)
+        learning._follow_variances(optimiser, stood)
         for name in names:
             share = torch.tensor([math.exp(-1.5) if shrink and name in free else 1.0, 1.0], dtype=torch.float64)
             expected = share[:, None] * before[name]

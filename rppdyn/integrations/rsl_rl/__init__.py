@@ -3,7 +3,7 @@
     train_cfg["algorithm"]["symmetry_cfg"] = {"data_augmentation_func": data_augmentation(spec), "use_data_augmentation": True}
     train_cfg["actor"]["class_name"] = "rppdyn.integrations.rsl_rl:RelaxedMLPModel"      # with spec=spec.to_dict()
 
-The models are imported when they are asked for: the augmentation needs no rsl_rl.
+The models are imported on first use: the augmentation needs no rsl_rl.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An actor of rsl_rl as a file that runs without this package, its hidden state an input and an output where it has one."""
+"""Export of rsl_rl's actors to files that run without this package; a hidden state is an input and an output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,7 +16,7 @@ from torch.nn import functional as F
 from rppdyn.agents.export import (
     HIDDEN,
     TOLERANCE,
-    entries_of,
+    list_entries,
     onnx_policy,
     torch_policy,
     writable_contract,
@@ -31,7 +30,7 @@ from rppdyn.runs.files import replacing, write_json
 __all__ = ["export_policy"]
 
 VERSIONS = ("rppdyn", "torch", "rsl-rl-lib")
-BATCH = 4
+CHECK_BATCH = 4  # observations per step of the comparison
 
 
 def export_policy(
@@ -43,21 +42,21 @@ def export_policy(
     seed: int = 0,
     certificate: Certificate | None = None,
 ) -> dict[str, float]:
-    """Write an actor's deterministic policy, its layers merged, and a JSON file that says what goes in and out.
+    """Write an actor's deterministic policy, its layers merged, and a JSON file that describes its inputs and outputs.
 
-    Beside it `symmetry.json` says what the symmetry does to each entry, for `rppdyn audit`.
+    Beside it `symmetry.json` describes the action of the symmetry on each entry, for `rppdyn audit`.
 
-    A recurrent one takes ``observation`` (batch, n) and ``hidden_state`` (layers, batch, h), zero where an episode begins, and
-    gives ``action`` and ``next_hidden_state``.
+    A recurrent policy maps ``observation`` (batch, n) and ``hidden_state`` (layers, batch, h), zero at the start of an episode,
+    to ``action`` and ``next_hidden_state``.
 
     Args:
         model: the actor.
         onnx, torch_file: the files, at least one.
-        steps: over which a file is compared with the model, from random observations.
-        seed: their seed.
+        steps: number of steps, with random observations, over which a file is compared with the model.
+        seed: seed of the observations.
         certificate: the simulator's (`rppdyn.envs.certify`), for `symmetry.json`.
     Returns:
-        for "onnx" and "torch" the largest difference of an action, as a share of the actions' spread.
+        the largest difference of an action, as a share of the actions' spread, for "onnx" and "torch".
     Raises:
         ValueError: a critic, no file, a package that is not installed, or a file that differs; nothing is written then.
     """
@@ -68,19 +67,19 @@ def export_policy(
     if model.distribution is None:
         raise ValueError("a critic has no actions; give the actor")
     files = {"onnx": onnx, "torch": torch_file}
-    wanted = {kind: Path(path) for kind, path in files.items() if path is not None}
-    if not wanted:
+    paths = {kind: Path(path) for kind, path in files.items() if path is not None}
+    if not paths:
         raise ValueError("no file is given; give onnx= or torch_file=")
-    for path in wanted.values():
+    for path in paths.values():
         if path.is_dir():
             raise ValueError(f"{path} is a folder; give a file")
-    card = next(iter(wanted.values())).with_suffix(".json")
+    card = next(iter(paths.values())).with_suffix(".json")
     contract = writable_contract(card, model.spec)
     step = _Step(model)
     state = None if step.layers == 0 else (step.layers, step.size)
-    found: dict[str, float] = {}
+    differences: dict[str, float] = {}
     with ExitStack() as stack:
-        for kind, path in wanted.items():
+        for kind, path in paths.items():
             temporary = stack.enter_context(replacing(path))
             if kind == "onnx":
                 write_onnx(step, temporary, model.obs_dim, torch.float32, state)
@@ -88,19 +87,19 @@ def export_policy(
             else:
                 write_program(step, temporary, model.obs_dim, torch.float32, state)
                 policy = torch_policy(torch.export.load(temporary))
-            found[kind] = _difference(model, policy, steps, seed)
-            if not found[kind] <= TOLERANCE:
+            differences[kind] = difference = _difference(model, policy, steps, seed)
+            if not difference <= TOLERANCE:
                 raise ValueError(
-                    f"{path}: over {steps} steps the exported policy differs by {found[kind]:.2g} of the actions' spread, more "
+                    f"{path}: over {steps} steps the exported policy differs by {difference:.2g} of the actions' spread, more "
                     f"than {TOLERANCE:g}; nothing is written"
                 )
-    write_json(card, _card(model, state, steps, found))
+    write_json(card, _card(model, state, steps, differences))
     write_json(contract, model.spec.contract(None if certificate is None else certificate.to_dict()))
-    return found
+    return differences
 
 
 class _Step(nn.Module):
-    """One step of a merged policy, whose gates are written out."""
+    """One step of a merged policy, with the recurrent unit's gates written out."""
 
     def __init__(self, model: RelaxedMLPModel | RelaxedRNNModel):
         super().__init__()
@@ -130,34 +129,27 @@ class _Step(nn.Module):
 
 
 def _difference(model: Any, policy: Any, steps: int, seed: int) -> float:
-    """The largest difference of an action over so many steps, from one hidden state on where there is one."""
+    """The largest difference of an action over a rollout of random observations, as a share of the actions' spread."""
     generator = torch.Generator().manual_seed(seed)
     was_training = model.training
-    kept = model.get_hidden_state()
+    hidden_state = model.get_hidden_state()
     model.eval().reset()
-    expected: list[NDArray] = []
-    found: list[NDArray] = []
-    sizes = [getattr(model, "obs_dim", 0)]
+    expected, actual = [], []
+    device = next(model.parameters()).device
     with torch.no_grad():
         for _ in range(steps):
-            x = torch.randn(BATCH, sizes[0], generator=generator)
-            expected.append(model(_grouped(model, x)).cpu().numpy())
-            found.append(policy(x.numpy()))
-    model.reset(hidden_state=kept)
+            x = torch.randn(CHECK_BATCH, getattr(model, "obs_dim", 0), generator=generator)
+            groups = dict(zip(model.obs_groups, x.to(device).split(model.group_sizes, -1), strict=True))
+            expected.append(model(TensorDict(groups, batch_size=[len(x)])).cpu().numpy())
+            actual.append(policy(x.numpy()))
+    model.reset(hidden_state=hidden_state)
     model.train(was_training)
-    wanted = np.concatenate(expected)
-    spread = np.maximum(wanted.std(0), 1e-6)
-    return float((np.abs(np.concatenate(found) - wanted) / spread).max())
+    actions = np.concatenate(expected)
+    spread = np.maximum(actions.std(0), 1e-6)
+    return float((np.abs(np.concatenate(actual) - actions) / spread).max())
 
 
-def _grouped(model: Any, x: Tensor) -> TensorDict:
-    """An observation as the model's groups."""
-    sizes = model.group_sizes
-    device = next(model.parameters()).device
-    return TensorDict(dict(zip(model.obs_groups, x.to(device).split(sizes, -1), strict=True)), batch_size=[len(x)])
-
-
-def _card(model: Any, state: tuple[int, int] | None, steps: int, found: dict[str, float]) -> dict[str, Any]:
+def _card(model: Any, state: tuple[int, int] | None, steps: int, differences: dict[str, float]) -> dict[str, Any]:
     spec = model.spec
     recurrent = None
     if state is not None:
@@ -166,10 +158,10 @@ def _card(model: Any, state: tuple[int, int] | None, steps: int, found: dict[str
         "format": 1,
         "environment": spec.env_id,
         "observation": {"dtype": "float32", "groups": dict(zip(model.obs_groups, model.group_sizes, strict=True)),
-                        "entries": entries_of(model._space.entries)},
-        "action": {"dtype": "float32", "entries": entries_of(spec.action.entries)},
+                        "entries": list_entries(model._space.entries)},
+        "action": {"dtype": "float32", "entries": list_entries(spec.action.entries)},
         "hidden_state": recurrent,
         "symmetry": {"group": str(spec.group), "digest": spec.digest},
-        "check": {"steps": steps, "largest_difference": found, "tolerance": TOLERANCE},
+        "check": {"steps": steps, "largest_difference": differences, "tolerance": TOLERANCE},
         "versions": {name: version(name) for name in VERSIONS},
     }  # fmt: skip

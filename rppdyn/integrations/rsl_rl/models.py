@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,9 +22,9 @@ from rppdyn.reps import Rep, Scalar
 
 
 def orbits(matrices: Tensor) -> Tensor:
-    """The number of the set that each entry belongs to, (n,): entries that the matrices (k, n, n) mix are in one set."""
-    _, found = connected_components((matrices.abs().sum(0) > 1e-9).numpy(), directed=False)
-    return torch.as_tensor(found, dtype=torch.long)
+    """The number of each entry's set, (n,): entries that the matrices (k, n, n) mix are in one set."""
+    _, labels = connected_components((matrices.abs().sum(0) > 1e-9).numpy(), directed=False)
+    return torch.as_tensor(labels, dtype=torch.long)
 
 
 def _mean_over(sets: Tensor, x: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class Tied(nn.Module):
     """Parametrisation of a vector (n,) in which entries of one set are equal.
 
     Args:
-        sets: see `orbits`.
+        sets: the number of each entry's set, from `orbits`.
     """
 
     sets: Tensor
@@ -52,7 +52,7 @@ class Tied(nn.Module):
 
 
 class PooledNormalization(nn.Module):
-    r"""Running mean and standard deviation of features that a symmetry leaves alone.
+    r"""Normalisation by a running mean and standard deviation that are invariant under a symmetry.
 
     The mean is projected on the invariants of the group, and variances are pooled over the entries that it mixes:
     :math:`\rho(g)(x - \mu)/\sigma = (\rho(g) x - \mu)/\sigma`.
@@ -84,13 +84,13 @@ class PooledNormalization(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        """Take a batch (n, dim) into the statistics."""
+        """Add a batch (n, dim) to the statistics."""
         if not self.training:
             return
         self.count += len(x)
         rate = len(x) / self.count
         mean = (self.projector @ x.mean(0).double()).to(x)
-        mean = torch.where(mean.abs() < 1e-12, 0.0, mean)  # of an entry whose sign flips
+        mean = torch.where(mean.abs() < 1e-12, 0.0, mean)  # rounding, for entries whose signs flip
         var = _mean_over(self.sets, x.var(0, unbiased=False) + (x.mean(0) - mean) ** 2)
         delta = mean - self.mean
         self.mean += rate * delta
@@ -98,7 +98,7 @@ class PooledNormalization(nn.Module):
 
 
 class Assembled:
-    """Dense weights of a module: assembled anew where gradients are wanted, and once between two changes where not.
+    """Dense weights of a module: without gradients they are assembled only after parameters have changed.
 
     A rollout runs the network at every step with the same parameters.
     """
@@ -111,10 +111,10 @@ class Assembled:
         """The weights.
 
         Args:
-            module: whose parameters they follow from.
-            assemble: gives them.
+            module: the module whose parameters determine them.
+            assemble: computes them.
         """
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():  # exporting, too: there are no addresses then
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():  # compiled or exported tensors have no addresses
             return assemble()
         key = tuple((p.data_ptr(), p._version, p.dtype) for p in module.parameters())
         if key != self._key:
@@ -131,13 +131,13 @@ class RelaxedGRU(nn.Module):
     .. math:: r = \sigma(W_r x + U_r h),\quad z = \sigma(W_z x + U_z h),\quad
               n = \tanh(W_n x + r \odot U_n h),\quad h' = (1 - z) \odot n + z \odot h
 
-    Gates act entry by entry, so permutations of the hidden state commute with them. The layers' dense sums are what
-    PyTorch's own kernel runs on.
+    Gates act entry by entry, so permutations of the hidden state commute with them. PyTorch's own kernel runs on the layers'
+    dense weights.
 
     Args:
         rep_in: representation of the input.
         rep_hidden: representation of the hidden state; permutes its entries.
-        num_layers: how many are stacked.
+        num_layers: number of stacked units.
         variances: prior variances of the equivariant and the free pathway.
         generator: random generator of the initial weights.
     Raises:
@@ -158,31 +158,29 @@ class RelaxedGRU(nn.Module):
                 f"the hidden state's {rep_hidden} is no permutation, which gates need; use the regular one"
             )
         self.rep_hidden, self.num_layers, self.hidden_size = rep_hidden, num_layers, rep_hidden.dim
-        own: dict[str, Any] = dict(equivariant_variance=variances[0], free_variance=variances[1], generator=generator)
+        options: dict[str, Any] = dict(
+            equivariant_variance=variances[0], free_variance=variances[1], generator=generator
+        )
         reps = [rep_in, *[rep_hidden] * (num_layers - 1)]
-        # Each gate has a layer of its own: three representations in one would be the same maps, solved as one problem.
-        self.inputs = nn.ModuleList(RelaxedLinear(rep, rep_hidden, **own) for rep in reps for _ in range(3))
-        self.recurrent = nn.ModuleList(RelaxedLinear(rep_hidden, rep_hidden, **own) for _ in reps for _ in range(3))
+        # one layer for each gate: a joint layer would have the same maps, but solve them as one larger problem
+        self.inputs = nn.ModuleList(RelaxedLinear(rep, rep_hidden, **options) for rep in reps for _ in range(3))
+        self.recurrent = nn.ModuleList(RelaxedLinear(rep_hidden, rep_hidden, **options) for _ in reps for _ in range(3))
         self._assembled = Assembled()
-
-    def _layers(self, side: str) -> list[RelaxedLinear]:
-        return list(getattr(self, side))
 
     def flat_weights(self) -> list[Tensor]:
         """Dense weights and biases in the order of PyTorch's kernel: input, hidden, and their biases, for each layer."""
-        found: list[Tensor] = []
+        flat: list[Tensor] = []
         for layer in range(self.num_layers):
-            three = slice(3 * layer, 3 * layer + 3)
+            gates = slice(3 * layer, 3 * layer + 3)
             sides = [
-                [part.assemble() for part in side[three]]
-                for side in (self._layers("inputs"), self._layers("recurrent"))
+                [cast(RelaxedLinear, gate).assemble() for gate in side[gates]] for side in (self.inputs, self.recurrent)
             ]
-            found += [torch.cat([weight for weight, _ in side]) for side in sides]
-            found += [torch.cat([bias for _, bias in side if bias is not None]) for side in sides]
-        return found
+            flat += [torch.cat([weight for weight, _ in side]) for side in sides]
+            flat += [torch.cat([bias for _, bias in side if bias is not None]) for side in sides]
+        return flat
 
     def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Outputs (time, batch, hidden) of inputs (time, batch, n), and the hidden state (layers, batch, hidden) after them."""
+        """Outputs (time, batch, hidden) of inputs (time, batch, n), and the last hidden state (layers, batch, hidden)."""
         if h is None:
             h = x.new_zeros(self.num_layers, x.shape[1], self.hidden_size)
         weights = self._assembled(self, self.flat_weights)
@@ -191,16 +189,16 @@ class RelaxedGRU(nn.Module):
     def merged(self) -> nn.GRU:
         """The same function as PyTorch's own module, for deployment."""
         weights = self.flat_weights()
-        found = nn.GRU(self.inputs[0].rep_in.dim, self.hidden_size, self.num_layers, device="meta")  # draws no weights
-        found = found.to_empty(device=weights[0].device)
+        unit = nn.GRU(self.inputs[0].rep_in.dim, self.hidden_size, self.num_layers, device="meta")  # draws no weights
+        unit = unit.to_empty(device=weights[0].device)
         with torch.no_grad():
-            for parameter, value in zip(found.parameters(), weights, strict=True):
+            for parameter, value in zip(unit.parameters(), weights, strict=True):
                 parameter.copy_(value)
-        return found
+        return unit
 
 
 def add_prior(modules: Sequence[nn.Module], transitions: int) -> None:
-    """Have each backward pass add the gradient of the negative log prior, divided by the number of transitions.
+    """Let each backward pass add the gradient of the negative log prior, divided by the number of transitions.
 
     The prior is quadratic in every parameter, so its gradient is a constant times the parameter.
     """
@@ -277,40 +275,42 @@ class _Relaxed:
             free_variance=free, output_scale=output_scale, generator=self._generator,
         )  # fmt: skip
 
-    def _encoded(self, encoder: Mapping[str, Any], hidden_dims: Sequence[int], output_scale: float) -> EncodedNetwork:
-        """A network that sees some entries, a height scan's, by way of an encoder of their own."""
+    def _build_encoded(
+        self, encoder: Mapping[str, Any], hidden_dims: Sequence[int], output_scale: float
+    ) -> EncodedNetwork:
+        """A network with an encoder for some of its entries, such as a height scan."""
         if not isinstance(encoder, Mapping):
             raise ValueError(
                 f"encoder={encoder!r} must be a mapping, such as {{'entries': 'height_scan', 'latent_dim': 64}}"
             )
         if unknown := set(encoder) - {"entries", "hidden_dims", "latent_dim"}:
             raise ValueError(f"encoder has no option {min(unknown)!r}; known: entries, hidden_dims, latent_dim")
-        named = str(encoder.get("entries", "height_scan"))
-        chosen = torch.tensor([named in entry.name for entry in self._space.features])
-        if not chosen.any() or chosen.all():
+        entries = str(encoder.get("entries", "height_scan"))
+        is_scan = torch.tensor([entries in entry.name for entry in self._space.features])
+        if not is_scan.any() or is_scan.all():
             raise ValueError(
-                f"encoder: entries={named!r} names {int(chosen.sum())} of {len(chosen)} entries; name some"
+                f"encoder: entries={entries!r} names {int(is_scan.sum())} of {len(is_scan)} entries; name some"
             )
-        scan, rest = torch.nonzero(chosen).ravel(), torch.nonzero(~chosen).ravel()
+        scan, rest = torch.nonzero(is_scan).ravel(), torch.nonzero(~is_scan).ravel()
         matrices = torch.tensor(np.array(self._space.discrete_generators), dtype=torch.float64)
         if matrices[:, rest][:, :, scan].any() or matrices[:, scan][:, :, rest].any():
-            raise ValueError(f"encoder: a symmetry mixes entries {named!r} with others; choose whole terms")
-        part = lambda own: Rep.from_generators(  # noqa: E731
-            self.spec.group, discrete_generators=matrices[:, own][:, :, own], name="entries"
+            raise ValueError(f"encoder: a symmetry mixes entries {entries!r} with others; choose whole terms")
+        part = lambda index: Rep.from_generators(  # noqa: E731
+            self.spec.group, discrete_generators=matrices[:, index][:, :, index], name="entries"
         )
         latent = regular_hidden(int(encoder.get("latent_dim", 64)), self.spec.group)
-        first = self._between(part(scan), latent, encoder.get("hidden_dims", (128,)), 1.0)
-        return EncodedNetwork(first, self._network(part(rest) + latent, hidden_dims, output_scale), scan, rest)
+        scan_encoder = self._between(part(scan), latent, encoder.get("hidden_dims", (128,)), 1.0)
+        return EncodedNetwork(scan_encoder, self._network(part(rest) + latent, hidden_dims, output_scale), scan, rest)
 
     @staticmethod
-    def _check_count(name: str, value: Any, least: int, of: int = 1) -> None:
-        """Refuse what is no whole number of at least so much, or no multiple of another."""
-        if not isinstance(value, int) or value < least or value % of:
-            multiple = f", a multiple of {of}" if of > 1 else ""
-            raise ValueError(f"{name}={value!r} must be a whole number of at least {least}{multiple}")
+    def _check_count(name: str, value: Any, minimum: int, factor: int = 1) -> None:
+        """Refuse a value that is no integer of at least ``minimum``, or no multiple of ``factor``."""
+        if not isinstance(value, int) or value < minimum or value % factor:
+            multiple = f", a multiple of {factor}" if factor > 1 else ""
+            raise ValueError(f"{name}={value!r} must be a whole number of at least {minimum}{multiple}")
 
     def _finish(self, model: Any, obs_normalization: bool, networks: Sequence[nn.Module], transitions: int) -> None:
-        """Statistics and standard deviations that transform, and the prior's gradient."""
+        """Install equivariant normalisation and standard deviations, and the prior's gradient."""
         elements = group_elements(self.spec.group)
         if obs_normalization:
             model.obs_normalizer = PooledNormalization(self._rep_in, elements)
@@ -331,7 +331,7 @@ class _Relaxed:
 
 
 class EncodedNetwork(nn.Module):
-    """A network of some entries and of what an encoder makes of the others.
+    """A network of some entries and of an encoder's output for the others.
 
     Args:
         encoder: encoder of the entries `scan`.
@@ -349,7 +349,7 @@ class EncodedNetwork(nn.Module):
         self.register_buffer("rest", rest)
 
     def assemble(self) -> tuple[Any, Any]:
-        """Weights of both."""
+        """Weights of encoder and network."""
         return self.encoder.assemble(), self.network.assemble()
 
     def run(self, x: Tensor, weights: tuple[Any, Any]) -> Tensor:
@@ -359,7 +359,7 @@ class EncodedNetwork(nn.Module):
 
 
 class _Head(nn.Module):
-    """The network, about the fixed point of the action."""
+    """The network, plus the fixed point of the action."""
 
     def __init__(self, network: RPPEMLP | EncodedNetwork, origin: Sequence[float] | None):
         super().__init__()
@@ -376,24 +376,25 @@ class _Head(nn.Module):
 
 
 class RelaxedMLPModel(_Relaxed, MLPModel):
-    """rsl_rl's MLP model with a relaxed equivariant network: equivariant pathways with a wide prior, free ones with a narrow.
+    """rsl_rl's MLP model with a relaxed equivariant network.
 
-    Hidden layers are copies of the regular representation with swish. Statistics of observations and the standard deviation
-    are shared by entries that the symmetry mixes, so that with `free_variance=0` the whole policy transforms exactly.
+    Equivariant pathways have a wide prior, free ones a narrow one. Hidden layers are copies of the regular representation with
+    swish. Entries that the symmetry mixes share statistics of observations and a standard deviation, so that with
+    `free_variance=0` the whole policy is exactly equivariant.
 
     Args:
-        obs, obs_groups, obs_set, output_dim, hidden_dims, obs_normalization, distribution_cfg: as rsl_rl's own.
+        obs, obs_groups, obs_set, output_dim, hidden_dims, obs_normalization, distribution_cfg: as in rsl_rl.
         activation: accepted and not used: layers have swish, scaled to keep the size of features.
-        spec: the symmetry, or what its `to_dict` returns; its observation groups are those of the environment.
-        groups: the spec's name of groups that the environment calls otherwise.
+        spec: the symmetry, or the dictionary that its `to_dict` returns, with the environment's observation groups.
+        groups: names of the spec's groups by the environment's names, if they differ.
         equivariant_variance, free_variance: prior variances of the pathways; 0 removes one.
-        transitions: how many transitions the prior is weighed against, those of an iteration; 0 leaves the prior out.
+        transitions: number of transitions by which the prior is divided, those of an iteration; 0 leaves the prior out.
         output_scale: initial size of the output.
         seed: seed of the initial weights.
         encoder: for a height scan or image: `entries`, a part of their names ("height_scan"), `hidden_dims` and `latent_dim`.
     Raises:
-        ValueError: groups or sizes that the spec does not have, entries that an encoder can't take alone, or an action
-            representation that a Gaussian doesn't fit.
+        ValueError: groups or sizes that the spec does not have, entries for an encoder that the symmetry mixes with others, or
+            an action representation that is no signed permutation.
     """
 
     def __init__(
@@ -405,7 +406,9 @@ class RelaxedMLPModel(_Relaxed, MLPModel):
     ) -> None:  # fmt: skip
         self._check_count("transitions", transitions, 0)
         self._prepare(obs_groups, obs_set, output_dim, spec, groups, equivariant_variance, free_variance, seed)
-        MLPModel.__init__(self, obs, obs_groups, obs_set, output_dim, (1,), "elu", False, _copied(distribution_cfg))
+        MLPModel.__init__(
+            self, obs, obs_groups, obs_set, output_dim, (1,), "elu", False, _copy_config(distribution_cfg)
+        )
         _check_size(self)
         self.group_sizes = [int(obs[name].shape[-1]) for name in self.obs_groups]
         self.obs_normalization = obs_normalization
@@ -413,7 +416,7 @@ class RelaxedMLPModel(_Relaxed, MLPModel):
         if encoder is None:
             network = self._network(self._rep_in, hidden_dims, output_scale)
         else:
-            network = self._encoded(encoder, hidden_dims, output_scale)
+            network = self._build_encoded(encoder, hidden_dims, output_scale)
         self.mlp = _Head(network, self._origin)
         self._finish(self, obs_normalization, [network], transitions)
 
@@ -425,13 +428,13 @@ class RelaxedMLPModel(_Relaxed, MLPModel):
         return self._space.encode(torch.cat([obs[group] for group in self.obs_groups], dim=-1))
 
     def update_normalization(self, obs: Any) -> None:
-        """Take a batch into the statistics of features."""
+        """Add a batch to the statistics of features."""
         if self.obs_normalization:
             self.obs_normalizer.update(self._features(obs).flatten(0, -2))
 
     def merged(self) -> nn.Module:
         """The deterministic policy as a plain module: raw observation groups, concatenated, to the mean action."""
-        return _Deployed(self._space, self.obs_normalizer, _Head(_merged(self.mlp.network), self._origin))
+        return _Deployed(self._space, self.obs_normalizer, _Head(_merge(self.mlp.network), self._origin))
 
 
 class RelaxedRNNModel(_Relaxed, RNNModel):
@@ -439,11 +442,11 @@ class RelaxedRNNModel(_Relaxed, RNNModel):
 
     Args:
         rnn_hidden_dim: size of the hidden state, in copies of the regular representation.
-        rnn_num_layers: how many units are stacked.
+        rnn_num_layers: number of stacked units.
         rnn_type: "gru".
-        others: as `RelaxedMLPModel`.
+        others: as in `RelaxedMLPModel`.
     Raises:
-        ValueError: another kind of unit, or what `RelaxedMLPModel` refuses.
+        ValueError: another kind of unit; or as in `RelaxedMLPModel`.
     """
 
     def __init__(
@@ -460,7 +463,7 @@ class RelaxedRNNModel(_Relaxed, RNNModel):
         self._prepare(obs_groups, obs_set, output_dim, spec, groups, equivariant_variance, free_variance, seed)
         self._check_count("rnn_hidden_dim", rnn_hidden_dim, 1, self.spec.group.order or 1)
         RNNModel.__init__(
-            self, obs, obs_groups, obs_set, output_dim, (1,), "elu", False, _copied(distribution_cfg), "gru", 1
+            self, obs, obs_groups, obs_set, output_dim, (1,), "elu", False, _copy_config(distribution_cfg), "gru", 1
         )
         _check_size(self)
         self.group_sizes = [int(obs[name].shape[-1]) for name in self.obs_groups]
@@ -487,12 +490,12 @@ class RelaxedRNNModel(_Relaxed, RNNModel):
 
     def merged(self) -> nn.Module:
         """The deterministic policy as a plain module: features and hidden state to mean action and hidden state."""
-        head = _Head(_merged(self.mlp.network), self._origin)
+        head = _Head(_merge(self.mlp.network), self._origin)
         return _DeployedRecurrent(self._space, self.obs_normalizer, self.rnn.rnn.merged(), head)
 
 
 class _Deployed(nn.Module):
-    """Encode, normalise, network."""
+    """A deterministic policy without recurrence: encoding, normalisation and network."""
 
     def __init__(self, space: Any, normalizer: nn.Module, head: nn.Module):
         super().__init__()
@@ -513,20 +516,15 @@ class _DeployedRecurrent(_Deployed):
         return self.head(y[0]), hidden_state
 
 
-def _merged(network: RPPEMLP | EncodedNetwork) -> RPPEMLP | EncodedNetwork:
+def _merge(network: RPPEMLP | EncodedNetwork) -> RPPEMLP | EncodedNetwork:
     if isinstance(network, EncodedNetwork):
-        return EncodedNetwork(_one(network.encoder), _one(network.network), network.scan, network.rest)
-    return _one(network)
+        encoder, rest = cast(RPPEMLP, merge(network.encoder)), cast(RPPEMLP, merge(network.network))
+        return EncodedNetwork(encoder, rest, network.scan, network.rest)
+    return cast(RPPEMLP, merge(network))
 
 
-def _one(network: RPPEMLP) -> RPPEMLP:
-    found = merge(network)
-    assert isinstance(found, RPPEMLP)
-    return found
-
-
-def _copied(config: dict | None) -> dict | None:
-    """rsl_rl takes entries out of the configurations that it is given."""
+def _copy_config(config: dict | None) -> dict | None:
+    """Copy a configuration, since rsl_rl removes entries from it."""
     if not (config is None or isinstance(config, Mapping)):
         raise ValueError(
             f"distribution_cfg={config!r} must be a mapping, such as {{'class_name': 'GaussianDistribution'}}"
