@@ -170,7 +170,9 @@ class SymmetricAgent(BaseAlgorithm):
             DivergedError: it names the first number that is not finite, and the step.
         """
         if (name := first_non_finite(super().get_parameters() if data is None else data, "")) is not None:
-            raise DivergedError(f"training diverged: {name} is not finite at step {self.num_timesteps}; {DIVERGED_REMEDY}")
+            raise DivergedError(
+                f"training diverged: {name} is not finite at step {self.num_timesteps}; {DIVERGED_REMEDY}"
+            )
 
     def predict(self, observation: Any, *args: Any, **kwargs: Any) -> tuple[NDArray, tuple[NDArray, ...] | None]:
         """Choose actions; arguments as in stable-baselines3. A dictionary is flattened as in training."""
