@@ -199,7 +199,7 @@ def test_a_spec_is_derived_again_where_anything_differs(mine, monkeypatch, tmp_p
         (gym, "__version__", "1.9.9"),
         (np, "__version__", "9.9.9"),
         (rppdyn.envs.certification.certificate, "__version__", "9.9.9"),
-        (rppdyn.envs.certification.certificate, "_sources", lambda: "another"),
+        (rppdyn.envs.certification.certificate, "_source_digest", lambda: "another"),
     ],
 )
 def test_a_spec_is_of_its_versions(mine, monkeypatch, caplog, tmp_path, where, name, value):
@@ -256,7 +256,7 @@ FEW = dict(n_train=1, n_validation=1, n_test=1, horizon=1.0, chunk=1)
         dict(FEW, dt=0.1),
         dict(FEW, horizon=2.0),
         *({"pendulum": Pendulum(**parameter)} for parameter in ({"m1": 2.0}, {"k2": 2.0}, {"w": (0.1, 0, 0)})),
-        *({"constant": name} for name in ("STEP", "ENERGY_TOLERANCE", "HALVINGS", "FORMAT_VERSION")),
+        *({"constant": name} for name in ("STEP", "ENERGY_TOLERANCE", "MAX_HALVINGS", "FORMAT_VERSION")),
     ],
     ids=str,
 )
