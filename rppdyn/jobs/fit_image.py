@@ -295,8 +295,8 @@ class ImageFunction(nn.Module):
             x = resize_images(x, self.resize)
         if tuple(x.shape[1:]) != self.shape:
             raise ValueError(f"images of shape {tuple(x.shape)}: must be (N, {', '.join(map(str, self.shape))})")
-        outputs = self.model(self.pixels.apart(x))
-        return outputs if self.targets is None else self.targets.back(outputs)
+        outputs = self.model(self.pixels.standardise(x))
+        return outputs if self.targets is None else self.targets.restore(outputs)
 
 
 def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> FittedFunction:

@@ -1,7 +1,7 @@
-"""What trajectories say of themselves: angles that wrap, jumps in the middle, velocities that are no rates of positions.
+"""Checks of trajectories: wrapped angles, jumps in the middle, velocities that are not the rates of positions.
 
-Honest logs have impacts, noisy sensors, coarse steps and differences of first order. What is refused is therefore far from
-what any of these do, and thresholds follow from the data's own spread.
+Correct logs have impacts, noisy sensors, coarse steps and differences of first order. Thresholds are far above these effects
+and relative to the spread of the data.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ UNITS = (
     (np.pi / 180, "in radians, and the positions in degrees"),
 )
 MAX_JUMP_SHARE = 0.2
-"""Largest share of steps that are jumps: where there are more they are how the system moves, or noise."""
+"""Largest share of steps that count as jumps: more of them are the system's motion, or noise."""
 MIN_REPEATED_SHARE = 0.1
-"""Smallest share of rows, each equal to the row before it in the midst of motion, that is worth a warning."""
+"""Share of rows equal to the row before, in the midst of motion, from which on a warning is given."""
 TRAJECTORY_ADVICE = ", trajectory=NAME names the column that tells trajectories apart"
 MAX_CLIPPED_VELOCITY = 1e30
-"""Velocity that one may have had that is clipped."""
+"""Bound of the true velocity where a log has clipped it."""
 MIN_CORRELATION = 0.8
-"""Smallest squared correlation with a velocity, through zero, of a rate that is judged; noise of a sensor lowers it."""
+"""Least squared correlation (through zero) of a rate and a velocity for their ratio to be judged; noise lowers it."""
 MAX_RATE_RATIO = 1.5
-"""Largest ratio of a rate to its velocity that noise and coarse steps explain where the correlation is as large."""
+"""Largest ratio of a rate to its velocity that noise and coarse steps can cause at such a correlation."""
 
 
 class Log:
-    """Trajectories whose columns are looked at; :meth:`check` gives them back, with angles unwrapped.
+    """Trajectories under examination; :meth:`check` returns them with angles unwrapped.
 
     Args:
-        pairs: columns, the first ones, whose velocities are the others, in order; 0 where there are none.
-        unwrap: columns of angles to be unwrapped, ``[]`` for none; None: those whose velocities show that they wrap.
-        limit: velocities of this size are clipped, and say nothing.
-        has_keys: whether the user says by keys, as ``unwrap=``, what columns are; where there are none wraps are warned of.
+        pairs: number of positions, the first columns, whose velocities follow in the same order; 0 without velocities.
+        unwrap: columns of angles to unwrap, ``[]`` for none; None for those that wrap by their velocities.
+        limit: size at which velocities are clipped, and then ignored.
+        has_keys: whether the user has keys such as ``unwrap=`` to describe columns; if not, wraps only cause warnings.
     """
 
     def __init__(self, recordings: Recordings, *, pairs: int, unwrap: Sequence[str] | None, limit: float = np.inf,
@@ -58,15 +58,15 @@ class Log:
         self.unwrapped: list[str] = []
 
     def check(self, judge: bool = True) -> Recordings:
-        """Unwrap angles, and refuse what a fit would silently learn wrongly.
+        """Unwrap angles, and refuse data from which a fit would silently learn something wrong.
 
         Args:
-            judge: whether anything is refused or warned of.
+            judge: refuse and warn; if not, angles are unwrapped only.
         Raises:
             UserError: naming the column, the trajectory, the row and the remedy.
         """
         if unknown := [
-            name for name in self.unwrap or () if not any(_is_part(column_name, name) for column_name in self.names)
+            column for column in self.unwrap or () if not any(_is_part(name, column) for name in self.names)
         ]:
             raise UserError(
                 f"unwrap=[{unknown[0]}]: there is no such column in the state, which has {', '.join(self.names)}"
@@ -89,7 +89,7 @@ class Log:
         )
 
     def place(self, step: int) -> str:
-        """The trajectory, and the row in the file, that a step leads to."""
+        """The trajectory and the row in the file at the end of a step."""
         for recording in self.recordings.trajectories:
             if step < len(recording.times) - 1:
                 return f"{recording.name}, row {recording.rows[step + 1]}"
@@ -105,12 +105,12 @@ class Log:
         return np.concatenate([np.diff(states[:, column]) for states in self.states])
 
     def _predict_changes(self, column: int) -> tuple[NDArray, NDArray]:
-        """The change of a column that its velocity predicts for each step, and how far off the prediction may be."""
+        """The change of a column in each step as predicted by its velocity, and the tolerance of that prediction."""
         expected, slack = [], []
         for states, seconds in zip(self.states, self.seconds, strict=True):
             v = states[:, self.pairs + column]
             expected.append(seconds * (v[1:] + v[:-1]) / 2)
-            wide = np.abs(np.concatenate([v[:1], v, v[-1:]]))  # an impact within a step is seen beside it
+            wide = np.abs(np.concatenate([v[:1], v, v[-1:]]))  # an impact within a step shows in its neighbours
             widest = np.max([wide[:-3], wide[1:-2], wide[2:-1], wide[3:]], 0)
             slack.append(2 * seconds * np.where(widest < self.limit, widest, MAX_CLIPPED_VELOCITY))
         return np.concatenate(expected), np.concatenate(slack)
@@ -130,7 +130,7 @@ class Log:
             whole = spread > 0.95 * period or (low > 0 and high < 1) or (low > -0.5 and high < 0.5)
             if large.mean() > MAX_JUMP_SHARE or not (self.pairs or whole) or not self._continues(column, large, period):
                 return
-        elif not any(_is_part(name, column_name) for column_name in self.unwrap):
+        elif not any(_is_part(name, angle) for angle in self.unwrap):
             return
         first = int(large.nonzero()[0][0])
         before, after = self._ends(column, first)
@@ -153,7 +153,7 @@ class Log:
             states[:, column] = np.unwrap(states[:, column], period=period)
 
     def _continues(self, column: int, large: NDArray, period: float) -> bool:
-        """Return whether large steps, but for a period, are what the velocity says, or else as the steps beside them."""
+        """Return whether large steps less a period agree with the velocity, or without one with the neighbouring steps."""
         smooth = [np.diff(np.unwrap(states[:, column], period=period)) for states in self.states]
         if self.pairs:
             expected, slack = self._predict_changes(column)
@@ -161,11 +161,13 @@ class Log:
         else:
             change = [np.abs(np.diff(steps, prepend=steps[:1], append=steps[-1:])) for steps in smooth]
             off = np.concatenate([np.maximum(steps[:-1], steps[1:]) for steps in change])
-        usual = np.quantile(off[~large], 0.9)
-        return bool(usual < 0.05 * period and (off[large] <= max(0.03 * period, 3 * usual)).mean() > MIN_CORRELATION)
+        typical = np.quantile(off[~large], 0.9)
+        return bool(
+            typical < 0.05 * period and (off[large] <= max(0.03 * period, 3 * typical)).mean() > MIN_CORRELATION
+        )
 
     def _refuse_jump(self, column: int) -> None:
-        """Refuse a step that neither its velocities nor any that were ever logged explain."""
+        """Refuse a step that neither its own velocities nor the largest logged ones explain."""
         name, velocity, sizes = self.names[column], self.names[self.pairs + column], self._sizes(column)
         expected, slack = self._predict_changes(column)
         off = np.abs(sizes - expected)
@@ -184,13 +186,13 @@ class Log:
         )
 
     def _smooth(self) -> NDArray:
-        """Which velocities say something of the time between two of theirs: steps may be coarse, or noise large."""
+        """Mask of the velocities that predict the motion between two rows; others have coarse steps or large noise."""
         v = [states[:, self.pairs :] for states in self.states]
         change = np.concatenate([np.diff(velocities, axis=0) for velocities in v])
         return (change**2).sum(0) < 0.5 * (np.concatenate([velocities[1:] for velocities in v]) ** 2).sum(0)
 
     def _refuse_other_velocities(self) -> None:
-        """Refuse velocities that clearly are other things than the rates of their positions."""
+        """Refuse velocities that clearly are not the rates of their positions."""
         n = self.pairs
         dt = np.concatenate(self.seconds)
         rates = np.concatenate([np.diff(states[:, :n], axis=0) for states in self.states]) / dt[:, None]
@@ -226,16 +228,16 @@ class Log:
                 )
 
     def _warn_of_jumps(self) -> None:
-        """Warn of a step in which all columns jump at once. An impact would leave positions where they are."""
+        """Warn of a step in which all columns jump at once; an impact would not move the positions."""
         z = np.concatenate(self.states)
         steps = np.abs(np.concatenate([np.diff(states, axis=0) for states in self.states]))
         moving = np.ptp(z, axis=0) > 0
         if moving.sum() < 2 or len(steps) < 20:
             return
         steps, spread = steps[:, moving], np.std(z[:, moving], axis=0)
-        usual = np.quantile(steps, 0.9, axis=0)
+        typical = np.quantile(steps, 0.9, axis=0)
         sizes = np.sqrt(np.mean((steps / spread) ** 2, axis=1))
-        lost = ((steps > 6 * usual).mean(1) > 0.6) & (sizes > 0.5)
+        lost = ((steps > 6 * typical).mean(1) > 0.6) & (sizes > 0.5)
         if lost.any() and lost.mean() < MAX_JUMP_SHARE / 2:
             step = int(lost.nonzero()[0][0])
             logger.warning(
@@ -244,7 +246,7 @@ class Log:
             )  # fmt: skip
 
     def _warn_of_repeated_rows(self) -> None:
-        """Warn of a log that was written more often than its numbers were renewed."""
+        """Warn of a log that was written more often than its sensors were read."""
         still: list[NDArray] = [np.all(states[1:] == states[:-1], axis=1) for states in self.states]
         alone = np.concatenate([repeats[1:-1] & ~repeats[:-2] & ~repeats[2:] for repeats in still])
         if len(alone) and alone.mean() > MIN_REPEATED_SHARE:

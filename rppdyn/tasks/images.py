@@ -40,29 +40,29 @@ class ImageSet:
 
 
 class Units(NamedTuple):
-    """Mean and standard deviation over the training set, 1 where that is 0; they broadcast over the data."""
+    """Mean and standard deviation over the training set, which broadcast over the data."""
 
     mean: Tensor
     std: Tensor
 
-    def apart(self, values: Tensor) -> Tensor:
-        """Values in these units; what was constant is 0."""
+    def standardise(self, values: Tensor) -> Tensor:
+        """Values in these units; constant entries are 0."""
         return torch.where(self.std == 0, 0.0, (values - self.mean) / torch.where(self.std == 0, 1.0, self.std))
 
-    def back(self, values: Tensor) -> Tensor:
-        """From these units."""
+    def restore(self, values: Tensor) -> Tensor:
+        """Values in their original units."""
         return self.mean + self.std * values
 
 
 @dataclass(frozen=True)
 class ImageData:
-    """A task's images parted: to train on, to choose by, and to be judged by.
+    """A task's images for training, validation and test.
 
     Attributes:
-        outputs: number of classes; of a regression, of targets.
+        outputs: number of classes, or of targets of a regression.
         regression: whether targets are numbers, in units of their standard deviation over the training set.
-        pixels, targets: mean that was subtracted and scale that was divided by; None of classes.
-        classes: their names, where the data have any.
+        pixels, targets: units of pixels and of targets; None for classes.
+        classes: names of the classes, if the data have any.
     """
 
     train: ImageSet
@@ -88,7 +88,7 @@ class ImageData:
 
 
 def place_on_canvas(x: Float[Tensor, "N C H W"], side: int) -> Float[Tensor, "N C S S"]:
-    """Images in the middle of a square canvas of zeros.
+    """Place images in the middle of a square canvas of zeros.
 
     Raises:
         ValueError: the canvas is smaller than the images.
@@ -101,14 +101,14 @@ def place_on_canvas(x: Float[Tensor, "N C H W"], side: int) -> Float[Tensor, "N 
 
 
 def resize_images(x: Float[Tensor, "N C H W"], side: int) -> Float[Tensor, "N C S S"]:
-    """Square images of so many pixels, by linear interpolation; smaller ones are smoothed first, so that no stroke is lost."""
+    """Resize images to squares by linear interpolation, smoothed before they are reduced, so that no stroke is lost."""
     return F.interpolate(x, (side, side), mode="bilinear", antialias=True)
 
 
 def place_in_quadrants(
     x: Float[Tensor, "N C H W"], generator: Generator
 ) -> tuple[Float[Tensor, "N C H2 W2"], Int[Tensor, " N"]]:
-    """Each image in one of the four quadrants of a canvas of twice its size, drawn at random, and which (row by row)."""
+    """Place each image in a random quadrant of a canvas of twice its size; also returns the quadrants, row by row."""
     height, width = x.shape[-2:]
     quadrant = torch.randint(4, (len(x),), generator=generator)
     placed = F.pad(x, (0, width, 0, height))
@@ -116,7 +116,7 @@ def place_in_quadrants(
 
 
 def translate(x: Float[Tensor, "N C H W"], pixels: int, generator: Generator) -> Float[Tensor, "N C H W"]:
-    """Each image moved by up to so many pixels along both axes, uniform; what leaves at one side enters at the other."""
+    """Shift each image at random, uniformly by up to `pixels` along both axes, on the torus."""
     return _shift(x, torch.randint(-pixels, pixels + 1, (len(x), 2), generator=generator))
 
 
@@ -128,13 +128,13 @@ def _shift(x: Float[Tensor, "N C H W"], shift: Int[Tensor, "N 2"]) -> Float[Tens
 
 
 def mirror(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
-    """Each image as it is or with left and right exchanged, with equal probability."""
+    """Exchange left and right of each image with probability 1/2."""
     flipped = torch.randint(2, (len(x), 1, 1, 1), generator=generator).bool()
     return torch.where(flipped.to(x.device), x.flip(-1), x)
 
 
 def quarter_turn(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
-    """Each square image turned by 0, 90, 180 or 270 degrees, exactly."""
+    """Turn each square image by 0, 90, 180 or 270 degrees at random, exactly."""
     turns = torch.randint(4, (len(x),), generator=generator)
     result = x.clone()
     for r in (1, 2, 3):
@@ -143,7 +143,7 @@ def quarter_turn(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Ten
 
 
 def rotate_images(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
-    """Each image turned about its centre by any angle, uniform, by linear interpolation; corners are lost."""
+    """Rotate each image about its centre by a uniform random angle, by linear interpolation; corners are lost."""
     from scipy.ndimage import rotate
 
     angles = (360 * torch.rand(len(x), generator=generator)).tolist()
@@ -152,10 +152,10 @@ def rotate_images(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Te
 
 
 def resample_centred(x: Float[Tensor, "N C H W"], side: int, degrees: Tensor | None = None) -> Float[Tensor, "N C S S"]:
-    """Images whose centre is that of a square canvas, turned about it, by one linear interpolation.
+    """Resample images about the centre of a square canvas, rotated, by one linear interpolation.
 
-    An image of an even size has no pixel at its centre, and a canvas of an odd size has: there it is resampled half a pixel
-    aside. Beside :func:`place_on_canvas`, whose image is off centre then, a turn moves nothing but the image.
+    An image of even size has no pixel at its centre, a canvas of odd size has one; such an image is resampled half a pixel
+    aside. :func:`place_on_canvas` would leave it off centre.
 
     Args:
         side: side of the canvas.
@@ -177,24 +177,22 @@ def resample_centred(x: Float[Tensor, "N C H W"], side: int, degrees: Tensor | N
     return F.grid_sample(x, grid, padding_mode="zeros", align_corners=False)
 
 
-def _rotate_about_centre(x: Float[Tensor, "N C H W"], side: int, generator: Generator) -> Float[Tensor, "N C S S"]:
-    return resample_centred(x, side, 360 * torch.rand(len(x), generator=generator))
-
-
 def scramble(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Tensor, "N C H W"]:
-    """All images with their pixels in one other order, drawn at random: what is near is no longer together."""
+    """Permute the pixels of all images by one random order, which destroys neighbourhoods."""
     order = torch.randperm(math.prod(x.shape[-2:]), generator=generator)
     return x.flatten(2)[..., order].view_as(x)
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Placement of images: by ``place``, if there is one, and then moved by up to ``shift`` pixels.
+    """Placement of images on a canvas: by ``place``, if given, and then by random shifts.
 
     Attributes:
         canvas: side of the canvas, in sides of the image.
-        onto: how images are put onto the canvas, where it isn't into its middle; an odd canvas has one pixel less.
-        shift: pixels; None for a quarter of the canvas.
+        onto: put images onto the canvas otherwise than into its middle; an odd canvas has one pixel less.
+        shift: largest shift in pixels; None for a quarter of the canvas.
+        quadrants: images are placed in random quadrants.
+        quadrant_is_asked: the quadrant is a part of the class.
     """
 
     place: Callable[[Images, Generator], Images] | None = None
@@ -211,7 +209,10 @@ ARRANGEMENTS: dict[str, Arrangement] = {
     "translated": Arrangement(canvas=2, shift=None),
     "quarter_turned": Arrangement(quarter_turn, canvas=2),
     "rotated": Arrangement(rotate_images, canvas=2),
-    "rotated_odd": Arrangement(canvas=2, onto=_rotate_about_centre),
+    "rotated_odd": Arrangement(
+        canvas=2,
+        onto=lambda x, side, generator: resample_centred(x, side, 360 * torch.rand(len(x), generator=generator)),
+    ),
     "scrambled": Arrangement(scramble),
     "digit": Arrangement(canvas=2, shift=1, quadrants=True),
     "digit_quadrant": Arrangement(canvas=2, shift=1, quadrants=True, quadrant_is_asked=True),
@@ -223,12 +224,12 @@ ARRANGEMENTS: dict[str, Arrangement] = {
 
 @dataclass(frozen=True)
 class _Source:
-    """All images of a source, float32; ``tested`` of them, the last, are a test set of its own."""
+    """All images of a source, float32; the last ``test_count`` are its test set."""
 
     x: Tensor
     y: Tensor
     classes: int | None
-    tested: int | None = None
+    test_count: int | None = None
 
 
 def _digits(folder: Path | None) -> _Source:
@@ -253,7 +254,7 @@ def _table(name: str) -> Callable[[Path | None], _Source]:
 
 
 TORCHVISION_ERRORS = (RuntimeError, AssertionError, ValueError, LookupError, EOFError, OSError, pickle.UnpicklingError)
-"""Exceptions that torchvision raises for files that are missing, cut off, or others."""
+"""Exceptions of torchvision for files that are missing, cut off or wrong."""
 
 
 def _torchvision(name: str) -> Callable[[Path | None], _Source]:
@@ -319,7 +320,7 @@ def image_data(
     resize: int | None = None,
     folder: str | Path | None = None,
 ) -> ImageData:
-    """Images of a source, placed on a canvas, in three parts.
+    """Images of a source, placed on a canvas and split into three parts.
 
     =============== =====================================================================================================
     source          what it is
@@ -386,16 +387,12 @@ def image_data(
         raise ValueError(f"folder={str(folder)!r}: {source} comes with scikit-learn; leave it out")
     dataset = SOURCES[source](None if folder is None else Path(folder))
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(dataset.x) - (dataset.tested or 0), generator=generator)
-    tested = math.ceil(len(order) / 5) if dataset.tested is None else 0
-    held_out = torch.arange(len(order), len(dataset.x))
-    test, validated, train = (
-        torch.cat([order[:tested], held_out]),
-        order[tested : tested + validation],
-        order[tested + validation :],
-    )
-    if not 0 <= validation < len(order) - tested:
-        raise ValueError(f"validation={validation} of {len(order) - tested} training images: leave some to train on")
+    order = torch.randperm(len(dataset.x) - (dataset.test_count or 0), generator=generator)
+    num_test = math.ceil(len(order) / 5) if dataset.test_count is None else 0  # for the test set, if there is none
+    if not 0 <= validation < len(order) - num_test:
+        raise ValueError(f"validation={validation} of {len(order) - num_test} training images: leave some to train on")
+    test = torch.cat([order[:num_test], torch.arange(len(order), len(dataset.x))])
+    train, validated = order[num_test + validation :], order[num_test : num_test + validation]
     if resize is not None:
         dataset = replace(dataset, x=resize_images(dataset.x, resize))
     x, y, classes = _arrange(dataset, ARRANGEMENTS[arrangement], canvas, shift, generator)
@@ -411,17 +408,17 @@ def split_images(
     each_pixel: bool = False,
     names: Sequence[str] | None = None,
 ) -> ImageData:
-    """Images and targets in three parts, standardised over the first.
+    """Split images and targets into three parts, standardised over the first.
 
     Args:
-        classes: their number; None of a regression, whose targets are standardised too.
-        parts: indices of the images to train on, to choose by and to be judged by.
-        each_pixel: whether each pixel has units of its own, in the place of each channel.
+        classes: number of classes; None for a regression, whose targets are standardised as well.
+        parts: indices of the training, validation and test images.
+        each_pixel: standardise each pixel by itself, not each channel.
         names: names of the classes.
     """
     pixels = _units(x[parts[0]], (0,) if each_pixel else (0, 2, 3))
     targets = None if classes is not None else _units(y[parts[0]], (0,))
-    x, y = pixels.apart(x), y if targets is None else targets.apart(y)
+    x, y = pixels.standardise(x), y if targets is None else targets.standardise(y)
     outputs = y.shape[1] if classes is None else classes
     train, validation, test = (ImageSet(x[index], y[index]) for index in parts)
     return ImageData(
@@ -459,7 +456,7 @@ def _arrange(
 
 
 def _units(values: Tensor, dims: tuple[int, ...]) -> Units:
-    """Means and deviations of the training set; a deviation that is rounding alone is 0."""
+    """Mean and standard deviation of the training set; a deviation at rounding level is 0."""
     mean, std = values.mean(dims, keepdim=True), values.std(dims, keepdim=True)
     constant = std <= 100 * torch.finfo(values.dtype).eps * values.abs().amax(dims, keepdim=True)
     return Units(mean, torch.where(constant, 0.0, std))

@@ -1,8 +1,7 @@
-"""Data of one's own with what is asked of them: rows of numbers and their outputs, images and their labels."""
+"""Labelled data of the user: rows of numbers with their outputs, and images with their labels."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +14,15 @@ from torch import Tensor
 
 from rppdyn.errors import reading
 from rppdyn.runs.files import require_memory
-from rppdyn.tasks.tables import column_of, columns_of, flat, list_names, read_tables, require_finite
+from rppdyn.tasks.tables import checksum, column_of, columns_of, flat, list_names, read_tables, require_finite
 
 PARTS = ("train", "validation", "test")
-"""Values of a column that says to which part a datum belongs."""
+"""Values of a column that assigns data to parts."""
 COLOUR_AXIS_SIZES = (1, 3, 4)
-"""Sizes of a last axis that is taken for that of the colours."""
+"""Sizes of a last axis of colours."""
 PICTURES = (".png", ".jpg", ".jpeg")
 MIN_DATA = 3
-"""Smallest number of data in a class: one for each part."""
+"""Least number of data in a class, one for each part."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +30,9 @@ class Rows:
     """Inputs and outputs of a regression, float64.
 
     Attributes:
-        source: where they are from.
+        source: the file or folder.
         names, output_names: names of the numbers.
-        parts: to which part each row belongs, where a column says so.
+        parts: part of each row, if a column assigns rows to parts.
     """
 
     source: str
@@ -46,7 +45,7 @@ class Rows:
     @property
     def digest(self) -> str:
         """A checksum of all numbers."""
-        return _digest(self.x, self.y)
+        return checksum([self.x, self.y])
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +53,10 @@ class LabelledImages:
     """Images of one size, float32, and their classes or targets.
 
     Attributes:
-        source: where they are from.
+        source: the file or folder.
         y: classes ``(N,)`` int64, or targets ``(N, m)`` float32.
-        classes: their names, in order; None of a regression.
-        parts: to which part each image belongs, where that is said.
+        classes: names of the classes; None for a regression.
+        parts: part of each image, if the data assign images to parts.
     """
 
     source: str
@@ -69,26 +68,18 @@ class LabelledImages:
     @property
     def digest(self) -> str:
         """A checksum of all numbers."""
-        return _digest(self.x, self.y)
-
-
-def _digest(*values: Tensor) -> str:
-    digest = hashlib.sha256()
-    for each in values:
-        digest.update(np.ascontiguousarray(each.numpy()).tobytes())
-    return digest.hexdigest()[:16]
+        return checksum([self.x, self.y])
 
 
 def read_rows(source: str | Path, inputs: Sequence[str], outputs: Sequence[str], part: str | None = None) -> Rows:
-    """Rows from a CSV, NPZ or HDF5 file, or from all of a folder one after another.
+    """Read rows from a CSV, NPZ or HDF5 file, or from all files of a folder.
 
     Args:
-        inputs: names of the columns or arrays that are given, in order; ``name[0:3]`` is a part of an array.
-        outputs: likewise of what is to be predicted.
+        inputs: names of the input columns or arrays, in order; ``name[0:3]`` is a part of an array.
+        outputs: names of the columns or arrays to predict.
         part: a column of the words train, validation and test.
     Raises:
-        ValueError: no such file or column, an empty one, a number that is not finite (with its row and column), or columns of
-            different lengths.
+        ValueError: a file or column is missing or empty, a number is not finite, or columns differ in length.
     """
     xs: list[NDArray] = []
     ys: list[NDArray] = []
@@ -110,7 +101,7 @@ def read_rows(source: str | Path, inputs: Sequence[str], outputs: Sequence[str],
         require_finite(name, x, input_names)
         require_finite(name, y, output_names)
         if part is not None:
-            parts.append(_parts(name, table, part, len(x)))
+            parts.append(_read_parts(name, table, part, len(x)))
         xs.append(x)
         ys.append(y)
     x, y = np.concatenate(xs), np.concatenate(ys)
@@ -120,19 +111,19 @@ def read_rows(source: str | Path, inputs: Sequence[str], outputs: Sequence[str],
 def read_images(
     source: str | Path, images: str | None, labels: str | None, *, numbers: bool = False, part: str | None = None
 ) -> LabelledImages:
-    """Images from an NPZ or HDF5 file, or a folder with a folder of PNG and JPEG files for each class.
+    """Read images from an NPZ or HDF5 file, or from a folder with a folder of PNG and JPEG files for each class.
 
-    Images are ``(N, H, W)``, ``(N, C, H, W)`` or ``(N, H, W, C)``. A folder may have folders train, validation and test with
-    such folders in them.
+    Arrays are ``(N, H, W)``, ``(N, C, H, W)`` or ``(N, H, W, C)``. The folders of classes may be in folders train, validation
+    and test.
 
     Args:
-        images: their array's name; None: ``images`` or ``x``.
-        labels: that of what is asked, one for each image; None: ``labels`` or ``y``.
-        numbers: whether that is numbers, of a regression, in the place of classes: whole numbers or words.
+        images: name of the array of images; None for ``images`` or ``x``.
+        labels: name of the array of labels; None for ``labels`` or ``y``.
+        numbers: labels are targets of a regression; otherwise they are classes, whole numbers or words.
         part: an array of the words train, validation and test.
     Raises:
-        ValueError: no such file or array, images of different sizes, labels that are no classes or of another length, or a
-            class with fewer than three images.
+        ValueError: a file or array is missing, images differ in size, labels are no classes or differ in number from the
+            images, or a class has fewer than three images.
     """
     path = Path(source)
     if path.is_dir():
@@ -144,7 +135,7 @@ def read_images(
     values = _array(name, arrays, labels, ("labels", "y"), "targets" if numbers else "labels")
     if len(values) != len(x):
         raise ValueError(f"{name}: {len(x)} images and {len(values)} labels; give one for each")
-    parts = None if part is None else _parts(name, flat(arrays), part, len(x))
+    parts = None if part is None else _read_parts(name, flat(arrays), part, len(x))
     if numbers:
         names, y = columns_of(name, {"targets": values.reshape(len(values), -1)}, ["targets"], "targets")
         require_finite(name, y, names)
@@ -226,7 +217,7 @@ def _read_folder(path: Path) -> LabelledImages:
     for part in folders if parted else [path]:
         for folder in sorted(inner for inner in part.iterdir() if inner.is_dir() and not inner.name.startswith(".")):
             for file in sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES):
-                pixels = read_picture(file, _mode)
+                pixels = read_picture(file, lambda mode: "L" if mode in ("1", "L", "LA", "I", "I;16", "F") else "RGB")
                 if first is None:
                     first = file
                 if arrays and pixels.shape != arrays[0].shape:
@@ -244,7 +235,7 @@ def _read_folder(path: Path) -> LabelledImages:
 
 
 def read_picture(file: Path, mode: Callable[[str], str]) -> NDArray:
-    """The pixels of a picture, in the mode that a function of its own names; its size is looked at first."""
+    """Read the pixels of a picture after checking its size; `mode` maps PIL's mode of the file to the one returned."""
     from PIL import Image
 
     with reading(file, "leave it out, or write it anew", "as a picture"), Image.open(file) as image:
@@ -252,15 +243,10 @@ def read_picture(file: Path, mode: Callable[[str], str]) -> NDArray:
         return np.asarray(image.convert(mode(image.mode)))
 
 
-def _mode(mode: str) -> str:
-    """Grey or colours, of pictures that have a palette or transparency."""
-    return "L" if mode in ("1", "L", "LA", "I", "I;16", "F") else "RGB"
-
-
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _parts(name: str, table: Mapping[str, NDArray], column: str, count: int) -> NDArray:
+def _read_parts(name: str, table: Mapping[str, NDArray], column: str, count: int) -> NDArray:
     values = column_of(name, table, column, "split")[:, 0].astype(str)
     if len(values) != count:
         raise ValueError(f"split={column}: {name} has {len(values)} of it for {count} data; give one for each")
@@ -271,10 +257,10 @@ def _parts(name: str, table: Mapping[str, NDArray], column: str, count: int) -> 
 
 
 def indices_by_part(parts: NDArray, source: str) -> tuple[list[int], ...]:
-    """Indices of the data for training, validation and test, as a column says.
+    """Indices of the training, validation and test data, by a column.
 
     Raises:
-        ValueError: one of them has none.
+        ValueError: a part is empty.
     """
     indices = tuple((parts == name).nonzero()[0].tolist() for name in PARTS)
     for name, index in zip(PARTS, indices, strict=True):
@@ -286,10 +272,10 @@ def indices_by_part(parts: NDArray, source: str) -> tuple[list[int], ...]:
 def split_indices(
     count: int, shares: Sequence[float], seed: int, classes: Tensor | None = None
 ) -> tuple[list[int], list[int], list[int]]:
-    """Indices of so many data in three parts, in an order that is drawn; none is empty, of each class where these are given.
+    """Draw the indices of three parts, none of them empty; with classes, each part has data of each class.
 
     Raises:
-        ValueError: there are fewer than three.
+        ValueError: there are fewer than three data.
     """
     if count < MIN_DATA:
         raise ValueError(f"{count} data can't be parted in {', '.join(PARTS)}: give {MIN_DATA} at least")

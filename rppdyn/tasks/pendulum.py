@@ -1,6 +1,6 @@
-"""The double spring pendulum, in still air or in wind: energy, equations of motion, true trajectories, and data of these.
+"""The double spring pendulum, in still air or in wind: energy, equations of motion, true trajectories, and datasets.
 
-Data are chunks of trajectories for training and whole ones for rollouts; they are made once and stored.
+A dataset has chunks of trajectories for training and whole trajectories for rollouts; it is made once and cached.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from rppdyn.groups import Group, O2eR3, check_acts_on
 from rppdyn.reps import Rep, V
 from rppdyn.runs.files import ArrayCache, decode, encode, write_bytes
 
-STEP = 0.025
-"""Seconds, the longest step."""
+MAX_STEP = 0.025
+"""Longest step of the integrator, s."""
 
 ENERGY_TOLERANCE = 1e-13
-"""Change of the energy in one step, relative to the energy's size, above which the step is taken as two halves instead."""
+"""Largest relative change of the energy in one step; above it the step is taken as two halves."""
 
 MAX_HALVINGS = 12
 
 MIN_SQUARED_LENGTH = 1e-300
-"""Square metres, added to the squared length of a spring whose length at rest is 0: 0 is not divided by 0."""
+"""Added to the squared length of a spring whose length at rest is 0, m^2, to avoid 0 / 0."""
 
 _HALF = (
     0.13020248308889008, 0.56116298177510839, -0.38947496264484729, 0.15884190655515560,
@@ -250,7 +250,7 @@ class Pendulum:
         z = z0.reshape(-1, 12).mT.contiguous()
         states, energy = [z], self._energy(z)
         for interval in times.diff().tolist():
-            steps = math.ceil(interval / STEP * (1 - 1e-12))  # 0.2 s is 8 steps of 0.025 s, not 9
+            steps = math.ceil(interval / MAX_STEP * (1 - 1e-12))  # 0.2 s is 8 steps of 0.025 s, not 9
             for _ in range(steps):
                 z, energy = self._step(z, energy, interval / steps)
             states.append(z)
@@ -259,7 +259,7 @@ class Pendulum:
     def _step(
         self, z: Float[Tensor, "12 n"], energy: Float[Tensor, " n"], h: float, halvings: int = 0
     ) -> tuple[Float[Tensor, "12 n"], Float[Tensor, " n"]]:
-        """States and energies after ``h`` seconds: in one step, or in two halves if one step spoils the energy."""
+        """States and energies after ``h`` seconds: in one step, or in two halves if one step changes the energy too much."""
         c = self._constants(z, 2)
         x, p = symplectic_step(partial(self._force, constants=c), c["masses"], z[:6], z[6:], h)
         after = torch.cat([x, p])
@@ -305,16 +305,15 @@ TASK_CACHE = ArrayCache("tasks", entry="dataset")
 class TrajectoryData:
     """Trajectories of a pendulum, float64; states are ``(x_1, x_2, p_1, p_2)``, see :class:`Pendulum`.
 
-    Of each trajectory one chunk of a few time steps, at a random time, is kept; those of the test set are kept whole,
-    too. Training, validation and test trajectories are drawn from separate seeds, so that the number of one kind does
-    not change the others.
+    Each trajectory gives one chunk of a few time steps at a random time; those of the test set are also stored whole. Training,
+    validation and test trajectories have separate seeds, so that the number of one kind does not change the others.
 
     Attributes:
-        pendulum: whose trajectories they are.
-        parameters: everything that determines the data, by name: the pendulum's parameters, ``n_train``,
-            ``n_validation``, ``n_test``, ``dt``, ``horizon``, ``chunk``, ``seed``.
-        train, validation, test: the chunks, initial state included.
-        rollouts: the test set's whole trajectories, from time 0 to the horizon.
+        pendulum: the system.
+        parameters: all that determines the data, by name: the pendulum's parameters, ``n_train``, ``n_validation``, ``n_test``,
+            ``dt``, ``horizon``, ``chunk``, ``seed``.
+        train, validation, test: chunks, initial state included.
+        rollouts: whole trajectories of the test set, from time 0 to the horizon.
     """
 
     pendulum: Pendulum
@@ -331,7 +330,7 @@ class TrajectoryData:
 
     @property
     def chunk_times(self) -> Float[Tensor, " points"]:
-        """Times of a chunk's states, s, from its first one on."""
+        """Times of a chunk's states since the first, s."""
         return _grid(self.parameters["dt"], self.train.shape[1])
 
     def save(self, path: str | Path) -> None:
@@ -346,7 +345,7 @@ class TrajectoryData:
 
 
 class OtherParametersError(UserError):
-    """A file of trajectories was made with other parameters than are asked for."""
+    """A file of trajectories was made with other parameters than the requested ones."""
 
     def __init__(self, path: Path, name: str, stored: Any, expected: Any) -> None:
         super().__init__(
@@ -367,17 +366,17 @@ def load_trajectories(
     file: str | Path | None = None,
     cache: bool = True,
 ) -> TrajectoryData:
-    """The pendulum's trajectories with these parameters: read where they have been made before, otherwise made.
+    """Load the pendulum's trajectories with these parameters, or make them if they are not cached.
 
-    They are kept in the folder `tasks` of the user's cache, addressed by their parameters; a damaged entry is made again.
-    1500 trajectories of 30 s take some seconds.
+    The cache is the folder `tasks` in the user's cache folder, addressed by the parameters; a damaged entry is made again. 1500
+    trajectories of 30 s take some seconds.
 
     Args:
         n_train, n_validation, n_test: trajectories of each kind.
         dt: time between two states, s.
         horizon: length of a trajectory, s; a multiple of dt.
         chunk: time steps in a chunk.
-        file: a file that :meth:`TrajectoryData.save` wrote, to be read instead; it must hold the same parameters.
+        file: a file of :meth:`TrajectoryData.save` with the same parameters, to be read instead.
         cache: whether to read and write the user's cache.
     Source: Finzi 2023, A.1.10: 500 each, five intervals of 0.2 s out of 30 s. The published code keeps four intervals,
         draws their start among the multiples of 1 s, integrates with a tolerance of 1e-4, and has no validation set.
@@ -389,8 +388,8 @@ def load_trajectories(
     _check(parameters)
     if file is not None:
         return _read_file(Path(file), pendulum, parameters)
-    solved = [STEP, ENERGY_TOLERANCE, MAX_HALVINGS]
-    content = json.dumps({"format": FORMAT_VERSION, "parameters": parameters, "solved": solved}, sort_keys=True)
+    accuracy = [MAX_STEP, ENERGY_TOLERANCE, MAX_HALVINGS]
+    content = json.dumps({"format": FORMAT_VERSION, "parameters": parameters, "solved": accuracy}, sort_keys=True)
     key = hashlib.sha256(content.encode()).hexdigest()
     if cache:
         cached = TASK_CACHE.read(key, lambda arrays, about: _parse(arrays, about, pendulum, parameters))
@@ -427,7 +426,7 @@ def _steps(parameters: Mapping[str, Any]) -> int:
 
 
 def _generate(pendulum: Pendulum, parameters: Mapping[str, Any]) -> TrajectoryData:
-    """All trajectories are integrated in one batch, of which none depends on another."""
+    """Integrate all trajectories in one batch; none depends on the others."""
     initial, starts = [], []
     for i, split in enumerate(SPLITS):
         seed = int(np.random.SeedSequence([parameters["seed"], i]).generate_state(1, np.uint64)[0])
@@ -446,10 +445,10 @@ def _generate(pendulum: Pendulum, parameters: Mapping[str, Any]) -> TrajectoryDa
 def _parse(
     arrays: Mapping[str, np.ndarray], about: Mapping[str, Any], pendulum: Pendulum, parameters: Mapping[str, Any]
 ) -> TrajectoryData:
-    """The data of a file, once its content agrees with the parameters.
+    """Check that arrays agree with the parameters, and return them as data.
 
     Raises:
-        ValueError, KeyError: it does not, or something is missing.
+        ValueError, KeyError: they do not agree, or something is missing.
     """
     if about["format"] != FORMAT_VERSION:
         raise ValueError(f"it has format {about['format']}, and this version reads {FORMAT_VERSION}")

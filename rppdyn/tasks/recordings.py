@@ -1,12 +1,11 @@
-"""Trajectories of one's own, read from files, folders of these, LeRobot and Minari datasets.
+"""Trajectories of the user, read from files, folders of files, LeRobot and Minari datasets.
 
-A file holds *columns* by name: of a CSV file numbers, of the others arrays whose first axis is time. Which of them make up the
-state, the controls, the time, and which column tells trajectories apart, is said by name; `name[0:3]` is a part of an array.
+A file has columns by name: numbers in a CSV file, otherwise arrays with time along the first axis. The columns of the state,
+the controls, the time, and the label of the trajectory are given by name; `name[0:3]` is a part of an array.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,16 +18,16 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rppdyn.tasks.tables import Table, column_of, columns_of, flat, list_names, read_tables, require_finite
+from rppdyn.tasks.tables import Table, checksum, column_of, columns_of, flat, list_names, read_tables, require_finite
 
 logger = logging.getLogger(__name__)
 
 TIMES = ("time", "t")
-"""Names of a column of times that need not be said."""
+"""Default names of the column of times."""
 ENDS = ("terminals", "timeouts", "terminations", "truncations", "terminated", "truncated", "dones", "done")
 """Names of columns that are true in the last row of an episode."""
 LEROBOT = ("episode_index", "frame_index", "timestamp")
-"""Names of columns that every file of a LeRobot dataset has."""
+"""Columns of every file of a LeRobot dataset."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +36,9 @@ class Recording:
 
     Attributes:
         times: increasing, s.
-        states: at these times.
-        controls: held from each time to the next.
-        rows: their numbers in the file, from 1.
+        states: states at these times.
+        controls: controls, constant from each time to the next.
+        rows: numbers of the rows in the file, from 1.
     """
 
     name: str
@@ -51,11 +50,11 @@ class Recording:
 
 @dataclass(frozen=True, eq=False)
 class Recordings:
-    """Trajectories and what their numbers are called.
+    """Trajectories and the names of their numbers.
 
     Attributes:
-        source: where they are from.
-        names, control_names: names of the states' and the controls' coordinates.
+        source: the file, folder or dataset.
+        names, control_names: names of the coordinates of states and controls.
     """
 
     source: str
@@ -66,11 +65,7 @@ class Recordings:
     @property
     def digest(self) -> str:
         """A checksum of all numbers."""
-        digest = hashlib.sha256()
-        for recording in self.trajectories:
-            for values in (recording.times, recording.states, recording.controls):
-                digest.update(np.ascontiguousarray(values.numpy()).tobytes())
-        return digest.hexdigest()[:16]
+        return checksum(values for r in self.trajectories for values in (r.times, r.states, r.controls))
 
 
 def read_recordings(
@@ -81,7 +76,7 @@ def read_recordings(
     time: str | float | None = None,
     trajectory: str | None = None,
 ) -> Recordings:
-    """Trajectories from a file, a folder with a file for each, or a Minari dataset (its id, or its folder).
+    """Read trajectories from a file, a folder with a file for each, or a Minari dataset (its id or folder).
 
     Arrays of NPZ and HDF5 files are ``(time, numbers)`` or ``(time,)``; of several trajectories ``(trajectories, time,
     numbers)``, shorter ones filled up with nan at the end. An HDF5 file may also have a group for each trajectory. Where
@@ -89,14 +84,13 @@ def read_recordings(
     dataset have ``observations``, ``actions`` and ``rewards``.
 
     Args:
-        state: names of the columns that make up a state, in order; ``name[2]`` and ``name[0:3]`` are parts of an array.
-        controls: likewise of what acts on the system; the value at a time is held until the next. None of the last state is
-            needed.
-        time: the column of times, or the step between two states as a number; None: a column ``time`` or ``t``.
-        trajectory: a column that says to which trajectory a row belongs.
+        state: names of the columns of a state, in order; ``name[2]`` and ``name[0:3]`` are parts of an array.
+        controls: names of the columns of the controls, each value constant until the next time; the last state needs none.
+        time: the column of times, or the step between two states as a number; None for a column ``time`` or ``t``.
+        trajectory: a column that labels the trajectory of each row.
     Raises:
-        ValueError: no such file or column, an empty one, a number that is not finite (with its row and column), times that do
-            not increase, columns of other lengths, or a trajectory of one state.
+        ValueError: a file or column is missing or empty, a number is not finite, times do not increase, columns differ in
+            length, or a trajectory has one state.
     """
     if not state:
         raise ValueError("state=[]: name the columns that make up a state")
@@ -128,7 +122,7 @@ def read_recordings(
 
 
 def _trajectories_in(name: str, arrays: Mapping[str, NDArray], requested: Collection[str]) -> Iterator[Table]:
-    """The trajectories in some arrays: one, or several along the first axis, by the shape of the columns asked for."""
+    """The trajectories in arrays: one, or several along the first axis if a requested column has three axes."""
     arrays = {key: value for key, value in arrays.items() if value.ndim}
     if not arrays:
         raise ValueError(f"{name} holds no arrays")
@@ -152,7 +146,7 @@ def _trajectories_in(name: str, arrays: Mapping[str, NDArray], requested: Collec
 
 
 def _trim(table: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Without rows at the end that are all nan: what fills up shorter trajectories."""
+    """Remove the rows at the end that are all nan, the padding of shorter trajectories."""
     trimmed = {}
     for key, values in table.items():
         known = ~np.isnan(values).all(1) if np.issubdtype(values.dtype, np.floating) else np.ones(len(values), bool)
@@ -162,7 +156,7 @@ def _trim(table: Mapping[str, NDArray]) -> dict[str, NDArray]:
 
 
 def _split(tables: Iterator[Table], column: str | None) -> Iterator[tuple[str, Mapping[str, NDArray], NDArray]]:
-    """Trajectories with their rows' numbers: by a column that tells them apart, else by where episodes end."""
+    """Split tables into trajectories with the numbers of their rows, by a column of labels, else by the ends of episodes."""
     for name, table in tables:
         count = max(map(len, table.values()))
         label_column = LEROBOT[0] if column is None and table.keys() >= set(LEROBOT) else column

@@ -17,13 +17,13 @@ from rppdyn.reps import Rep, RepType, T
 
 
 class RegressionTask(ABC):
-    """Inputs that are drawn at random and a function of them to be learned, both float64.
+    """Random inputs and a function of them to be learned, both float64.
 
-    A task names its inputs' and targets' types, and a group gives these their meaning: the task's own, one of its
-    subgroups, or any other that acts on vectors of the same size (a misspecified symmetry).
+    The types of inputs and targets become representations of a group: the task's own, a subgroup, or any other that acts on
+    vectors of the same size (a misspecified symmetry).
 
     Args:
-        group: the group whose representations ``rep_in`` and ``rep_out`` are; None for the task's own.
+        group: group of the representations ``rep_in`` and ``rep_out``; None for the task's own.
     Raises:
         ValueError: the group acts on vectors of another size, or on complex ones.
     """
@@ -36,7 +36,7 @@ class RegressionTask(ABC):
     parts_in: ClassVar[Mapping[str, int]]
     """The named parts of an input, in order, and how many coordinates each has."""
     parts_out: ClassVar[Mapping[str, int]]
-    """The same of a target."""
+    """The named parts of a target, and how many coordinates each has."""
 
     def __init__(self, group: Group | None = None):
         group = self.default_group() if group is None else group
@@ -47,7 +47,7 @@ class RegressionTask(ABC):
     @staticmethod
     @abstractmethod
     def default_group() -> Group:
-        """The task's symmetry; for a modified task, that of what was modified."""
+        """The task's symmetry; for a modified task that of the unmodified one."""
 
     @property
     def group(self) -> Group:
@@ -133,7 +133,7 @@ class Inertia(RegressionTask):
         return trace * torch.eye(3, dtype=x.dtype, device=x.device) - second
 
     def modify(self, moment: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 3 3"]:
-        """The target as a function of the moment of inertia, here itself."""
+        """The target as a function of the moment of inertia, here the identity."""
         return moment
 
 
@@ -285,13 +285,12 @@ REGRESSION_TASKS: Mapping[str, type[RegressionTask]] = {
 
 
 def regression_task(name: str, group: Group | None = None, strength: float | None = None) -> RegressionTask:
-    """A regression task by its name, with its own symmetry or another group in that place.
+    """A regression task by its name, with its own symmetry or another group.
 
     Args:
-        strength: strength of what breaks the symmetry of a modified task; None for the published one.
+        strength: strength of the broken symmetry of a modified task; None for the published one.
     Raises:
-        ValueError: no such task, a group that does not act on vectors of its size, or a strength of a task that nothing
-            breaks.
+        ValueError: there is no such task, the group does not act on its vectors, or the task has no strength.
 
     >>> regression_task("inertia").sample(1000, torch.Generator().manual_seed(0))[1].shape
     torch.Size([1000, 9])

@@ -1,17 +1,18 @@
-"""Files of one's own as columns by name: CSV, NPZ, HDF5 and Parquet files, folders of these, LeRobot and Minari datasets.
+"""Data files as columns by name: CSV, NPZ, HDF5 and Parquet files, folders of these, LeRobot and Minari datasets.
 
-What is wrong with a file is said in one line that names the file, the place, the value and the remedy.
+An error about a file is one line with the file, the place, the value and the remedy.
 """
 
 from __future__ import annotations
 
 import csv
 import difflib
+import hashlib
 import math
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,16 +26,16 @@ SUFFIXES = (".csv", ".npz", ".h5", ".hdf5", ".parquet")
 DELIMITERS = ",;\t"
 INSTALL = "pip install 'rppdyn[minari]'"
 MAX_LISTED_NAMES = 12
-"""Names in a message."""
-CSV_BYTES = 20
-"""Bytes of memory for one of a table of text, while it is read."""
+"""Largest number of names in a message."""
+CSV_MEMORY_RATIO = 20
+"""Bytes of memory per byte of a CSV file while it is read."""
 
 Table = tuple[str, Mapping[str, NDArray]]
-"""A name, for messages, and columns by name, whose first axis is time or counts the data."""
+"""A name for messages, and columns by name, with time or the data along the first axis."""
 
 
 def read_tables(source: str | Path) -> Iterator[Table]:
-    """The columns of a file, of each file in a folder, of each group of an HDF5 file, or of each episode of a Minari dataset.
+    """Read a table from a file, each file of a folder, each group of an HDF5 file, or each episode of a Minari dataset.
 
     The files of a LeRobot dataset are those in its folders `data/chunk-000` and so on.
 
@@ -44,34 +45,34 @@ def read_tables(source: str | Path) -> Iterator[Table]:
     path, named = Path(source), str(source)
     lerobot = (path / "meta" / "info.json").is_file()
     if lerobot or (path.is_dir() and not (path / "data").is_dir()):
-        every = path.glob("data/*/*.parquet") if lerobot else path.iterdir()
-        files = sorted(file for file in every if file.suffix.lower() in SUFFIXES)
+        candidates = path.glob("data/*/*.parquet") if lerobot else path.iterdir()
+        files = sorted(file for file in candidates if file.suffix.lower() in SUFFIXES)
         if not files:
             raise ValueError(f"{path}: there is no file in it that ends in {', '.join(SUFFIXES)}")
         for file in files:
-            yield from _file(file)
+            yield from _read_file(file)
     elif path.is_file():
-        yield from _file(path)
+        yield from _read_file(path)
     elif path.suffix.lower() in SUFFIXES or not (path.is_dir() or re.search(r"-v\d+$", named)):
         raise ValueError(f"{path}: there is no such file, folder or Minari dataset")
     else:
-        yield from _episodes(named)
+        yield from _read_episodes(named)
 
 
-def _file(path: Path) -> Iterator[Table]:
-    readers: Mapping[str, Callable[[Path], Iterator[Table]]] = {
-        ".csv": _csv, ".npz": _npz, ".h5": _hdf5, ".hdf5": _hdf5, ".parquet": _parquet,
-    }  # fmt: skip
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
+def _read_file(path: Path) -> Iterator[Table]:
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
         raise ValueError(f"{path}: must end in {', '.join(SUFFIXES)}")
     if not path.stat().st_size:
         raise ValueError(f"{path} is empty")
-    return reader(path)
+    if suffix == ".npz":
+        yield str(path), read_arrays(path)
+    else:
+        yield from {".csv": _read_csv, ".parquet": _read_parquet}.get(suffix, _read_hdf5)(path)
 
 
-def _csv(path: Path) -> Iterator[Table]:
-    require_memory(str(path), CSV_BYTES * path.stat().st_size, "give a part of it, or arrays in an NPZ file")
+def _read_csv(path: Path) -> Iterator[Table]:
+    require_memory(str(path), CSV_MEMORY_RATIO * path.stat().st_size, "give a part of it, or arrays in an NPZ file")
     with reading(f"{path} is no table of text, and", "save it as CSV in UTF-8"):
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = file.read().splitlines()
@@ -81,9 +82,9 @@ def _csv(path: Path) -> Iterator[Table]:
     if len(rows) < 2:
         raise ValueError(f"{path} is empty: a line of names and lines of numbers are needed")
     names = [name.strip() for name in rows[0][1]]
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise ValueError(
-            f"{path}: column {twice[0]!r} is there twice, in {list_names(names)}; rename or remove one of them"
+            f"{path}: column {repeated[0]!r} is there twice, in {list_names(names)}; rename or remove one of them"
         )
     if any(map(_is_number, names)):
         raise ValueError(f"{path}: its first line must be the names of the columns; it is {list_names(names)}")
@@ -97,7 +98,7 @@ def _csv(path: Path) -> Iterator[Table]:
             raise ValueError(f"{path}, line {number}: {len(row)} values for {len(names)} columns{remedy}")
         for name, value in zip(names, row, strict=True):
             columns[name].append(re.sub(r"^(\s*[-+]?\d*),(\d)", r"\1.\2", value) if delimiter != "," else value)
-    yield str(path), {name: _numbers(values) for name, values in columns.items()}
+    yield str(path), {name: _parse_numbers(values) for name, values in columns.items()}
 
 
 def _is_number(text: str) -> bool:
@@ -108,20 +109,16 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _numbers(values: Sequence[str]) -> NDArray:
-    """Text as numbers; as text where some of it, such as a trajectory's name, is none."""
+def _parse_numbers(values: Sequence[str]) -> NDArray:
+    """Convert texts to numbers, or leave all as text if one is no number."""
     try:
         return np.array([float(value) if value.strip() else np.nan for value in values])
     except ValueError:
         return np.array([value.strip() for value in values])
 
 
-def _npz(path: Path) -> Iterator[Table]:
-    yield str(path), read_arrays(path)
-
-
 def read_arrays(path: str | Path) -> dict[str, NDArray]:
-    """The arrays of an NPZ file by name, that of an NPY file by an empty one; sizes are looked at before anything is read."""
+    """Read the arrays of an NPZ file by name, or the array of an NPY file by the name ""; sizes are checked first."""
     kind = "an NPY" if str(path).endswith(".npy") else "an NPZ"
     with (
         reading(path, "save it with numpy.savez, or numpy.save", f"as {kind} file of numbers"),
@@ -153,19 +150,19 @@ def _require_array_fits(name: str, files: Iterable[IO[bytes]]) -> None:
     require_memory(name, size, "save a part of it")
 
 
-def _hdf5(path: Path) -> Iterator[Table]:
+def _read_hdf5(path: Path) -> Iterator[Table]:
     try:
         import h5py
     except ImportError as error:
         raise ValueError(f"{path}: HDF5 needs h5py, pip install h5py") from error
     with reading(path, "it may be cut off", "as an HDF5 file"), h5py.File(path) as file:
         require_contained(file, str(path))
-        tables = list(_groups(file, str(path)))
+        tables = list(_read_groups(file, str(path)))
     yield from tables
 
 
 def require_contained(file: Any, name: str) -> None:
-    """Refuse an HDF5 file that is too large, has links to other files, or has groups that contain themselves.
+    """Refuse an HDF5 file that is too large, links to other files, or has a group inside itself.
 
     Raises:
         UserError: naming the object in the file.
@@ -193,44 +190,38 @@ def require_contained(file: Any, name: str) -> None:
     require_memory(name, size, "give a part of it")
 
 
-def _groups(group: Any, name: str, demonstrations: bool = False) -> Iterator[Table]:
-    """A table of each group that holds datasets; those in groups below belong to it, by names such as ``infos/qpos``.
+def _read_groups(group: Any, name: str, demonstrations: bool = False) -> Iterator[Table]:
+    """Read a table from each group with datasets; datasets of its subgroups have names such as ``infos/qpos``.
 
-    Demonstrations, as robomimic, robosuite and Isaac Lab keep them in ``data`` beside masks, are one trajectory each, whose
-    poses may be matrices.
+    In the layout of robomimic, robosuite and Isaac Lab each group in ``data`` is a demonstration, one trajectory whose poses
+    may be matrices.
     """
     inner = {key: item for key, item in group.items() if hasattr(item, "keys")}
     if len(inner) < len(group) or not inner:
-        arrays = _datasets(group)
-        yield (
-            name,
-            arrays | {key: rows for key, rows in flat(arrays).items() if demonstrations and arrays[key].ndim > 2},
-        )
+        arrays = _read_datasets(group)
+        matrices = {key: rows for key, rows in flat(arrays).items() if demonstrations and arrays[key].ndim > 2}
+        yield name, arrays | matrices
         return
     inner = {"data": inner["data"]} if "data" in inner else inner
     for key in sorted(inner, key=lambda key: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", key)]):
-        yield from _groups(inner[key], f"{name}, {key}", demonstrations or key == "data")
+        yield from _read_groups(inner[key], f"{name}, {key}", demonstrations or key == "data")
 
 
-def _datasets(group: Any, prefix: str = "") -> dict[str, NDArray]:
+def _read_datasets(group: Any, prefix: str = "") -> dict[str, NDArray]:
     arrays: dict[str, NDArray] = {}
     for name, item in group.items():
         if hasattr(item, "keys"):
-            arrays |= _datasets(item, f"{prefix}{name}/")
+            arrays |= _read_datasets(item, f"{prefix}{name}/")
         elif item.shape:
             values = np.asarray(item)
-            arrays[prefix + name] = _decode_text(values) if values.dtype == object else values
+            if values.dtype == object:  # text, as bytes of any length
+                texts = [value.decode() if isinstance(value, bytes) else str(value) for value in values.flat]
+                values = np.array(texts).reshape(values.shape)
+            arrays[prefix + name] = values
     return arrays
 
 
-def _decode_text(values: NDArray) -> NDArray:
-    """HDF5's text, which is bytes of any length."""
-    return np.array([value.decode() if isinstance(value, bytes) else str(value) for value in values.flat]).reshape(
-        values.shape
-    )
-
-
-def _parquet(path: Path) -> Iterator[Table]:
+def _read_parquet(path: Path) -> Iterator[Table]:
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -239,12 +230,12 @@ def _parquet(path: Path) -> Iterator[Table]:
         groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
         require_memory(str(path), sum(group.total_byte_size for group in groups), "give a part of it")
         table = file.read()
-        columns = {name: _array(table[name]) for name in table.column_names}
+        columns = {name: _to_array(table[name]) for name in table.column_names}
     yield str(path), columns
 
 
-def _array(column: Any) -> NDArray:
-    """Numbers or text of a column of Parquet's, lists of one length as rows; of anything else the name of its type."""
+def _to_array(column: Any) -> NDArray:
+    """Convert a Parquet column of numbers, text, or lists of one length; any other becomes the name of its type."""
     import pyarrow.compute as pc
     from pyarrow import types
 
@@ -258,7 +249,7 @@ def _array(column: Any) -> NDArray:
     return values.to_numpy().reshape(len(column), -1)
 
 
-def _episodes(source: str) -> Iterator[Table]:
+def _read_episodes(source: str) -> Iterator[Table]:
     dataset = open_dataset(source)
     for episode in dataset.iterate_episodes():
         table: dict[str, NDArray] = {}
@@ -272,7 +263,7 @@ def _episodes(source: str) -> Iterator[Table]:
 
 
 def flat(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Columns ``(N, numbers)``; what has no axis is left out."""
+    """Reshape columns to ``(N, numbers)``, without those that have no axis."""
     return {
         key: values.reshape(len(values), math.prod(values.shape[1:])) for key, values in arrays.items() if values.ndim
     }
@@ -282,7 +273,9 @@ def column_of(name: str, table: Mapping[str, NDArray], text: str, key_name: str)
     """A column ``(N, numbers)``, or a part of it, ``name[2]`` or ``name[0:3]``.
 
     Args:
-        name: name of the table, and ``what`` the key that the column was asked for by, for messages.
+        name: name of the table, for messages.
+        text: the column.
+        key_name: key of the configuration that names the column, for messages.
     Raises:
         ValueError: there is no such column or part.
     """
@@ -309,10 +302,10 @@ def column_of(name: str, table: Mapping[str, NDArray], text: str, key_name: str)
 def columns_of(
     name: str, table: Mapping[str, NDArray], texts: Sequence[str], key_name: str
 ) -> tuple[tuple[str, ...], NDArray]:
-    """Columns side by side, ``(N, numbers)`` float64, and a name for each number.
+    """Concatenate columns to ``(N, numbers)`` float64; also returns a name for each number.
 
     Raises:
-        ValueError: there is no such column, it is no numbers, the columns differ in length, or one is asked for twice.
+        ValueError: a column is missing, holds no numbers, is named twice, or differs from the others in length.
     """
     names: list[str] = []
     columns: list[NDArray] = []
@@ -324,7 +317,7 @@ def columns_of(
             )
         if not np.issubdtype(values.dtype, np.number) and values.dtype != bool:
             row = next((i for i, value in enumerate(values[:, 0]) if not _is_number(str(value))), None)
-            if row is not None:  # else other rows of the file hold text
+            if row is not None:  # otherwise only other rows of the file have text
                 raise ValueError(
                     f"{key_name}={text}: {name}, row {row + 1}: {str(values[row, 0])!r} is no number; name columns of numbers"
                 )
@@ -339,12 +332,12 @@ def columns_of(
 
 
 def require_finite(name: str, values: NDArray, names: Sequence[str], rows: NDArray | None = None) -> None:
-    """Refuse numbers that are not finite, with the first one's row and column.
+    """Refuse numbers that are not finite.
 
     Args:
-        rows: the rows' numbers in the file, where they are not counted from 1.
+        rows: numbers of the rows in the file, if they do not count from 1.
     Raises:
-        ValueError: one is not.
+        ValueError: naming row and column of the first one.
     """
     bad = (~np.isfinite(values)).nonzero()
     if len(bad[0]):
@@ -355,6 +348,14 @@ def require_finite(name: str, values: NDArray, names: Sequence[str], rows: NDArr
         )
 
 
+def checksum(tensors: Iterable[Any]) -> str:
+    """16 hexadecimal digits of the SHA-256 of all numbers."""
+    digest = hashlib.sha256()
+    for values in tensors:
+        digest.update(np.ascontiguousarray(values.numpy()).tobytes())
+    return digest.hexdigest()[:16]
+
+
 def list_names(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_LISTED_NAMES]) + (", ..." if len(names) > MAX_LISTED_NAMES else "")
 
@@ -363,10 +364,10 @@ def list_names(names: Sequence[str]) -> str:
 
 
 def open_dataset(dataset: str) -> Any:
-    """The `minari.MinariDataset` with an id, or in a folder.
+    """Open the `minari.MinariDataset` of an id or in a folder.
 
     Raises:
-        ValueError: Minari is not installed; there is no such dataset, or it is damaged.
+        ValueError: Minari is not installed, or the dataset is missing or damaged.
     """
     minari = _import_minari()
     folder = Path(dataset) if (Path(dataset) / "data").is_dir() else dataset_folder(dataset)
@@ -384,7 +385,7 @@ def open_dataset(dataset: str) -> Any:
         from minari.dataset.minari_storage import MinariStorage
 
         missing = {"observation_space", "action_space"} - MinariStorage.read_raw_metadata(folder / "data").keys()
-        if missing:  # Minari would make the environment to see them, whatever module that is of
+        if missing:  # Minari would make the environment to get them, and import any module for it
             raise UserError(f"{dataset} does not say its {min(missing)}: write it again with rppdyn collect")
         return minari.MinariDataset(folder / "data")
     except UserError:
@@ -396,7 +397,7 @@ def open_dataset(dataset: str) -> Any:
 
 
 def dataset_folder(dataset: str) -> Path:
-    """Folder of the dataset with a Minari id, if there is one.
+    """The folder for a Minari id, which may not exist.
 
     Raises:
         ValueError: Minari is not installed, or the id is malformed.
@@ -430,7 +431,7 @@ def _import_minari() -> Any:
 def _root() -> Path:
     from minari.storage.datasets_root_dir import get_dataset_path
 
-    return Path(get_dataset_path()).resolve()  # h5py and Minari would join a relative one twice
+    return Path(get_dataset_path()).resolve()  # h5py and Minari would join a relative path twice
 
 
 def damaged_dataset(dataset: str, error: Exception) -> ValueError:

@@ -190,7 +190,7 @@ def test_tables_are_standardised_by_their_training_part(name, rows, numbers, sid
 def test_units_of_tables_do_not_matter(unit, dtype):
     x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0), dtype=dtype) + 3
     x[:, 2], x[:, 3] = 0.1, 0.0  # constant columns, the first with rounding in its mean
-    here, there = (_units(values[:40], (0,)).apart(values) for values in (x, unit * x))
+    here, there = (_units(values[:40], (0,)).standardise(values) for values in (x, unit * x))
     torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-5)
     assert not here[:, 2:].any() and not there[:, 2:].any() and abs(here[:40, 0].std() - 1) < 1e-5
 
