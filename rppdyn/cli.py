@@ -1,8 +1,7 @@
-"""The command `rppdyn`: one verb per job.
+"""The command `rppdyn`, with a verb (a subcommand) for each job.
 
-Each verb's arguments are read by argparse; for a verb with a configuration, what is left are Hydra overrides, checked
-before anything heavy is imported. What a user did wrong ends in one line and exit status 2; anything else keeps its
-traceback.
+argparse reads the arguments of a verb. For a verb with a configuration the other words are Hydra overrides, checked before
+anything heavy is imported. An error of the user ends in one line and exit status 2; any other error keeps its traceback.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 USER_ERROR = 2
 INTERRUPTED = 130
 TRACEBACK_VARIABLE = "RPPDYN_TRACEBACK"
-"""The variable that says whether tracebacks are printed: not 0, and not empty."""
+"""Environment variable; unless it is 0 or empty, tracebacks are printed."""
 
 
 class UsageError(UserError):
@@ -51,11 +50,11 @@ class UsageError(UserError):
 
 
 MAX_CHARACTERS = 2000
-"""Characters of a complaint: longer values, which it repeats, are cut in the middle."""
+"""Largest length of an error message; longer ones are cut in the middle."""
 
 
 class Parser(argparse.ArgumentParser):
-    describe: Callable[[], str] | None = None  # what the help text ends with, made only when it is shown
+    describe: Callable[[], str] | None = None  # makes the end of the help text, when it is shown
 
     def format_help(self) -> str:
         if self.describe is not None:
@@ -63,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def add_fields(self, schema: type) -> None:
-        """Take the words and flags that the fields of a class of settings are; a number's default stands behind its help."""
+        """Add the arguments described by a class of settings; the default of a number is added to its help."""
         from rppdyn.settings import fields_of
 
         for name, item in fields_of(schema).items():
@@ -89,7 +88,7 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(flag, dest=name, **words)
 
     def parse_intermixed_args(self, args=None, namespace=None):
-        """As argparse does it; empty words stand for nothing that a verb asks for, and are refused."""
+        """Parse as argparse does, and refuse empty words."""
         namespace = super().parse_intermixed_args(args, namespace)
         for action in self._actions:
             value = getattr(namespace, action.dest, None)
@@ -110,7 +109,7 @@ HELP_FORMATTER = argparse.RawDescriptionHelpFormatter
 
 @dataclass(frozen=True)
 class Verb:
-    """A word after `rppdyn`: what it does, its arguments, and the function that does it."""
+    """A verb of the command line: its summary, its arguments, and the function that executes it."""
 
     summary: str
     arguments: Callable[[Parser], None]
@@ -118,7 +117,7 @@ class Verb:
 
 
 def report_error(error: BaseException, of: str = "") -> int:
-    """Print a user's error in one line, with the run it is of; raise other errors again."""
+    """Print an error of the user in one line, with the prefix `of`; raise other errors again."""
     if not is_user_error(error):
         raise error
     message = one_line(error)
@@ -149,12 +148,11 @@ class Training:
     """A job that trains something into a run folder.
 
     Attributes:
-        name: name of its configuration, and of its module in `rppdyn.jobs`.
-        result: class of its runs' results, `module:class`. Nothing heavy is imported with it, so that a run that was finished
-            before is shown at once.
-        trusts: whether a file that it opens, a run or a dataset, may name a module.
-        others: configurations of the same verb for other tasks; the choice of the task says which is meant.
-        module: in `rppdyn.jobs`; empty where its name is that of the configuration.
+        name: name of its configuration.
+        others: configurations of the same verb for other tasks, selected by the choice of the task.
+        trusts: whether its files, runs or datasets, may name a module.
+        module: module in `rppdyn.jobs`; empty if it has the name of the configuration.
+        result: class of its results, `module:class`, in a light module, so that a finished run is shown at once.
     """
 
     name: str
@@ -165,11 +163,11 @@ class Training:
 
     @property
     def implementation(self) -> ModuleType:
-        """Module with the job's implementation."""
+        """The module of the job."""
         return import_module(f"rppdyn.jobs.{self.module or self.name}")
 
     def choose_task(self, words: Sequence[str]) -> Training:
-        """The job with the configuration that overrides are for."""
+        """The job with the configuration selected by `task=` among overrides."""
         if not self.others:
             return self
         from rppdyn.jobs.config.compose import choices
@@ -190,21 +188,21 @@ class Training:
 
     @property
     def objective(self) -> tuple[str, str]:
-        """Metric that a search for good settings optimises, and its direction."""
+        """The metric that a search optimises, and the direction."""
         if self.name == "train_agent":
             return "eval/return_mean", "maximize"
         return ("bound/value" if self.module == "bound" else "validation/error"), "minimize"
 
     def value_of(self, result: Any) -> float:
-        """The objective of a run, or of all that it consists of, the mean over seeds.
+        """The objective of a result, the mean over seeds.
 
         Raises:
-            ValueError: a run has none: it was stopped, or a member diverged.
+            ValueError: a run was stopped, or a member diverged.
         """
         name, _ = self.objective
         values: list[float | None] = []
-        for each in getattr(result, "results", [result]):
-            value = {**each.metrics, **getattr(each, "test", {})}.get(name)
+        for run in getattr(result, "results", [result]):
+            value = {**run.metrics, **getattr(run, "test", {})}.get(name)
             values += value if isinstance(value, list) else [value]
         if not values or any(value is None for value in values):
             raise ValueError(f"{name} is no number: the run was stopped, or a member diverged")
@@ -221,20 +219,18 @@ class Training:
         return replace(self, name=name) if name in self.others else self
 
     def run(self, config: Any, resume: bool, trust: bool) -> Any:
-        """Train, or read what a finished run has left."""
+        """Train, or read the result of a finished run."""
         from rppdyn.jobs.config.compose import preflight
 
         finished = preflight(config, resume)
         if finished is not None:
             return resolve_name(self.result).from_dict(finished)
-        options = (
-            {"trust": trust} if hasattr(config, "dataset") else {}
-        )  # a run's own has been trusted where it was read
+        options = {"trust": trust} if hasattr(config, "dataset") else {}  # a stored run was checked when it was read
         return self.implementation.run(config, resume=resume, progress=True, **options)
 
 
 def training_verb(summary: str, job: Training) -> Verb:
-    """The verb of a configuration whose job trains something into a run folder; most are fits."""
+    """A verb with a configuration, whose job trains something into a run folder."""
     return Verb(summary, partial(_training_arguments, job), partial(_train, job))
 
 
@@ -314,7 +310,7 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
 
 
 def _search(job: Training, words: Sequence[str], trust: bool) -> int:
-    """Search for good settings by Optuna, in Hydra's sweeper; a trial whose run is there already is read."""
+    """Search for good settings by Hydra's Optuna sweeper; trials with a finished run are read, not repeated."""
     from rppdyn.jobs.config import compose
 
     name, direction = job.objective
@@ -334,7 +330,7 @@ def _search(job: Training, words: Sequence[str], trust: bool) -> int:
 
 @contextlib.contextmanager
 def _show_log(name: str) -> Iterator[None]:
-    """Print what a module of the package logs for information, not only its warnings."""
+    """Print the informational log records of a module in the block."""
     handler, module = logging.StreamHandler(), logging.getLogger(name)
     level = module.level
     module.addHandler(handler)
@@ -348,7 +344,7 @@ def _show_log(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _show_warnings_once(job: Training) -> Iterator[None]:
-    """Have each warning said once, whichever of several runs it comes from."""
+    """Show each warning of several runs once in the block."""
     messages: set[tuple[str, str]] = set()
 
     def is_new(record: logging.LogRecord) -> bool:
@@ -356,7 +352,7 @@ def _show_warnings_once(job: Training) -> Iterator[None]:
         messages.add((record.name, record.getMessage()))
         return len(messages) > count
 
-    _ = job.implementation  # makes its loggers
+    _ = job.implementation  # its import makes the loggers
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("rppdyn")]
     for logger in loggers:
         logger.addFilter(is_new)
@@ -368,7 +364,7 @@ def _show_warnings_once(job: Training) -> Iterator[None]:
 
 
 def _folder_advice(configs: Sequence[Any]) -> str:
-    """Return a part of the path that keeps the folders of a sweep apart."""
+    """Advice on how to give the runs of a sweep different folders."""
     seeds = max(getattr(config, "seeds", 1) for config in configs)
     if seeds > 1 and all(config.run_dir is None for config in configs):
         return (
@@ -378,15 +374,15 @@ def _folder_advice(configs: Sequence[Any]) -> str:
 
 
 class _SweepTask:
-    """One job of a sweep, as Hydra's launchers call it; picklable, since some start it in another process or machine.
+    """One job of a sweep, called by Hydra's launchers; picklable, since some run it in another process or machine.
 
     Attributes:
-        searches: whether it returns the job's objective, for a sweeper that searches, and not its status.
-        folder: where the sweep was started, in which the job's relative paths are; some launchers' workers are elsewhere.
+        searches: return the job's objective, for a search, not its status.
+        folder: working folder of the sweep, for relative paths; some launchers run elsewhere.
     """
 
     def __init__(self, job: Training, resume: bool, trust: bool, searches: bool = False):
-        self.__name__ = job.name  # what Hydra calls the job
+        self.__name__ = job.name  # Hydra's name of the job
         self.searches = searches
         self.job = job
         self.resume = resume
@@ -402,7 +398,7 @@ class _SweepTask:
                 config = compose.read_config(self.job.name, node)
                 status, result = _run_training(self.job, config, resume=self.resume, trust=self.trust)
                 value = self.job.value_of(result) if self.searches and status != INTERRUPTED else float(status)
-        except Exception as error:  # said here, so that the later jobs still run
+        except Exception as error:  # reported here, so that later jobs still run
             folder = "" if config is None else str(config.folder())
             status = report_error(error, of="" if folder in str(error) else f"{folder}: ")
             if self.searches:  # a trial that failed
@@ -414,7 +410,7 @@ class _SweepTask:
 
 
 def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
-    """The run's folder among the words after --resume, if one is given, and the overrides."""
+    """Split the words after --resume into the run's folder, if there is one, and the overrides."""
     folders = [word for word in words if "=" not in word or Path(word).is_dir()]
     if len(folders) > 1:
         raise UsageError(f"--resume takes one run, and {', '.join(folders)} were given; resume each by itself")
@@ -422,27 +418,27 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _run_training(job: Training, config: Any, resume: bool, trust: bool) -> tuple[int, Any]:
-    """The exit status, and what the run or the runs of several seeds end with."""
-    settings = _show_log("rppdyn.runs.session") if resume else contextlib.nullcontext()
+    """Run a configuration, of one or several seeds; returns the exit status and the result."""
+    log = _show_log("rppdyn.runs.session") if resume else contextlib.nullcontext()
     if len(config.each()) > 1:
-        with _show_warnings_once(job), settings:
-            several = job.implementation.run_many(config, resume=resume, progress=True)
-        print(several)
-        if several.interrupted:
-            return INTERRUPTED, several
-        by_users = all(map(is_user_error, several.errors.values()))
-        return (0 if not several.errors else USER_ERROR if by_users else 1), several
-    with settings:
+        with _show_warnings_once(job), log:
+            result = job.implementation.run_many(config, resume=resume, progress=True)
+        print(result)
+        if result.interrupted:
+            return INTERRUPTED, result
+        fixable = all(map(is_user_error, result.errors.values()))
+        return (0 if not result.errors else USER_ERROR if fixable else 1), result
+    with log:
         result = job.run(config, resume, trust)
     print(result)
     return (INTERRUPTED if result.interrupted else 0), result
 
 
-# -- verbs that take flags: a run, an environment or a file, and what is asked of it -----------------------------------
+# -- verbs with flags --------------------------------------------------------------------------------------------------
 
 
 def flag_verb(schema: str, summary: str, job: str | Callable[[Any], int], **options: Any) -> Verb:
-    """The verb whose words and flags are the fields of a dataclass in `rppdyn.jobs.config.command`."""
+    """A verb whose arguments are the fields of a class of settings in `rppdyn.jobs.config.command`."""
 
     def config() -> type:
         return getattr(import_module("rppdyn.jobs.config.command"), schema)
@@ -452,7 +448,7 @@ def flag_verb(schema: str, summary: str, job: str | Callable[[Any], int], **opti
 
 
 def _print_measured(measure: Callable[[], Any], table: Callable[..., str]) -> Any:
-    """Measure, and print the table of it, also where no file can be written; that is said then, as any other error."""
+    """Measure and print the table, even if a file can't be written; that error is then raised."""
     from rppdyn.runs.files import UnwrittenError
 
     try:
@@ -464,7 +460,7 @@ def _print_measured(measure: Callable[[], Any], table: Callable[..., str]) -> An
 
 
 def _run_job(job: str, config: Any, **options: Any) -> int:
-    """Run `module:function` of the jobs and print its result; refuse what is no run's folder before anything heavy loads."""
+    """Run `module:function` of `rppdyn.jobs` and print its result; wrong run folders are refused before heavy imports."""
     from rppdyn.jobs.config.command import is_agent_file
     from rppdyn.runs import RunFolder
 
@@ -533,7 +529,7 @@ def certify(config: command.CertifyConfig) -> int:
 
 
 def audit(config: command.AuditConfig) -> int:
-    """Print the audit; exit with 1 where the map is wrong."""
+    """Print the audit; the exit status is 1 if the map is wrong."""
     from rppdyn.jobs import certify
 
     return int(not _print_measured(lambda: certify.audit(config), lambda result, **_: result.table()).is_right)
@@ -545,7 +541,7 @@ TRACEBACK_FLAG = "--traceback"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; the exit status."""
+    """Run a command line, and return the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with modules_of(os.getcwd()):
@@ -553,11 +549,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("rppdyn: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone, as in `rppdyn ... | head`
+    except BrokenPipeError:  # the reader of the output is gone, as in `rppdyn ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (Exception, SystemExit) as error:
-        if isinstance(error, SystemExit) and place_in_users_code(error) is None:  # argparse's, of --help
+        if isinstance(error, SystemExit) and place_in_users_code(error) is None:  # from argparse, for --help
             raise
         with _tracebacks(TRACEBACK_FLAG in words):
             return report_error(error)
@@ -565,7 +561,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _tracebacks(enabled: bool) -> Iterator[None]:
-    """Have errors said with their tracebacks in the block, also by the processes that are started there."""
+    """Show tracebacks of errors in the block, also in processes started there."""
     before = os.environ.get(TRACEBACK_VARIABLE)
     if enabled:
         os.environ[TRACEBACK_VARIABLE] = "1"
@@ -656,7 +652,7 @@ VERBS: dict[str, Verb] = {
 
 if __name__ == "__main__":
     if not sys.flags.safe_path:
-        del sys.path[0]  # the current folder, which `python -m` puts before everything installed
-    from rppdyn import cli  # not this one, whose classes a sweep's other processes would not find
+        del sys.path[0]  # the current folder, which `python -m` puts first
+    from rppdyn import cli  # other processes of a sweep would not find the classes of __main__
 
     sys.exit(cli.main())

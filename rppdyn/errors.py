@@ -1,8 +1,8 @@
-"""Errors that a user can mend, and the gate to modules of the user's own: where they are searched for, and who may name them.
+"""Errors that a user can fix, and the rules for importing the user's modules.
 
-A run, a dataset or a symmetry spec may name its environment as `module:EnvId`, and making that imports the module, which
-can run any code. What the user has typed, or imported, is imported; what a file alone names needs the user's trust.
-`require_trust` is the one gate: environments are made behind it.
+A run, a dataset or a symmetry spec may name its environment as `module:EnvId`, and making that imports the module, which can
+run any code. A module that the user has typed or imported is imported; one that only a file names needs the user's trust.
+`require_trust` checks this before every environment is made.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from typing import Any
 
 
 class UserError(ValueError):
-    """Something that a user did, or can mend; the message says in one line what, where and the remedy."""
+    """An error that the user can fix; the message is one line with the fault, the place and the remedy."""
 
 
 class DivergedError(UserError):
-    """Weights, losses, outputs, gradients or an optimiser's state that are no finite numbers."""
+    """Weights, losses, outputs, gradients or an optimiser's state are not finite."""
 
 
 class UserCodeError(RuntimeError):
-    """Code of the user's failed in another process; the message says where."""
+    """The user's code failed in another process; the message says where."""
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception's message in one line, and the place where the user's own code failed, if it did."""
+    """An exception's message in one line, with the place where the user's own code failed, if it did."""
     place = place_in_users_code(error)
     message = " ".join(str(error).split())
     return message if place is None else f"{place}: {type(error).__name__}{': ' * bool(message)}{message[:500]}"
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of what a library says of a file; of pickles that it refuses, not its advice to load them."""
+    """The first line of a library's complaint about a file; for refused pickles without the advice to load them."""
     if "Weights only load failed" in str(error) or "weights_only" in str(error):
         return "it holds pickled objects, which could run code"
     if place_in_users_code(error) is not None:
@@ -52,14 +52,14 @@ def reason(error: BaseException) -> str:
 
 @contextmanager
 def reading(name: object, remedy: str, form: str = "") -> Iterator[None]:
-    """Refuse in one line a file, or an object, of somebody's at which a library raises whatever it likes in the block.
+    """Turn any exception of a library that reads a file or an object in the block into a UserError of one line.
+
+    Only calls of the library belong into the block: a fault of this package there would be blamed on the file.
 
     Args:
-        form: what it should be, "as an HDF5 file".
-    Keep the block to calls of the library: what this package does wrong there would be taken for the file's fault.
-
+        form: the expected form, "as an HDF5 file".
     Raises:
-        UserError: naming the thing, what the library says, and the remedy; one that the block raises passes.
+        UserError: naming the file, the library's complaint and the remedy; a UserError in the block passes unchanged.
     """
     try:
         yield
@@ -71,9 +71,10 @@ def reading(name: object, remedy: str, form: str = "") -> Iterator[None]:
 
 
 def place_in_users_code(error: BaseException) -> str | None:
-    """`file:line` where a module of the user's raised, or called what did; None where none took part, or this package refused.
+    """`file:line` of the user's code that raised an error or called the code that did.
 
-    A module is the user's unless it is of this package, of Python or installed.
+    None if no code of the user took part, or if a `raise` statement of this package refused something. Code is the user's
+    unless it belongs to this package, to Python or to an installed package.
     """
     if _raised_here(error):
         return None
@@ -87,7 +88,7 @@ def place_in_users_code(error: BaseException) -> str | None:
 
 
 def is_users_class(kind: type) -> bool:
-    """Return whether a class is defined in a module of the user's."""
+    """Return whether a class is defined in a module of the user."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     return kind.__module__.split(".")[0] != "rppdyn" and file is not None and _is_users(file)
@@ -121,11 +122,10 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Return whether an exception says what its reader did wrong: a UserError, or one of the user's own code.
+    """Return whether an error is the user's to fix: a UserError, or an error in the user's own code.
 
-    What does not fit in memory or on the disk is the user's, too, and an OSError that names a file. So is a plain ValueError or
-    TypeError that a `raise` statement of this package made, as its mathematics refuse arguments; one of NumPy's, or of `int`,
-    has its last Python frame in this package, but no `raise` there.
+    So are exhausted memory or disk, an OSError with a file name, and a ValueError or TypeError of a `raise` statement of this
+    package, by which its mathematics refuse arguments. An error of NumPy or of `int` has no such statement.
     """
     if is_out_of_memory(error) or is_out_of_space(error) or isinstance(error, UserError | UserCodeError):
         return True
@@ -149,7 +149,7 @@ def _raised_here(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether something did not fit in memory; torch says so of the CPU's by a RuntimeError."""
+    """Return whether memory was exhausted; for the CPU's memory torch raises a RuntimeError."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
@@ -158,7 +158,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Return whether a disk, a quota or a file's limit is full; torch says so, writing, by a RuntimeError."""
+    """Return whether a disk, a quota or a limit of file size is exhausted; when writing, torch raises a RuntimeError."""
     if isinstance(error, RuntimeError):
         return "PytorchStreamWriter failed" in str(error) or "unexpected pos" in str(error)
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -170,12 +170,12 @@ _folder: ContextVar[str | None] = ContextVar("folder of the user's modules", def
 
 
 class UntrustedError(UserError):
-    """A file alone names a module, and nobody has said that it may be imported."""
+    """Only a file names a module, and the user has not trusted it."""
 
 
 @contextmanager
 def modules_of(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Let :func:`search_modules` find modules of a folder in the block; without that call nothing there is imported."""
+    """Let :func:`search_modules` find modules of a folder in the block; without a call nothing there can be imported."""
     if _folder.get() is not None:
         yield
         return
@@ -190,12 +190,12 @@ def modules_of(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def folder_of_modules() -> str | None:
-    """The folder of :func:`modules_of`, inside of its block."""
+    """The folder of :func:`modules_of` within its block; otherwise None."""
     return _folder.get()
 
 
 def search_modules() -> None:
-    """From now on search the folder of :func:`modules_of` too, last: nothing installed is hidden by a file that lies there."""
+    """Append the folder of :func:`modules_of` to the search path, last, so that its files hide no installed module."""
     folder = _folder.get()
     if folder is not None and folder not in sys.path:
         sys.path.append(folder)
@@ -203,7 +203,7 @@ def search_modules() -> None:
 
 DATA = (".xml", ".mjcf", ".urdf", ".mjb", ".stl", ".obj", ".msh", ".png", ".jpg", ".ktx", ".hdr", ".npy", ".npz", ".csv",
         ".txt", ".json", ".yaml", ".yml", ".toml", ".h5", ".hdf5")  # fmt: skip
-"""Ends of names of files that hold numbers, text or a model; others, pickles for one, may hold code."""
+"""Suffixes of files of numbers, text or models; other files, such as pickles, may contain code."""
 
 
 def code_named_in(options: Any) -> Iterator[str]:
@@ -221,10 +221,10 @@ def code_named_in(options: Any) -> Iterator[str]:
 
 
 def require_trust(env_id: str, file: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> None:
-    """Refuse an environment that only a file names, unless making it imports no module by that name or by an option's.
+    """Refuse an environment that only a file names if making it would import a module named there or in its options.
 
-    Those that are registered have been so by Gymnasium, by an installed package, by this one, or by a module that the user has
-    imported.
+    Registered environments are allowed: Gymnasium, an installed package, this package or a module imported by the user has
+    registered them.
 
     Raises:
         UntrustedError: naming the file and the module.

@@ -1,10 +1,10 @@
-"""Settings: dataclasses that hold each key's type, range, default and help, and refuse a value in one line.
+"""Settings: dataclasses with the type, range, default and help of each key, which refuse a wrong value in one line.
 
-`pydantic` validates them. A class of settings is made by `@settings`; a key of it is a field such as
+`pydantic` validates them. `@settings` makes a class of settings; each key is a field such as
 
     tau: Positive = setting(0.005, "share of the critics that targets move by at each update", le=1)
 
-and a check of several keys is a `ConfigError` that `__post_init__` raises. Nothing here imports torch.
+and `__post_init__` raises a `ConfigError` about a combination of keys. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ConfigError(UserError):
 
 
 LARGEST_NUMBER = 1e38
-"""Largest magnitude of a number that float32 is to hold; an inverse of less than the smallest would be infinite."""
+"""Largest magnitude of a setting; its inverse is still a finite number in float32."""
 
 
 def _no_flag(value: Any) -> Any:
@@ -52,19 +52,19 @@ Nonnegative = Annotated[Number, Field(ge=0)]
 Positive = Annotated[Number, Field(gt=0, le=LARGEST_NUMBER)]
 Variance = Annotated[Number, AfterValidator(_variance)]
 Text = Annotated[str, Strict()]
-"""A string where a number, too, would mean something; elsewhere a number is taken as one."""
+"""A string for a key that also takes numbers; for other keys a number is converted to a string."""
 
 Settings = TypeVar("Settings", bound=type)
 
 
 def setting(default: Any, help: str, **limits: Any) -> Any:
-    """Return a field with its default, `...` where it has none, its line of help, and limits as `pydantic.Field` has them."""
+    """A field with a default (`...` for none), a line of help, and limits of `pydantic.Field`."""
     return Field(default, description=help, **limits)
 
 
 @dataclass_transform(kw_only_default=True)
 def settings(cls: Settings) -> Settings:
-    """Make a class of settings, whose constructor raises a ConfigError of one line."""
+    """Make a class of settings; its constructor raises a ConfigError of one line."""
     validated: Any = dataclass(
         config=ConfigDict(extra="forbid", coerce_numbers_to_str=True), kw_only=True, unsafe_hash=True
     )(cls)
@@ -88,16 +88,16 @@ def _paths_as_text(value: Any) -> Any:
 
 
 def settle(config: Any, **values: Any) -> None:
-    """Set keys that follow from others, while a configuration is made."""
+    """Set keys that follow from others, during construction."""
     for key, value in values.items():
         object.__setattr__(config, key, value)
 
 
 def read(schema: type, content: Any) -> Any:
-    """Return the settings that a nested dictionary holds.
+    """Read settings from a nested dictionary.
 
     Raises:
-        ConfigError: one line that names the key, the value and the remedy.
+        ConfigError: one line with the key, the value and the remedy.
     """
     try:
         return TypeAdapter(schema).validate_python(content)
@@ -106,12 +106,12 @@ def read(schema: type, content: Any) -> Any:
 
 
 def fields_of(schema: type) -> dict[str, FieldInfo]:
-    """The fields of a class of settings; of an older dataclass, none."""
+    """The fields of a class of settings."""
     return getattr(schema, "__pydantic_fields__")  # noqa: B009
 
 
 def section_of(kind: Any) -> type | None:
-    """The class of settings that a type is, or may be; None where it is none."""
+    """The class of settings in a type or union; None if there is none."""
     return next(
         (each for each in (kind, *get_args(kind)) if isinstance(each, type) and is_pydantic_dataclass(each)), None
     )
@@ -119,7 +119,7 @@ def section_of(kind: Any) -> type | None:
 
 @cache
 def keys_of(schema: type, prefix: str = "") -> dict[str, FieldInfo]:
-    """Fields by dotted key, sections inside."""
+    """Fields by dotted key, those of sections included."""
     keys: dict[str, FieldInfo] = {}
     for name, item in fields_of(schema).items():
         section = section_of(item.annotation)
@@ -128,7 +128,7 @@ def keys_of(schema: type, prefix: str = "") -> dict[str, FieldInfo]:
 
 
 def defaults(schema: type) -> dict[str, Any]:
-    """Defaults as a nested dictionary, without the keys that have none."""
+    """Defaults as a nested dictionary, without keys that have no default."""
     values: dict[str, Any] = {}
     for name, item in fields_of(schema).items():
         section = section_of(item.annotation)
@@ -147,12 +147,12 @@ PYDANTIC_PHRASES = {
     "a valid tuple": "a list",
     "a valid ": "a ",
 }
-"""Phrases of pydantic, and how they read here."""
+"""Phrases of pydantic, with shorter ones to replace them."""
 
 
 @contextmanager
 def keys_of_sections(**sections: Any) -> Iterator[None]:
-    """Put a section in front of a key of it that a constructor in the block refuses: `model.free_variance=...`."""
+    """Add the section to a key that a constructor in the block refuses: `model.free_variance=...`."""
     try:
         yield
     except ConfigError:
@@ -165,17 +165,17 @@ def keys_of_sections(**sections: Any) -> Iterator[None]:
         raise
 
 
-# -- one line ----------------------------------------------------------------------------------------------------------
+# -- messages of one line ----------------------------------------------------------------------------------------------
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """` (did you mean 'x'?)`, or nothing where no known name is close."""
+    """` (did you mean 'x'?)`, or an empty string if no known name is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def unknown_key(key: str, schema: type) -> str:
-    """Return the message for a key that a class of settings lacks; it names the right one, in another section too."""
+    """The message for an unknown key, with the closest key of any section."""
     known = [*keys_of(schema), *fields_of(schema)]
     last = {name.rpartition(".")[2]: name for name in known}
     hint = did_you_mean(last.get(key.rpartition(".")[2], key), known, cutoff=0.75)
@@ -185,24 +185,24 @@ def unknown_key(key: str, schema: type) -> str:
     return f"unknown key {key!r}{hint}; `rppdyn {verb} --help` lists the keys"
 
 
-def written(value: Any) -> str:
-    """Return a value as an override would have it."""
+def format_value(value: Any) -> str:
+    """Format a value as in an override."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(written, value))}]"
+        return f"[{','.join(map(format_value, value))}]"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{written(each)}' for key, each in value.items())}}}"
+        return f"{{{','.join(f'{key}:{format_value(item)}' for key, item in value.items())}}}"
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
 def explain(error: ValidationError, schema: type) -> str:
-    """Return what is wrong with the first wrong key in one line: key, value, what it must be, the nearest word."""
+    """Describe the first wrong key in one line: key, value, the requirement, the closest word."""
     errors: list[Any] = error.errors(include_url=False)
     places = [(each, *_place(schema, each["loc"])) for each in errors]
     base = places[0][1].partition("[")[0]
-    places = [each for each in places if each[1].partition("[")[0] == base]  # several of a union, one for each member
-    places = [each for each in places if each[1] != base][:1] or places  # an entry of a list says more
+    places = [each for each in places if each[1].partition("[")[0] == base]  # one error for each member of a union
+    places = [each for each in places if each[1] != base][:1] or places  # prefer the error of a list's entry
     first, key, item = places[0]
     cause = first.get("ctx", {}).get("error")
     if first["type"] == "unexpected_keyword_argument":
@@ -219,16 +219,16 @@ def explain(error: ValidationError, schema: type) -> str:
 
 
 def _as_typed(key: str, item: FieldInfo | None, value: Any) -> str:
-    """Return a key and its value as they were given, on a command line."""
+    """A key and its value as on the command line."""
     extra = item.json_schema_extra if item is not None else None
     if not isinstance(extra, dict):
-        return f"{key}={written(value)}"
+        return f"{key}={format_value(value)}"
     name = extra.get("flag") or f"--{key.replace('_', '-')}"
     return f"{name if 'flag' in extra else extra['metavar']} {value}"
 
 
 def _requirement(error: Mapping[str, Any], item: FieldInfo | None) -> str:
-    """Return what a value must be, from pydantic's message, or from its help where that names a pattern."""
+    """The requirement on a value, from pydantic's message, or from the help of a key with a pattern."""
     if error["type"] == "string_pattern_mismatch" and item is not None:
         return f"be {item.description}"
     text = re.sub(r"^(Value error, |\w+ should )?(must )?", "", error["msg"])
@@ -241,7 +241,7 @@ def _requirement(error: Mapping[str, Any], item: FieldInfo | None) -> str:
 
 
 def _place(schema: type, loc: Iterable[str | int]) -> tuple[str, FieldInfo | None]:
-    """Return the dotted key of an error's place and its field, without the names that pydantic has for a union's members."""
+    """The dotted key and the field of an error's place, without pydantic's names for members of a union."""
     key, item = "", None
     kind: Any = schema
     for part in loc:

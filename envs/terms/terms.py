@@ -24,7 +24,7 @@ from rppdyn.envs.model_symmetry import Affine, ModelSymmetry, Quantity, derivabl
 from rppdyn.envs.spec import Entry, rotation_matrix
 from rppdyn.envs.terms.robot import ModelElement, Robot, Scene, did_you_mean
 from rppdyn.runs.files import plain
-from rppdyn.settings import ConfigError, Count, Nonnegative, Number, Positive, Text, fields_of, settings, written
+from rppdyn.settings import ConfigError, Count, Nonnegative, Number, Positive, Text, fields_of, format_value, settings
 
 MAX_HISTORY = 1000  # steps
 MAX_GRID_POINTS = 100_000
@@ -90,7 +90,7 @@ class Term(ABC):
         value = getattr(self, option)
         if not value or not set(value) <= set(known) or len(set(value)) < len(value):
             listed = f"{', '.join(known[:-1])} and {known[-1]}"
-            raise ValueError(f"{self.title}: {option}={written(value)} must be some of {listed}")
+            raise ValueError(f"{self.title}: {option}={format_value(value)} must be some of {listed}")
         return [known.index(item) for item in value]
 
 
@@ -478,7 +478,7 @@ class _Feet(Term):
 
     def elements(self, robot: Robot) -> list[ModelElement]:
         if not self.feet or len(set(self.feet)) < len(self.feet):
-            raise ValueError(f"{self.title}: feet={written(self.feet)} must be some names, none of them twice")
+            raise ValueError(f"{self.title}: feet={format_value(self.feet)} must be some names, none of them twice")
         return [robot.find_element(foot) for foot in self.feet]
 
     def images(self, robot: Robot, symmetry: ModelSymmetry) -> list[int]:

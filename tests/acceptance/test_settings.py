@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from rppdyn.cli import VERBS, main
 from rppdyn.jobs.config import command, compose
 from rppdyn.jobs.config.compose import SCHEMAS
-from rppdyn.settings import ConfigError, defaults, fields_of, keys_of, read, written
+from rppdyn.settings import ConfigError, defaults, fields_of, format_value, keys_of, read
 
 POOL: tuple[Any, ...] = ({"a": 1}, "nonsense", -1, 0, 0.5, -0.5, True, None, 2**64, 1e39, float("nan"), float("inf"),
                          [], [-1], "")  # fmt: skip
@@ -86,7 +86,7 @@ def command_lines() -> list[tuple[str, list[str]]]:
         keys = [key for key in keys_of(schema) if key not in FREE and not key.startswith((*OPTIONAL, "env.id"))]
         for key in rng.sample(keys, 2):
             value = rng.choice([v for v in wrong_values(keys_of(schema)[key]) if v not in ("", [])])
-            lines.append((f"{key}=", [schema.verb, *NEEDED.get(name, []), f"{key}={written(value)}"]))
+            lines.append((f"{key}=", [schema.verb, *NEEDED.get(name, []), f"{key}={format_value(value)}"]))
     for config, verb in FLAGS.items():
         for key, item in fields_of(getattr(command, config)).items():
             extra = item.json_schema_extra

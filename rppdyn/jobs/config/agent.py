@@ -17,16 +17,16 @@ from rppdyn.settings import (
     Number,
     Positive,
     Variance,
+    format_value,
     setting,
     settings,
-    written,
 )
 
 Variant = Literal["derived", "published"]
 SYMMETRY_HELP = 'a choice of the task ("D4"), or derived symmetries joined by "+"; null: its default'
 VARIANT_HELP = "derived, or published, the representation of the residual-pathway papers, right or wrong"
 
-EVALUATION_SEED = 10_000  # of the first evaluation episode's reset; training uses seeds of its own
+EVALUATION_SEED = 10_000  # of the first evaluation episode's reset; training uses other seeds
 
 
 @settings
@@ -43,7 +43,7 @@ class EnvConfig:
     actuator_scale: dict[str, Nonnegative] = setting({}, "strength by name of an actuator")
     kwargs: dict[str, Any] = setting({}, "options of gymnasium.make: env.kwargs.NAME=VALUE")
 
-    named_by: ClassVar[str | None] = None  # the file that alone names it, and that nobody has trusted
+    named_by: ClassVar[str | None] = None  # an untrusted file that names the environment
 
     def __post_init__(self) -> None:
         if self.spec is not None and self.variant != "derived":
@@ -57,7 +57,7 @@ class EnvConfig:
                 raise ConfigError(f"env.kwargs.{name}: it is no option of an environment; leave it out")
 
     def read_from(self, file: str) -> None:
-        """Note that a file alone names the environment: no module is then imported to make it."""
+        """Record that an untrusted file names the environment: no module is then imported to make it."""
         object.__setattr__(self, "named_by", file)
 
 
@@ -132,7 +132,7 @@ class CrossQConfig:
     def __post_init__(self) -> None:
         if self.value_range[0] >= self.value_range[1]:
             raise ConfigError(
-                f"agent.crossq.value_range={written(self.value_range)}: give the least and the largest value, as [-5,5]"
+                f"agent.crossq.value_range={format_value(self.value_range)}: give the least and the largest value, as [-5,5]"
             )
 
 
@@ -140,10 +140,10 @@ SAC_ONLY = (
     "buffer_size", "learning_starts", "tau", "train_freq", "gradient_steps", "target_entropy", "noise_variance", "augment",
     "mirror_loss", "hindsight", "matmul_precision", "compile",
 )  # fmt: skip
-"""Keys of an agent that `agent=ppo` has no use for."""
+"""Keys of an agent without effect for `agent=ppo`."""
 
 OTHER_AGENTS = ("ppo", "crossq")
-"""Agents other than soft actor-critic, with keys of their own."""
+"""Agents beside soft actor-critic, which have their own keys."""
 
 
 @settings
@@ -198,7 +198,7 @@ class AgentConfig:
 
     @property
     def name(self) -> str:
-        """As `agent=` chooses it."""
+        """The choice of `agent=`."""
         return next((name for name in OTHER_AGENTS if getattr(self, name) is not None), "sac")
 
     @property
@@ -209,7 +209,7 @@ class AgentConfig:
 
 @settings
 class EvaluationConfig:
-    """Measurements while training, on environments and random states of its own."""
+    """Measurements during training, with separate environments and random states."""
 
     every: Count = setting(5000, "steps between two evaluations")
     episodes: Count = setting(10, "played in each")
@@ -245,21 +245,19 @@ class TrainAgentConfig(RunConfig):
     def __post_init__(self) -> None:
         if self.agent.ppo is None:
             return
-        of_sac = {"workers": self.workers, "model.groups": self.model.groups, "model.widen": self.model.widen,
-                  "model.free_variance": self.model.free_variance == LEARNED and LEARNED}  # fmt: skip
-        for key, value in of_sac.items():
+        sac_only = {"workers": self.workers, "model.groups": self.model.groups, "model.widen": self.model.widen,
+                    "model.free_variance": self.model.free_variance == LEARNED and LEARNED}  # fmt: skip
+        for key, value in sac_only.items():
             if value:
-                raise ConfigError(f"{key}={written(value)}: it is of agent=sac; leave it out")
+                raise ConfigError(f"{key}={format_value(value)}: it is of agent=sac; leave it out")
 
     @property
     def callback_names(self) -> list[str]:
         """Names in `callbacks`."""
-        return (
-            [] if self.callbacks is None else self.callbacks if isinstance(self.callbacks, list) else [self.callbacks]
-        )
+        return self.callbacks if isinstance(self.callbacks, list) else [self.callbacks] if self.callbacks else []
 
     def each(self) -> list[TrainAgentConfig]:
-        """The configurations of the seeds' own runs; where there is a `run_dir`, in folders `seed0`, ... of it."""
+        """The configurations of the seeds' runs; with a `run_dir` their folders are `seed0`, ... in it."""
         if self.seeds == 1:
             return [self]
         configs = []

@@ -1,7 +1,7 @@
-"""Keys of all training runs and their folder, and checks that several configurations share.
+"""Settings of all training runs and of networks, and checks shared by several configurations.
 
-Here and in the other schemas classes of settings own the names, the types and the ranges; YAML files hold what differs.
-None of them imports torch or a simulator, so that a wrong argument is refused at once.
+The classes of settings define names, types, ranges and defaults; YAML files have what differs. No module here imports torch or
+a simulator, so that a wrong argument is refused at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from rppdyn.settings import ConfigError, Count, Integer, Number, Text, Variance, setting, settings, settle, written
+from rppdyn.settings import ConfigError, Count, Integer, Number, Text, Variance, format_value, setting, settings, settle
 
 if TYPE_CHECKING:
     import torch
@@ -35,16 +35,16 @@ Widths = Count | Annotated[list[Count], Field(min_length=1)]
 Chain = Annotated[list[str], Field(min_length=1)] | None
 Seed = Annotated[Integer, Field(ge=0, lt=2**31)]
 AUTO = "auto"
-"""As a group: discovered; as a model: what follows from the group."""
+"""For a group: discovered; for a model: chosen by the group."""
 CERTIFIED, LEARNED = "certified", "learned"
-"""Words that `model.free_variance` takes in place of a number."""
+"""Values of `model.free_variance` in place of a number."""
 
 LEARNED_FROM = (1.0, 1e-4)
-"""Variances of the equivariant pathway, at most, and of the free one, where learning them begins by `free_variance=learned`."""
+"""Initial variances for `free_variance=learned`: the largest of the equivariant pathway, and that of the free one."""
 
 
 def free_variance_number(value: Any, certified: float | None) -> float:
-    """The number that a free variance stands for: where learning begins, or what certification found."""
+    """The number for a free variance: itself, the initial value of learning, or the certified value."""
     if value == LEARNED:
         return LEARNED_FROM[1]
     if value != CERTIFIED:
@@ -57,7 +57,7 @@ def free_variance_number(value: Any, certified: float | None) -> float:
 
 
 def check_model(model: Any) -> None:
-    """Refuse what networks without both pathways have no use for, and half a chain of groups."""
+    """Refuse settings of a pathway that the networks do not have, and an incomplete chain of groups."""
     critics = model.kind == "rpp_policy_only" and model.free_variance == LEARNED
     if critics or not model.kind.startswith("rpp"):
         words = model.free_variance if isinstance(model.free_variance, str) else None
@@ -68,11 +68,13 @@ def check_model(model: Any) -> None:
             if value is not None:
                 owner = "whose critics have" if critics else "which has"
                 raise ConfigError(
-                    f"model.{key}={written(value)} with model={model.kind}, {owner} one pathway: use model=rpp, or leave it out"
+                    f"model.{key}={format_value(value)} with model={model.kind}, {owner} one pathway: use model=rpp, or leave "
+                    "it out"
                 )
     if (model.groups is None) != (model.variances is None):
         raise ConfigError(
-            f"model.groups={written(model.groups)} with model.variances={written(model.variances)}: give both, or neither"
+            f"model.groups={format_value(model.groups)} with model.variances={format_value(model.variances)}: give both, "
+            "or neither"
         )
     if model.groups is not None and model.free_variance in (CERTIFIED, *model.refused_with_groups):
         raise ConfigError(
@@ -121,12 +123,12 @@ class NetworkSettings:
 
     @property
     def free(self) -> float:
-        """The prior variance of the free pathway that networks are built with."""
+        """The prior variance of the free pathway, as a number."""
         return free_variance_number(self.free_variance, getattr(self, "certified_variance", None))
 
 
 def _columns(value: Any) -> Any:
-    """A list of columns; one name is a list of one."""
+    """Convert a single name to a list."""
     return [value] if isinstance(value, str) else value
 
 
@@ -161,7 +163,7 @@ def refuse(flags: Mapping[str, str | None], why: str) -> None:
 
 
 def file_stem(data: str) -> str:
-    """Return the stem of the names of runs on a file, a folder or a dataset."""
+    """The stem of run names for a data file, folder or dataset."""
     last = re.sub(r"\.(csv|npz|h5|hdf5)$", "", data.rstrip("/").rpartition("/")[2], flags=re.IGNORECASE)
     return re.sub(r"\W+", "_", last) or "own"
 
@@ -171,7 +173,7 @@ def file_stem(data: str) -> str:
 
 @settings
 class RunConfig(ABC):
-    """Settings of every training run: seeds, where it computes, and where its folder is."""
+    """Settings of every training run: seeds, device, and folder."""
 
     seed: Seed = setting(0, "of all random choices; several runs have seed, seed + 1, ...")
     checkpoint_every: Count = setting(..., "steps or epochs between two checkpoints")
@@ -191,7 +193,7 @@ class RunConfig(ABC):
     run_dir: str | None = setting(None, "the run's folder; null: it follows from the configuration", pattern=r"\S")
 
     verb: ClassVar[str] = "train"  # of the command line
-    # a resumed run may differ in these, and in nothing else
+    # keys that may change when a run is resumed
     resumable: ClassVar[tuple[str, ...]] = ("checkpoint_every", "logger", "runs_root", "run_dir")
 
     @property
@@ -202,22 +204,22 @@ class RunConfig(ABC):
     @property
     @abstractmethod
     def length(self) -> tuple[str, int]:
-        """The key that says how long the run is, and its value."""
+        """The key of the run's length, and its value."""
 
     @property
     @abstractmethod
     def place(self) -> tuple[str, ...]:
-        """Folders below that of the verb, the last without its checksum."""
+        """Folders below that of the command, the last without its checksum."""
 
     def each(self) -> Sequence[RunConfig]:
-        """The configurations of the runs that have folders of their own; most are one, whatever their seeds."""
+        """The configurations of the separate runs; one, unless each seed has its own folder."""
         return [self]
 
     def folder(self) -> Path:
-        """Where the run lives: `run_dir`, or a path that follows from the configuration alone.
+        """The run's folder: `run_dir`, or a path determined by the configuration.
 
-        Configurations that differ in anything but `resumable` keys have different paths: the last part carries eight
-        hexadecimal digits of a checksum of all the others.
+        The last part ends in eight hexadecimal digits of a checksum of all keys but `resumable` ones, so that different
+        configurations have different paths.
         """
         if self.run_dir is not None:
             return Path(self.run_dir)
@@ -227,9 +229,9 @@ class RunConfig(ABC):
         return Path(self.runs_root, self.verb, *parents, f"{last}-{digest}")
 
     def identity(self) -> dict[str, Any]:
-        """The configuration without the keys in which a resumed run may differ from its beginning."""
-        content = without(asdict(self), [*self.resumable, "model.certified_variance"])  # which follows from the others
-        return content | {"threads": self.threads or 1}  # null is one
+        """The configuration without the keys that may change when a run is resumed."""
+        content = without(asdict(self), [*self.resumable, "model.certified_variance"])  # determined by other keys
+        return content | {"threads": self.threads or 1}  # null means one
 
 
 def without(config: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
@@ -243,10 +245,10 @@ def without(config: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def device_of(name: str) -> torch.device:
-    """The configured device; of "auto" the first CUDA device, if there is one.
+    """The configured device; "auto" is the first CUDA device, or else the CPU.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: there is no such device.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Settings of the verbs that take flags, which import neither torch nor a simulator."""
+"""Settings of the commands with flags; neither torch nor a simulator is imported here."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rppdyn.settings import ConfigError, Count, Integer, Natural, Positive, sett
 
 
 def option(default: Any, text: str, metavar: str | None = None, name: str | None = None, **limits: Any) -> Any:
-    """A field that is a flag of the command line.
+    """A field for a flag of the command line.
 
     Args:
-        text: a line of help, behind which a number has its default.
-        name: name of the flag; None: the field's.
+        text: a line of help, to which the default of a number is added.
+        name: name of the flag; None for the field's.
     """
     return setting(default, text, json_schema_extra={"flag": name, "metavar": metavar}, **limits)
 
 
 def word(text: str, metavar: str, **words: Any) -> Any:
-    """A field that is a word of the command line without a flag; with more words for argparse."""
+    """A field for a positional argument; further words are options of argparse."""
     return setting(..., text, json_schema_extra={"metavar": metavar, **words})
 
 
@@ -34,7 +34,7 @@ def word(text: str, metavar: str, **words: Any) -> Any:
 
 
 def _writable(path: str) -> str:
-    """Refuse, before the work begins, a file that can't be written: a folder, a protected file, or one in no folder."""
+    """Refuse a file that can't be written: a folder, a protected file, or a file in a missing folder."""
     target = Path(path)
     if target.is_dir():
         raise ValueError("is a folder; give a file")
@@ -59,7 +59,7 @@ Picture = Annotated[Output, _ends_in(".png", ".svg", ".pdf")]
 
 
 def _refuse_duplicates(runs: list[str]) -> list[str]:
-    """Refuse a run that is named twice, as what it has would be counted twice."""
+    """Refuse a run that is named twice, since it would be counted twice."""
     paths = [Path(run).resolve() for run in runs]
     for run, path in zip(runs, paths, strict=True):
         if paths.count(path) > 1:
@@ -71,14 +71,14 @@ Runs = Annotated[list[str], AfterValidator(_refuse_duplicates)]
 
 
 def different_files(config: Any, *names: str) -> None:
-    """Refuse one file in two places of a verb."""
+    """Refuse the same file for two flags."""
     first, second = ((name, getattr(config, name)) for name in names)
     if first[1] is not None and second[1] is not None and Path(first[1]).resolve() == Path(second[1]).resolve():
         raise ConfigError(f"--{first[0]} {first[1]} and --{second[0]} {second[1]} are one file; give two")
 
 
 def require_trusted_file(path: str, kind: str, trust: bool) -> None:
-    """Refuse what runs code when it is loaded, unless the user trusts it, and files that are not there."""
+    """Refuse a missing file, and one whose loading runs code unless the user trusts it."""
     if not Path(path).is_file():
         raise ConfigError(f"{path}: there is no such file; give the path of a {kind}")
     if not trust:
@@ -127,7 +127,7 @@ class EvaluateAgentConfig:
 
     @property
     def kind(self) -> str:
-        """Kind of thing that `run` names: "run", PRETRAINED, or a value of POLICIES."""
+        """Kind of `run`: "run", PRETRAINED, or a value of POLICIES."""
         return kind_of_subject(self.run)
 
 
@@ -138,7 +138,7 @@ class ExportConfig:
     what: str = word("the folder of a run of train-agent, a stable-baselines3 .zip, or pretrained:NAME", "WHAT")
     onnx: Annotated[Output, _ends_in(".onnx")] | None = option(None, "write an ONNX model, .onnx", "FILE")
     torch: Annotated[Output, _ends_in(".pt2")] | None = option(None, "write a program of torch.export, .pt2", "FILE")
-    # None: that of its symmetry
+    # None for the environment of its symmetry
     env: str | None = option(None, "of a .zip: the environment that the files are checked in", "ENV")
     states: Count = option(1000, "how many they are checked on")
     seed: Natural = _episode_seed()
@@ -154,12 +154,12 @@ class ExportConfig:
 
     @property
     def kind(self) -> str:
-        """Kind of thing that `what` names: "run", PRETRAINED, or a value of POLICIES."""
+        """Kind of `what`: "run", PRETRAINED, or a value of POLICIES."""
         return kind_of_subject(self.what)
 
     @property
     def card(self) -> str:
-        """The JSON file beside the policy."""
+        """The JSON file with the description of the policy."""
         return str(Path(self.onnx or self.torch or "").with_suffix(".json"))
 
 
@@ -167,7 +167,7 @@ PRETRAINED = "pretrained agent"
 
 
 def pretrained_name(text: str) -> str | None:
-    """NAME of `pretrained:NAME`; None of anything else."""
+    """NAME of `pretrained:NAME`; None for any other text."""
     word, _, name = text.partition(":")
     return name if word == "pretrained" and name else None
 
@@ -177,7 +177,7 @@ SUBJECTS = {suffix: kind for suffix, kind in POLICIES.items() if suffix != ".onn
 
 
 def kind_of_subject(text: str, files: Mapping[str, str] = POLICIES, functions: bool = False) -> str:
-    """Return what a word names: "run", PRETRAINED, "function" for module:function, or the kind of one of these files."""
+    """The kind of a subject: "run", PRETRAINED, "function" for module:function, or the kind of a file by its suffix."""
     module, colon, name = text.partition(":")
     if Path(text).is_dir():
         return "run"
@@ -187,10 +187,10 @@ def kind_of_subject(text: str, files: Mapping[str, str] = POLICIES, functions: b
 
 
 def policy_file(config: EvaluateAgentConfig | ExportConfig, path: str) -> None:
-    """Refuse flags that a run's folder, or a file of its kind, has no use for, and pickles that nobody trusts.
+    """Refuse flags without effect for a run or for this kind of file, and untrusted pickles.
 
     Raises:
-        ConfigError: naming the flag, or the file.
+        ConfigError: naming the flag or the file.
     """
     if config.kind == "run" and Path(path).is_file():
         raise ConfigError(f"{path} is a file of no policy: give a run's folder, or a file in {', '.join(POLICIES)}")
@@ -266,12 +266,12 @@ class EquivarianceConfig:
 
     @property
     def kind(self) -> str:
-        """Kind of thing that `what` names: "run", PRETRAINED, "function", or a value of SUBJECTS."""
+        """Kind of `what`: "run", PRETRAINED, "function", or a value of SUBJECTS."""
         return kind_of_subject(self.what, SUBJECTS, functions=True)
 
     @property
     def representations(self) -> tuple[str, str, str] | None:
-        """Group, input and output representation, where they are given.
+        """Group, input and output representation; None if none of them is given.
 
         Raises:
             ConfigError: only some of them are given, or an environment's symmetry is given as well.
@@ -338,7 +338,7 @@ class DiscoverConfig:
 
     @property
     def kind(self) -> str:
-        """Kind of thing that `what` names: "run" or "function"."""
+        """Kind of `what`: "run" or "function"."""
         return "function" if kind_of_subject(self.what, functions=True) == "function" else "run"
 
 
@@ -360,8 +360,8 @@ class PredictConfig:
 class CollectConfig:
     """`rppdyn collect`."""
 
-    env: EnvConfig | None = None  # None: that of the run
-    source: str | None = None  # a run's folder or a stable-baselines3 zip; None: random actions
+    env: EnvConfig | None = None  # None for that of the run
+    source: str | None = None  # a run's folder or a stable-baselines3 zip; None for random actions
     play: Literal["exploring", "deterministic"] | None = option(
         None, "episodes of the policy, in place of a run's replay buffer; a .zip explores unless told otherwise"
     )
@@ -385,19 +385,19 @@ class CollectConfig:
 
     @property
     def kind(self) -> str:
-        """Where episodes are from: "random", "run" or "file"."""
+        """Source of the episodes: "random", "run" or "file"."""
         if self.source is None:
             return "random"
         return "file" if is_agent_file(self.source) else "run"
 
 
 def is_agent_file(path: str) -> bool:
-    """Return whether this is a stable-baselines3 file and no folder of a run."""
+    """Return whether a path is a stable-baselines3 file, not the folder of a run."""
     return kind_of_subject(path) == POLICIES[".zip"]
 
 
 def agent_files(config: ReportConfig | FigureConfig) -> None:
-    """Refuse stable-baselines3 files that nobody trusts, and flags of theirs where there are none."""
+    """Refuse untrusted stable-baselines3 files, and flags for such files if there are none."""
     files = [path for path in config.runs if is_agent_file(path)]
     for path in files:
         require_trusted_file(path, POLICIES[".zip"], config.trust)
@@ -474,7 +474,7 @@ class AuditConfig:
 
     @property
     def is_contract(self) -> bool:
-        """True if the map is held beside a policy's contract, not a list of terms."""
+        """Whether the map is compared with a policy's contract, not with a list of terms."""
         return Path(self.observation).suffix == ".json"
 
 
@@ -514,5 +514,5 @@ class CertifyConfig:
 
     @property
     def is_model_file(self) -> bool:
-        """True if a model's file is certified, not an environment."""
+        """Whether a model's file is certified, not an environment."""
         return self.what.lower().endswith((".xml", ".mjcf", ".urdf"))

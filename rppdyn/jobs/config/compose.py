@@ -1,4 +1,4 @@
-"""From the words of a command line to a configuration: Hydra's overrides, errors of one line, and what a run folder allows."""
+"""From overrides on a command line to a configuration, by Hydra, with errors of one line; and the checks of a run folder."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from rppdyn.settings import (
     defaults,
     did_you_mean,
     fields_of,
+    format_value,
     keys_of,
     read,
     section_of,
     unknown_key,
-    written,
 )
 
 SCHEMAS: dict[str, type[RunConfig]] = {
@@ -56,21 +56,9 @@ SCHEMAS: dict[str, type[RunConfig]] = {
     "bound_regression": BoundRegressionConfig,  # after the fits, whose keys it has, too: name_of_run takes the first of several
     "bound_image": BoundImageConfig,
 }
-CONFIGS = {  # where each configuration and its groups are
-    "train_agent": "rppdyn.configs",
-    "fit_regression": "rppdyn.configs.fit_regression",
-    "fit_dynamics": "rppdyn.configs.fit_dynamics",
-    "fit_trajectories": "rppdyn.configs.fit_trajectories",
-    "fit_transition": "rppdyn.configs.fit_transition",
-    "fit_image": "rppdyn.configs.fit_image",
-    "bound_regression": "rppdyn.configs.fit_regression",
-    "bound_image": "rppdyn.configs.fit_image",
-}
-
-
-def name_of(config: Any) -> str:
-    """The name of the configuration that a dataclass is of."""
-    return next(name for name, schema in SCHEMAS.items() if type(config) is schema)
+CONFIGS = {name: f"rppdyn.configs.{name.replace('bound_', 'fit_')}" for name in SCHEMAS}
+CONFIGS["train_agent"] = "rppdyn.configs"
+"""Package with the YAML files of each configuration and its groups."""
 
 
 def choices(group: str, name: str = "train_agent") -> list[str]:
@@ -82,14 +70,14 @@ def choices(group: str, name: str = "train_agent") -> list[str]:
 
 
 def groups(name: str) -> list[str]:
-    """The keys that are chosen by name, and the group of experiments where there is one."""
+    """The keys whose values are chosen by name, and "experiment" if there are experiments."""
     keys = [key for key, item in fields_of(SCHEMAS[name]).items() if section_of(item.annotation)]
     return [key for key in (*keys, "experiment") if choices(key, name)]
 
 
-# -- what Hydra and OmegaConf complain of, in one line that names the remedy -------------------------------------------
+# -- errors of Hydra and OmegaConf, in one line with the remedy --------------------------------------------------------
 
-LAUNCHERS = {  # of sweeps, and what installs them
+LAUNCHERS = {  # of sweeps, with the packages that install them
     "joblib": "hydra-joblib-launcher",
     "submitit": "hydra-submitit-launcher",
     "ray": "ray, then pip install --no-deps hydra-ray-launcher",  # its pin of cloudpickle excludes gymnasium's
@@ -98,7 +86,7 @@ LAUNCHERS = {  # of sweeps, and what installs them
 
 @contextmanager
 def one_line(name: str) -> Iterator[None]:
-    """Turn what Hydra and OmegaConf raise into one line."""
+    """Turn errors of Hydra and OmegaConf into a ConfigError of one line."""
     try:
         yield
     except ConfigError:
@@ -112,7 +100,7 @@ def one_line(name: str) -> Iterator[None]:
 
 
 def _missing(group: str, choice: str, name: str) -> str:
-    """Return the message for a choice that does not exist."""
+    """The message for a choice that does not exist."""
     if not group.startswith("hydra/"):
         known = choices(group, name)
         return f"{group}={choice}: no such choice{did_you_mean(choice, known)}; choose one of {', '.join(known)}"
@@ -127,20 +115,20 @@ def _missing(group: str, choice: str, name: str) -> str:
 # -- schemas -----------------------------------------------------------------------------------------------------------
 
 ENVIRONMENT_PACKAGES = {"gymnasium_robotics": "gymnasium-robotics", "shimmy": "'shimmy[dm-control]'"}
-"""Modules that environments are named by, and what installs them."""
+"""Modules in names of environments, with the packages that install them."""
 
 OPEN_KEYS = ("hydra.launcher.ray.init.", "hydra.launcher.ray.remote.", "hydra.sweeper.params.", "hydra.job.env_set.")
-"""Dictionaries of Hydra's configuration that take names of the user's own."""
+"""Dictionaries of Hydra's configuration that take any name."""
 
 OMITTED_HYDRA_GROUPS = [
     f"~hydra/{group}"
     for group in ("help", "hydra_help", "hydra_logging", "job_logging", "launcher", "output", "sweeper")
 ]
-"""Hydra's settings of itself, which take two fifths of the time that a configuration takes to be composed."""
+"""Hydra's own settings, which would take two fifths of the time to compose a configuration."""
 
 
 def composed(name: str, overrides: Sequence[str]) -> Any:
-    """The configuration `name` with overrides, checked.
+    """Compose and check the configuration `name` with overrides.
 
     Raises:
         ConfigError: one line that names the key or the choice, the value and the remedy.
@@ -149,15 +137,14 @@ def composed(name: str, overrides: Sequence[str]) -> Any:
         for override in map(_parse, map(_quote, overrides)):
             if override.is_sweep_override():
                 word = str(override.input_line)
-                remedy = "add --multirun to run each, or write [a,b] for a list"
                 if word.startswith("seeds="):
                     raise ConfigError(f"{word}: give their number, such as seeds=3, or seed=0,1,2 with --multirun")
-                raise ConfigError(f"{word}: several values; {remedy}")
+                raise ConfigError(f"{word}: several values; add --multirun to run each, or write [a,b] for a list")
         return _compose(name, prepared)
 
 
 def show(name: str, overrides: Sequence[str], kind: str) -> None:
-    """Print the composed configuration as YAML: that of the "job", Hydra's own ("hydra") or "all"."""
+    """Print a configuration as YAML: that of the "job", Hydra's own ("hydra") or "all"."""
     config = composed(name, overrides)
     if kind == "job":
         print(OmegaConf.to_yaml(OmegaConf.create(plain(asdict(config)))))
@@ -167,10 +154,10 @@ def show(name: str, overrides: Sequence[str], kind: str) -> None:
 
 
 def environment(words: Sequence[str]) -> EnvConfig | None:
-    """The environment that overrides choose, for a verb that has no other; None without any.
+    """The environment chosen by overrides, for a command without other overrides; None without any.
 
     Raises:
-        ConfigError: one of them is no environment's or can't be used, or env= is missing.
+        ConfigError: an override is not of an environment or can't be used, or env= is missing.
     """
     for word in words:
         if not re.match(r"env(\.(kwargs|actuator_scale)(\..+)?)?=", word):
@@ -189,9 +176,9 @@ def compose_sweep(name: str, overrides: Sequence[str]) -> list[Any]:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     with _hydra(name, overrides) as prepared, one_line(name):
-        hydra_compose(name, [word for word in prepared if _is_hydra(word)])  # a launcher that isn't there
+        hydra_compose(name, [word for word in prepared if _is_hydra(word)])  # refuses a launcher that is not installed
         task = [_parse(word) for word in prepared if not _is_hydra(word)]
-        for override in task:  # a later remark of Hydra's would come after the first jobs
+        for override in task:  # Hydra would complain after the first jobs
             if override.is_sweep_override() and not override.is_discrete_sweep():
                 raise ConfigError(f"{override.input_line}: a sweep needs a list or a range, for example seed=0,1,2")
             if override.is_sweep_override() and not list(override.sweep_string_iterator()):
@@ -201,14 +188,13 @@ def compose_sweep(name: str, overrides: Sequence[str]) -> list[Any]:
 
 
 def sweep(name: str, overrides: Sequence[str], task: Callable[[DictConfig], Any]) -> list[Any]:
-    """Run `task` on each configuration of a sweep, by the sweeper and the launcher that Hydra is configured with.
+    """Run `task` on each configuration of a sweep, by Hydra's configured sweeper and launcher.
 
     Returns:
-        what the tasks returned, in order; the first exception of a task is raised.
+        the values of the tasks, in order; the first exception of a task is raised.
     """
     with _hydra(name, overrides) as prepared:
-        hydra = _instance()
-        batches = hydra.multirun(config_name=name, task_function=task, overrides=list(prepared))
+        batches = _instance().multirun(config_name=name, task_function=task, overrides=list(prepared))
     return [job.return_value for batch in batches or [] for job in batch]
 
 
@@ -218,10 +204,10 @@ def is_search(words: Sequence[str]) -> bool:
 
 
 def compose_search(name: str, overrides: Sequence[str]) -> Any:
-    """The configuration of a search without what it varies.
+    """The configuration of a search without the varied keys.
 
     Raises:
-        ConfigError: it can't be used, or nothing is varied.
+        ConfigError: the overrides can't be used, or nothing is varied.
     """
     with _hydra(name, overrides) as prepared, one_line(name):
         parsed = [_parse(word) for word in prepared]
@@ -240,10 +226,10 @@ def compose_search(name: str, overrides: Sequence[str]) -> Any:
 
 
 def search(name: str, overrides: Sequence[str], task: Callable[[DictConfig], float]) -> dict[str, Any]:
-    """Run a search by Optuna, and read what the sweeper wrote.
+    """Run a search by Optuna, and read the sweeper's results.
 
     Returns:
-        `best_params`, `best_value`, how many `trials` there were, and the `file`.
+        `best_params`, `best_value`, the number of `trials`, and the `file`.
     """
     with _hydra(name, overrides) as prepared:
         hydra = _instance()
@@ -262,21 +248,20 @@ def search(name: str, overrides: Sequence[str], task: Callable[[DictConfig], flo
 
 
 def read_config(name: str, node: Any) -> Any:
-    """The settings of a composed configuration."""
+    """Convert a composed configuration to settings."""
     with one_line(name):
         return read(SCHEMAS[name], OmegaConf.to_container(node, resolve=True))
 
 
 def from_run(name: str | None, folder: RunFolder, overrides: Sequence[str] = (), *, trust: bool = False) -> Any:
-    """The configuration of a run, with overrides on top; keys that came after the run was made have their defaults.
+    """The configuration of a run, with overrides on top; keys newer than the run have their defaults.
 
     Args:
-        name: of the configuration that it must have; None takes any.
-        trust: whether a module that it names may be imported to make its environment; of the user's own runs it may.
+        name: required name of the configuration; None allows any.
+        trust: whether a module that it names may be imported to make its environment; the user's own runs need no trust.
     Raises:
         RunFolderError: the file can't be read.
-        ConfigError: the run is another verb's; the file, or an override, names a key that the configuration lacks, or has an
-            impossible value.
+        ConfigError: the run is one of another command, or the file or an override has an unknown key or an impossible value.
     """
     stored = folder.config()
     stored_name = _name_of(stored)
@@ -294,10 +279,10 @@ def from_run(name: str | None, folder: RunFolder, overrides: Sequence[str] = (),
 
 
 def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> Any:
-    """A configuration given as a dictionary, with overrides on top.
+    """The settings in a nested dictionary, with overrides on top.
 
     Raises:
-        ConfigError: an override is malformed, names a key that the configuration lacks, or has an impossible value.
+        ConfigError: an override is malformed, or has an unknown key or an impossible value.
     """
     with one_line(name):
         if not overrides:
@@ -316,7 +301,7 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
 
 
 def name_of_run(folder: RunFolder) -> str:
-    """The name of the configuration that a run was made with: the one that knows most of its keys."""
+    """The name of a run's configuration: the schema with most of its keys."""
     return _name_of(folder.config())
 
 
@@ -330,7 +315,7 @@ def _holds(node: Any, key: str) -> bool:
 
 
 def describe(name: str) -> str:
-    """The choices of each group, and every key with its default, for a help text."""
+    """A help text with the choices of each group, and every key with its default."""
     with _hydra(name, []):
         node = hydra_compose(config_name=name)
     lines = ["choices:"]
@@ -342,24 +327,24 @@ def describe(name: str) -> str:
         value = OmegaConf.select(node, key, default="")
         value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
         is_optional = key.startswith(tuple(f"agent.{agent}." for agent in OTHER_AGENTS))
-        lines.append(f"  {key}={'' if is_optional else written(value)}\n      {item.description}")
+        lines.append(f"  {key}={'' if is_optional else format_value(value)}\n      {item.description}")
     return "\n".join(lines)
 
 
 @cache
 def _compose_choices(name: str, choices: tuple[str, ...]) -> DictConfig:
-    """Compose the files of these choices, which takes most of the time of a configuration."""
+    """Compose the files of these choices, which takes most of the time."""
     return hydra_compose(name, [*choices, *OMITTED_HYDRA_GROUPS])
 
 
 def _compose(name: str, overrides: Sequence[str]) -> Any:
-    """Set the values of overrides (`++key=value`) in what the other overrides choose, as Hydra does."""
+    """Compose the choices among the overrides, and set the values of the others (`++key=value`), as Hydra does."""
     with one_line(name):
         words = [word for word in overrides if not _is_hydra(word)]
         node = deepcopy(_compose_choices(name, tuple(word for word in words if not word.startswith("++"))))
         for override in (_parse(word) for word in words if word.startswith("++")):
             OmegaConf.update(node, override.get_key_element().lstrip("+"), override.value(), force_add=True)
-        if len(words) < len(overrides):  # Hydra's own, which are refused here as well
+        if len(words) < len(overrides):  # check overrides of Hydra's own settings
             hydra_compose(name, list(overrides), return_hydra_config=True)
     return read_config(name, node)
 
@@ -372,7 +357,7 @@ def _instance() -> Hydra:
 
 @contextmanager
 def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
-    """Hydra initialised on the packaged configurations; yields the overrides, made ready."""
+    """Initialise Hydra on the packaged configurations; yields the prepared overrides."""
     ConfigStore.instance().store(name=f"{name}_schema", node=defaults(SCHEMAS[name]))
     overrides = [_quote(override) for override in overrides]
     for override in overrides:
@@ -388,7 +373,7 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _check_agent(override: str, key: str, chosen: str) -> None:
-    """Refuse what is another agent's, and what an agent has no use for."""
+    """Refuse an override that the chosen agent has no use for."""
     agents = re.split(r"[=,]", chosen)[1:]
     for agent in OTHER_AGENTS:
         if key.startswith(f"agent.{agent}") and agent not in agents:
@@ -402,11 +387,11 @@ def _check_agent(override: str, key: str, chosen: str) -> None:
 
 
 QUOTED_KEYS = ("task.group", "task.rep", "task.rep_out", "task.control_rep", "task.data")
-"""Keys whose values Hydra would read otherwise: SO(3) as the call of a function."""
+"""Keys whose values Hydra would misread, such as SO(3) as a function call."""
 
 
 def _quote(override: str) -> str:
-    """A group's name or a path in quotes, since a shell has removed the user's own."""
+    """Quote a group's name or a path, since a shell has removed the user's quotes."""
     key, _, value = override.partition("=")
     if key not in QUOTED_KEYS or re.search("[\"']", value) or not (key == "task.data" or re.search(r"\w\(", value)):
         return override
@@ -428,7 +413,7 @@ def _parse(override: str) -> Override:
 
 
 def _prepare(name: str, override: str) -> str:
-    """An override as Hydra wants it: environments without a file get a node, and keys, which the settings check, a `++`."""
+    """Prepare an override for Hydra: register environments without a file, and add `++` to keys, which settings check."""
     word = override.lstrip("+")
     key, _, value = word.partition("=")
     if key == "env":
@@ -438,7 +423,7 @@ def _prepare(name: str, override: str) -> str:
 
 
 def _offer_environments(value: str) -> None:
-    """Make each registered environment among the choices `a,b,...` selectable, with the default settings."""
+    """Make each registered environment among the choices `a,b,...` selectable, with default settings."""
     for choice in value.split(","):
         choice = choice.strip().strip("'\"")
         if choice and choice not in choices("env") and not re.search(r"[\[\](){}$*]", choice):
@@ -448,10 +433,10 @@ def _offer_environments(value: str) -> None:
 
 
 def require_environment(env_id: str) -> None:
-    """Refuse an identifier that Gymnasium doesn't know.
+    """Refuse an identifier unknown to Gymnasium.
 
     Raises:
-        ConfigError: it names the environments that have a configuration.
+        ConfigError: naming the environments with a configuration.
     """
     known = choices("env")
     if env_id in known:
@@ -488,7 +473,7 @@ def _importable(module: str) -> bool:
 
 
 def _unregistered_class(env_id: str) -> str:
-    """The class of that name in its module, or the only environment there; "" where there is none."""
+    """The environment class of that name in its module, or the only one there; "" if there is none."""
     import sys
 
     import gymnasium
@@ -505,7 +490,7 @@ def _registered(env_id: str) -> bool:
     import gymnasium
 
     module, colon, name = env_id.rpartition(":")
-    # As gymnasium.make takes it, and for environments of this package without being told: importing registers them.
+    # importing a module registers its environments, as in gymnasium.make; this package's own need no module:
     if colon or name.startswith("rppdyn/"):
         importlib.import_module(module or "rppdyn.envs")
     try:
@@ -519,35 +504,35 @@ def _is_hydra(override: str) -> bool:
     return override.lstrip("+~").startswith(("hydra.", "hydra/"))
 
 
-# -- keys of the user's own data, which need no section ----------------------------------------------------------------
+# -- keys of the user's own data, without a section --------------------------------------------------------------------
 
 OWN_DATA_TASKS = {"fit_dynamics": "trajectories", "fit_regression": "own", "fit_image": "own"}
-"""The task that `data=` chooses, by the configuration's name."""
+"""The task chosen by `data=`, by name of the configuration."""
 UNPREFIXED_KEYS = {
     "fit_dynamics": ("data", "state", "positions", "velocities", "momenta", "controls", "time", "trajectory", "unwrap",
                      "group", "rep", "control_rep", "split"),
     "fit_regression": ("data", "inputs", "outputs", "group", "rep", "rep_out", "split"),
     "fit_image": ("data", "images", "labels", "targets", "split"),
 }  # fmt: skip
-"""Keys of the task that may be given without its name."""
+"""Keys of the task that may be given without their section."""
 
 
 def expand_own_data_words(name: str, words: Sequence[str], *, begun: bool = False) -> list[str]:
-    """Overrides with `task=` added if there is `data=`, and the section `task.` before keys of such data.
+    """Expand overrides for the user's own data: add `task=` if there is `data=`, and the section `task.` to its keys.
 
     Args:
         name: name of the configuration.
-        begun: whether they are for a run that has a task already.
+        begun: the overrides are for an existing run, which has a task already.
     Raises:
-        ConfigError: a key of such data without `data=`, or another task beside it.
+        ConfigError: a key of such data without `data=`, or together with another task.
     """
     if name not in OWN_DATA_TASKS:
         return list(words)
     has_data = any(word.startswith(("data=", "task.data=")) for word in words)
     prefixed = [f"task.{word}" if word.partition("=")[0] in UNPREFIXED_KEYS[name] else word for word in words]
     if not has_data:
-        for word, written in zip(words, prefixed, strict=True):
-            if word != written and not word.startswith("group=") and not begun:
+        for word, expanded in zip(words, prefixed, strict=True):
+            if word != expanded and not word.startswith("group=") and not begun:
                 raise ConfigError(f"{word} without data=: it is of data of your own; give data=FILE too")
         return prefixed
     if begun:
@@ -563,7 +548,7 @@ def expand_own_data_words(name: str, words: Sequence[str], *, begun: bool = Fals
 
 
 def overrides(name: str, **options: Any) -> list[str]:
-    """Options of a function as overrides of the command line; ``__`` stands for a dot."""
+    """Convert options of a function to overrides; ``__`` in a name stands for a dot."""
     return expand_own_data_words(
         name, [f"{key.replace('__', '.')}={_as_word(value)}" for key, value in options.items()]
     )
@@ -575,14 +560,14 @@ def _as_word(value: Any) -> str:
     return "null" if value is None else f"'{value}'" if isinstance(value, str) else f"{value}"
 
 
-# -- what can be said of a run before it begins, in milliseconds -------------------------------------------------------
+# -- checks before a run begins, in milliseconds -----------------------------------------------------------------------
 
 
 def preflight(config: RunConfig, resume: bool) -> dict[str, Any] | None:
-    """Refuse a run folder that can't be used; return the content of `result.json` if the run is finished.
+    """Refuse a run folder that can't be used; returns the content of `result.json` if the run is finished.
 
     Raises:
-        RunFolderError: the folder exists (without `resume`), is no run's, or holds another configuration.
+        RunFolderError: the folder exists (without `resume`), is no run folder, or has another configuration.
         ConfigError: a logger's package is not installed.
     """
     if (missing := missing_package(config.loggers)) is not None:
@@ -595,7 +580,7 @@ def preflight(config: RunConfig, resume: bool) -> dict[str, Any] | None:
 
 
 def _check_resume(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None:
-    stored = from_run(name_of(config), folder)
+    stored = from_run(next(name for name, schema in SCHEMAS.items() if type(config) is schema), folder)
     different = differences(plain(stored.identity()), plain(config.identity()))
     if different:
         key, before, now = different[0]
@@ -605,7 +590,7 @@ def _check_resume(config: RunConfig, folder: RunFolder) -> dict[str, Any] | None
         )
     result = folder.result()
     key, length = config.length
-    # Its steps may be a few more than it was asked for: a rollout is collected to its end.
+    # the steps in the result may be a few more, since a rollout is collected to its end
     if result is None or stored.length[1] < length:
         return None
     if stored.length[1] > length:

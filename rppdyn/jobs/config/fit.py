@@ -1,4 +1,4 @@
-"""The configuration of `rppdyn fit-regression` and `rppdyn fit-dynamics`: names, types and ranges."""
+"""The configurations of `rppdyn fit-regression`, `fit-dynamics` and `fit-transition`."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Hidden = Layer | Annotated[list[Layer], Field(min_length=1)]
 OWN = "own"
 """The task of the user's own data."""
 MAX_SEEDS = 1000
-MAX_STEPS = 1_000_000
-"""Time steps to the horizon."""
+MAX_TIME_STEPS = 1_000_000
+"""Largest number of time steps to the horizon."""
 MAX_STEPS_BETWEEN_STATES = 1000
-"""Limit of a solver's steps from one state of a training trajectory to the next."""
+"""Largest number of a solver's steps between two states of a training trajectory."""
 MAX_TEST_STEPS = 100_000
-"""Limit of rk4's steps to the horizon, each of whose states is held in memory."""
+"""Largest number of rk4's steps to the horizon, whose states are all kept in memory."""
 
 
 def hidden(channels: int) -> Any:
-    """Return the field of the hidden layers, with the channels of each by default."""
+    """The field of the hidden layers, with a default number of channels."""
     return setting(
         channels, 'channels of a hidden layer, or their representation, "64*T(0)+21*T(1)"; or a list, one per layer'
     )
@@ -63,7 +63,7 @@ class NetworkConfig(NetworkSettings):
     refused_with_groups = (LEARNED,)
 
     def learn(self) -> None:
-        """Put the variances where learning begins in the place of the word."""
+        """Replace `free_variance=learned` by the initial variances of learning."""
         settle(
             self, equivariant_variance=min(self.equivariant_variance, LEARNED_FROM[0]), free_variance=LEARNED_FROM[1]
         )
@@ -178,7 +178,7 @@ class PendulumTaskConfig:
     file: str | None = setting(None, "a stored dataset with these parameters; null: made once and kept in the cache")
 
     def __post_init__(self) -> None:
-        at_least("task.time_step", self.time_step, self.horizon / MAX_STEPS, f"task.horizon / {MAX_STEPS}")
+        at_least("task.time_step", self.time_step, self.horizon / MAX_TIME_STEPS, f"task.horizon / {MAX_TIME_STEPS}")
         if abs(round(self.horizon / self.time_step) * self.time_step / self.horizon - 1) > 1e-9:
             raise ConfigError(f"task.horizon={self.horizon:g}: must be a multiple of task.time_step={self.time_step:g}")
         least = self.chunk * self.time_step * (1 - 1e-9)  # 3 * 0.2 is more than 0.6
@@ -208,7 +208,7 @@ class RolloutConfig:
 
 @settings
 class FitConfig(RunConfig):
-    """Settings that fits have in common: members trained together, each from a seed of its own."""
+    """Settings of all fits: members trained together, one for each seed."""
 
     optimiser: OptimiserConfig
     evaluation: FitEvaluationConfig = FitEvaluationConfig()
@@ -225,15 +225,15 @@ class FitConfig(RunConfig):
 
     verb = "fit"
     resumable: ClassVar[tuple[str, ...]] = (*RunConfig.resumable, "report")
-    # of the user's own data, which a run writes down for those who read it
+    # keys about the user's own data that a run writes for its readers
     written: ClassVar[tuple[str, ...]] = ()
 
-    if TYPE_CHECKING:  # each fit has its own, behind these
+    if TYPE_CHECKING:  # each fit defines its own
         task: Any
         model: Any
 
     def __post_init__(self) -> None:
-        if getattr(self.model, "free_variance", None) == LEARNED:  # another way to say it
+        if getattr(self.model, "free_variance", None) == LEARNED:  # a short form of the objective
             settle(self, objective="marginal_likelihood")
             self.model.learn()
         if self.seed + self.seeds > 2**31:
@@ -246,7 +246,7 @@ class FitConfig(RunConfig):
 
     @property
     def reports(self) -> bool:
-        """True if the run folder gets a report."""
+        """Whether the run folder gets a report."""
         return self._data is not None if self.report is None else self.report
 
     @property
@@ -268,7 +268,7 @@ class FitConfig(RunConfig):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches; the last one of an epoch may be smaller."""
+        """Number of batches; the last one of an epoch may be smaller."""
         return math.ceil(self.task.train / self.optimiser.batch_size)
 
     @property
@@ -309,7 +309,7 @@ class FitRegressionConfig(FitConfig):
     @property
     def place(self) -> tuple[str, ...]:
         *parents, _, seeds = super().place
-        return *parents, self.model.kind, seeds  # what is found later changes no folder
+        return *parents, self.model.kind, seeds  # a discovered group does not change the folder
 
 
 @settings
@@ -346,7 +346,7 @@ class FitDynamicsConfig(FitConfig):
 
 @settings
 class RecordingsTaskConfig:
-    """Whose trajectories, what their columns are, the symmetry that networks are given, and how they are cut."""
+    """The user's trajectories, their columns, the symmetry of the networks, and the division into chunks."""
 
     name: str = setting(..., "written by task=")
     data: str = setting(..., "a CSV, NPZ or HDF5 file, a folder with one for each trajectory, or a Minari dataset")
@@ -396,13 +396,13 @@ class RecordingsTaskConfig:
 
     @property
     def columns(self) -> list[str]:
-        """All that make up a state, in order."""
+        """The columns of a state, in order."""
         return self.state or [*(self.positions or []), *(self.velocities or self.momenta or [])]
 
 
 @settings
 class RecordingsModelConfig(DynamicsModelConfig):
-    """The vector field; what is not said follows from the columns and the group."""
+    """The vector field; values of auto follow from the columns and the group."""
 
     kind: Literal["rpp", "emlp", "mlp", "auto"] = setting(  # type: ignore[assignment]
         ..., "rpp, emlp, mlp; or auto: rpp with a group, mlp without; written by model="
@@ -418,10 +418,10 @@ class RecordingsModelConfig(DynamicsModelConfig):
             super().__post_init__()
 
     def complete(self, task: RecordingsTaskConfig) -> None:
-        """Put what follows from the task in the place of auto.
+        """Replace auto by the values that follow from the task.
 
         Raises:
-            ConfigError: a system that the columns are none of.
+            ConfigError: the columns do not fit the system.
         """
         if self.kind == AUTO:
             settle(self, kind="mlp" if task.group is None else "rpp")
@@ -448,7 +448,7 @@ class RecordingsModelConfig(DynamicsModelConfig):
 
 @settings
 class RecordingsRolloutConfig:
-    """How test trajectories are followed."""
+    """Rollouts of the test trajectories."""
 
     substeps: Count = setting(1, "of rk4 from one time to the next")
     trajectories: Count = setting(20, "of the test set, at most")
@@ -477,7 +477,7 @@ class FitTrajectoriesConfig(FitConfig):
     @property
     def place(self) -> tuple[str, ...]:
         *parents, _, seeds = super().place
-        return *parents, self._named(self.model.kind), seeds  # what is found later changes no folder
+        return *parents, self._named(self.model.kind), seeds  # a discovered group does not change the folder
 
     @property
     def model_name(self) -> str:
@@ -496,7 +496,7 @@ def _list(names: Sequence[str]) -> str:
 
 @settings
 class TransitionTaskConfig:
-    """How a dataset is cut: chunks to train on, trajectories of other episodes to validate and to test."""
+    """Division of a dataset: chunks for training, trajectories of other episodes for validation and test."""
 
     train: Count = setting(50_000, "transitions, in chunks of task.chunk steps")
     chunk: Count = setting(10, "steps of a training chunk")

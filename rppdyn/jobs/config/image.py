@@ -1,4 +1,4 @@
-"""Configuration of `rppdyn fit-image`."""
+"""The configurations of `rppdyn fit-image` and `rppdyn bound`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ImageTaskConfig:
 
     @property
     def augments(self) -> list[str]:
-        """The keys of how training images are changed."""
+        """The keys of augmentations that are on."""
         return [f"task.{name}" for name in AUGMENTS if getattr(self, name)]
 
 
@@ -92,7 +92,7 @@ class ImagePathwaysConfig(_Variances):
 
     @property
     def present(self) -> dict[str, float]:
-        """Those with a variance."""
+        """The pathways with a variance."""
         return {name: value for name, value in asdict(self).items() if value}
 
 
@@ -128,7 +128,7 @@ class ImageModelConfig(_Settings):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings by the name of the pathway, of pathways that have some."""
+        """Settings of the pathways that have some, by name."""
         return {
             name: getattr(self, kind.settings[0])
             for name, kind in REGISTRY.items()
@@ -137,12 +137,12 @@ class ImageModelConfig(_Settings):
 
     @property
     def penalises(self) -> bool:
-        """True if omega of relaxed pathways is learned with the weights, and penalised."""
+        """Whether omega of relaxed pathways is learned with the weights, and penalised."""
         return any(getattr(settings, "penalty", 0) > 0 for settings in self.settings.values())
 
     @property
     def redraws(self) -> bool:
-        """True if a step of training draws elements of continuous groups."""
+        """Whether each training step draws elements of continuous groups."""
         return any(getattr(settings, "redraw", False) for settings in self.settings.values())
 
 
@@ -168,7 +168,7 @@ class FitImageConfig(FitConfig):
             self.check_batches()
 
     def check_batches(self) -> None:
-        """Refuse a batch of one image, whose statistics are none; of the user's own images once they are counted."""
+        """Refuse a batch of one image, which has no variance; called for the user's own images once they are counted."""
         size, rest = self.optimiser.batch_size, self.task.train % self.optimiser.batch_size
         if self.model.batch_norm and (size == 1 or rest == 1):
             raise ConfigError(
@@ -186,17 +186,17 @@ class FitImageConfig(FitConfig):
 MAX_SETTINGS = 1000
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def _different(value: list[int]) -> list[int]:
+def _refuse_equal(value: list[int]) -> list[int]:
     if len(set(value)) < len(value):
         raise ValueError("must be different numbers")
     return value
 
 
-OneOrSeveral = (BeforeValidator(_listed), AfterValidator(_different), Field(min_length=1))
+OneOrSeveral = (BeforeValidator(_as_list), AfterValidator(_refuse_equal), Field(min_length=1))
 
 
 @settings
@@ -226,9 +226,9 @@ class SubspaceConfig:
     prior_run: str | None = setting(None, "a finished fit on other data whose first network is the initial one")
 
     def __post_init__(self) -> None:
-        if (tried := len(self.settings)) > MAX_SETTINGS:
+        if (count := len(self.settings)) > MAX_SETTINGS:
             raise ConfigError(
-                f"subspace.dimension and subspace.levels have {tried} pairs: give at most {MAX_SETTINGS} in all"
+                f"subspace.dimension and subspace.levels have {count} pairs: give at most {MAX_SETTINGS} in all"
             )
         if self.prior_run is not None and self.prior_share:
             raise ConfigError(
@@ -238,11 +238,11 @@ class SubspaceConfig:
 
     @property
     def settings(self) -> list[tuple[int, int]]:
-        """Pairs of a dimension and a number of levels, in the order in which they are tried."""
+        """Pairs of a dimension and a number of levels, in the order of the trials."""
         return [(d, L) for d in self.dimension for L in self.levels]
 
 
-def _check(config: FitConfig) -> None:
+def _require_map(config: FitConfig) -> None:
     if config.objective != "map":
         raise ConfigError(
             f"objective={config.objective}: a bound's prior is the code's length, and no variance is learned; leave it out"
@@ -259,7 +259,7 @@ class BoundRegressionConfig(FitRegressionConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check(self)
+        _require_map(self)
         if self.subspace.loss == "zero_one":
             raise ConfigError(f"subspace.loss=zero_one with task={self.task.name}: of classes only; leave it out")
         if self.task.augment:
@@ -278,7 +278,7 @@ class BoundImageConfig(FitImageConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check(self)
+        _require_map(self)
         at_least("task.validation", self.task.validation, 2, "whose statistics standardise images")
         if self.task.augments:
             raise ConfigError(
