@@ -1,4 +1,4 @@
-"""`rppdyn bound`: train a fit's networks in random subspaces, code them, and bound what they get wrong on new data."""
+"""`rppdyn bound`: train a fit's networks in random subspaces, code them, and bound their risk on new data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from rppdyn.runs.workers import stream
 from rppdyn.tasks.images import TABLES
 
 BoundConfig = BoundRegressionConfig | BoundImageConfig
-EVALUATION_BATCH = 2000  # data that are evaluated at a time
+EVALUATION_BATCH = 2000  # data evaluated at a time
 MESSAGES_FILE = "messages.json"
 
 
@@ -55,9 +55,9 @@ def run(config: BoundConfig, *, resume: bool = False, progress: bool = False) ->
 
 
 class Stage(NamedTuple):
-    """A part of the training: the initial networks' own, a subspace's, or that of its quantised coefficients."""
+    """A stage of the training: of the initial networks, of a subspace, or of its quantised coefficients."""
 
-    kind: str  # prior, subspace, quantised
+    kind: str  # "prior", "subspace" or "quantised"
     epochs: int
     dimension: int = 0
     levels: int = 0
@@ -66,9 +66,9 @@ class Stage(NamedTuple):
 class SubspaceFit(FitSubject):
     """A fit's task and networks, compressed with each setting in turn.
 
-    Each seed has its own data, initial network and projectors. What the prior knows of data is the validation set, whose
-    statistics normalise inputs and targets, and what a data-dependent prior was fitted to; the bound is on other data. A member
-    that has diverged has the bound 1.
+    Each seed has its own data, initial network and projectors. The prior may depend on the validation set, whose statistics
+    normalise inputs and targets, and on the data of a data-dependent prior; the bound uses other data. A diverged member has
+    the bound 1.
     """
 
     def __init__(self, config: BoundConfig):
@@ -76,8 +76,8 @@ class SubspaceFit(FitSubject):
         fit: Regression | ImageFit
         if isinstance(config, BoundRegressionConfig):
             fit = Regression(config, normalise_by="validation")
-            into, out = fit.normalisers[0]  # of the validation data, which all seeds share
-            x, y = (values.to(fit.inputs) for values in (into(fit.held_out[0]), out(fit.held_out[1])))
+            normalise, out = fit.normalisers[0]  # of the validation data, which all seeds share
+            x, y = (values.to(fit.inputs) for values in (normalise(fit.held_out[0]), out(fit.held_out[1])))
             held_out = x.expand(fit.stack.members, *x.shape), y.expand(fit.stack.members, *y.shape)
             self.raw: Callable[[Tensor], Tensor] = out.inverse
             self.classes = False
@@ -105,13 +105,13 @@ class SubspaceFit(FitSubject):
         self.stages = self._stages()
         self.stage = -1
         self.subspaces: list[Subspace] = []
-        self.trained: list[Tensor] = []  # coefficients before they were quantised
-        self.records: list[list[dict[str, Any]]] = []  # of each setting, one per seed
+        self.trained: list[Tensor] = []  # coefficients before quantisation
+        self.records: list[list[dict[str, Any]]] = []  # for each setting, one per seed
         self.prior_risks: list[float] = []
         self.loss = torch.full((fit.stack.members,), math.nan)
 
     def _check(self) -> None:
-        """Refuse losses and objectives that are another task's, and dimensions that networks don't have."""
+        """Refuse losses and objectives of another kind of task, and dimensions above the number of parameters."""
         if self.classes and self.options.loss == "relative_error":
             raise ConfigError(
                 f"subspace.loss=relative_error with task={self.config.task_name}: of regressions; leave it out"
@@ -136,7 +136,7 @@ class SubspaceFit(FitSubject):
             stages += [Stage("quantised", options.quantised_epochs, d, L) for L in options.levels]
         return stages
 
-    # -- how it is fitted ---------------------------------------------------------------------------------------------
+    # -- fitting ------------------------------------------------------------------------------------------------------
 
     def _batches(self, stage: Stage) -> int:
         return math.ceil(self.data[stage.kind][0].shape[1] / self.config.optimiser.batch_size)
@@ -199,7 +199,7 @@ class SubspaceFit(FitSubject):
         return torch.optim.Adam(parameters, foreach=True)
 
     def _batch(self, stage: Stage, step: int, local: int) -> tuple[Tensor, Tensor]:
-        """A batch of each member, in an order that follows from its seed and the epoch."""
+        """A batch of each member, in an order by its seed and the epoch."""
         inputs, targets = self.data[stage.kind]
         count = inputs.shape[1]
         if self.config.optimiser.batch_size >= count:
@@ -219,18 +219,18 @@ class SubspaceFit(FitSubject):
         return errors.detach()
 
     def _predict(self, inputs: Float[Tensor, "members N ..."]) -> Float[Tensor, "members N out"]:
-        """Outputs of the networks with the subspaces' parameters as they stand."""
-        each = [subspace.parameters_by_name() for subspace in self.subspaces]
-        parameters = {f"stack.net.{name}": torch.stack([p[name] for p in each]) for name in self.fit.stack.names}
+        """Outputs of the networks with the present parameters of the subspaces."""
+        members = [subspace.parameters_by_name() for subspace in self.subspaces]
+        parameters = {f"stack.net.{name}": torch.stack([p[name] for p in members]) for name in self.fit.stack.names}
         return torch.func.functional_call(self.predict, parameters, (inputs,))
 
     def _losses(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, "members N"]:
-        """The bounded loss, of numbers in the task's own units."""
+        """The bounded loss, for numbers in the units of the task."""
         if self.classes:
             return zero_one_loss(outputs, targets)
         return relative_error(self.raw(outputs), self.raw(targets))
 
-    # -- what is measured ---------------------------------------------------------------------------------------------
+    # -- measurements -------------------------------------------------------------------------------------------------
 
     def _end(self, stage: Stage) -> None:
         if stage.kind == "prior":
@@ -248,7 +248,7 @@ class SubspaceFit(FitSubject):
 
     @torch.no_grad()
     def _scores(self, stage: Stage) -> list[dict[str, Any]]:
-        """Messages, and bounds of the networks that are decoded from them."""
+        """Messages, and bounds of the networks decoded from them."""
         messages: list[str | None] = []
         for subspace in self.subspaces:
             finite = all(bool(p.isfinite().all()) for p in (subspace.weight, subspace.levels) if p is not None)
@@ -257,31 +257,31 @@ class SubspaceFit(FitSubject):
                 subspace.load_message(str(messages[-1]), stage.levels)
         inputs, targets = self.data["subspace"]
         outputs, held_out = self._outputs(inputs), self._outputs(self.held_out[0])
-        losses, tested = self._losses(outputs, targets), self._losses(held_out, self.held_out[1])
+        losses, test_losses = self._losses(outputs, targets), self._losses(held_out, self.held_out[1])
         extra = setting_bits(len(self.options.settings))
         records = []
         for index, message in enumerate(messages):
             record: dict[str, Any] = {"dimension": stage.dimension, "levels": stage.levels, "message": message or ""}
-            if message is None or not bool(outputs[index].isfinite().all()):  # it has diverged, and bounds nothing
+            if message is None or not bool(outputs[index].isfinite().all()):  # the member has diverged
                 records.append(record | dict.fromkeys(("bits", "risk", "test", "bound", "description"), math.nan))
                 continue
             bits, risk = len(message) + extra, empirical_risk(losses[index])
-            coded = categorical_bits if self.classes else gaussian_bits
+            target_bits = categorical_bits if self.classes else gaussian_bits
             records.append(
                 record
                 | {
                     "bits": bits,
                     "risk": risk,
-                    "test": empirical_risk(tested[index]),
+                    "test": empirical_risk(test_losses[index]),
                     "bound": catoni_bound(risk, universal_kl(bits), inputs.shape[1], delta=self.options.delta).value,
-                    "description": bits + coded(outputs[index], targets[index]),
+                    "description": bits + target_bits(outputs[index], targets[index]),
                 }
             )
         return records
 
     def _best(self, index: int, name: str = "bound") -> dict[str, Any] | None:
-        """A member's record with the smallest of a number; None before the first."""
-        records = [each[index] for each in self.records if math.isfinite(each[index][name])]
+        """A member's record with the smallest value of a name; None before the first."""
+        records = [members[index] for members in self.records if math.isfinite(members[index][name])]
         return min(records, key=lambda record: record[name], default=None)
 
     def evaluate(self) -> dict[str, Any]:
@@ -297,7 +297,7 @@ class SubspaceFit(FitSubject):
         return {"bound": metrics["bound/value_mean"]}
 
     def test(self) -> dict[str, Any]:
-        """Return the metrics of each seed's setting with the smallest bound, and the smallest description of all settings."""
+        """Metrics of each seed's setting with the smallest bound, and the smallest description over all settings."""
         members = range(len(self.loss))
         best = [self._best(index) or {} for index in members]
         names = {"bound/value": "bound", "risk/train": "risk", "risk/test": "test", "bound/bits": "bits"}
@@ -310,11 +310,11 @@ class SubspaceFit(FitSubject):
             values["prior/hoeffding"] = [hoeffding_bound(r, n, delta=self.options.delta) for r in self.prior_risks]
         return values
 
-    # -- what is kept -------------------------------------------------------------------------------------------------
+    # -- files and state ----------------------------------------------------------------------------------------------
 
     @property
     def module(self) -> nn.Module:
-        """The networks that the messages with the smallest bounds are decoded to."""
+        """The networks decoded from the messages with the smallest bounds."""
         nets = []
         for index, seed in enumerate(self.config.all_seeds):
             record, net = self._best(index), self.fit.stack.member(index)
@@ -327,11 +327,11 @@ class SubspaceFit(FitSubject):
         return Ensemble(nets)
 
     def save(self, folder: RunFolder) -> None:
-        """Every setting's numbers and message."""
+        """Write the numbers and the message of every setting."""
         rows = [
-            {"seed": seed} | {name: value if value == value else None for name, value in each[index].items()}
-            for each in self.records
-            for index, seed in enumerate(self.config.all_seeds)
+            {"seed": seed} | {name: value if value == value else None for name, value in record.items()}
+            for records in self.records
+            for seed, record in zip(self.config.all_seeds, records, strict=True)
         ]
         write_json(folder.path / MESSAGES_FILE, {"settings": rows})
 
@@ -342,7 +342,7 @@ class SubspaceFit(FitSubject):
         axes = figure.subplots()
         labels = {"bound": "bound", "risk": "empirical risk", "test": "test risk"}
         for colour, (name, label) in zip(COLOURS, labels.items(), strict=False):
-            values = np.array([[record[name] for record in each] for each in self.records])
+            values = np.array([[record[name] for record in records] for records in self.records])
             axes.plot(values, color=colour, lw=0.6, alpha=0.45)
             axes.plot(values.mean(1), color=colour, lw=2, marker="o", label=label)
         axes.set_xticks(range(len(self.records)), [f"{d}, {L}" for d, L in self.options.settings])
@@ -383,7 +383,7 @@ class SubspaceFit(FitSubject):
 
 
 class _Predict(nn.Module):
-    """A fit's prediction as a module, so that ``functional_call`` reaches the parameters of its stack."""
+    """A fit's prediction as a module, for ``functional_call`` with other parameters of its stack."""
 
     def __init__(self, fit: Regression | ImageFit):
         super().__init__()
@@ -394,13 +394,13 @@ class _Predict(nn.Module):
 
 
 def _projector_stream(seed: int, dimension: int) -> torch.Generator:
-    """Return the random stream of a seed's projector, apart from those of its weights, data and batches."""
+    """The random stream of a seed's projector, other than those of its weights, data and batches."""
     words = np.random.SeedSequence([seed, dimension]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(words[0]))
 
 
 def _standardise_by_validation(fit: ImageFit) -> tuple[Tensor, Tensor]:
-    """Give images the validation set's mean and variance in place of the training set's, which a prior may not know.
+    """Standardise images by the validation set in place of the training set, on which the prior must not depend.
 
     Returns:
         test images and targets.
@@ -420,10 +420,10 @@ def _standardise_by_validation(fit: ImageFit) -> tuple[Tensor, Tensor]:
 
 
 def _initial_networks(config: BoundConfig, fit: Regression | ImageFit) -> Ensemble:
-    """The first network of a finished fit as all members' initial one.
+    """Use the first network of a finished fit as the initial one of all members.
 
     Raises:
-        ConfigError: the run is another kind of fit's, has another model, or its data are not independent of the bound's.
+        ConfigError: the run is of another kind or has another model, or its data are not independent of the bound's.
     """
     run = str(config.subspace.prior_run)
     key, folder = f"subspace.prior_run={run}", RunFolder.open(run)

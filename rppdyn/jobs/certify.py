@@ -1,4 +1,4 @@
-"""`rppdyn certify` and `rppdyn audit`: symmetries, and maps written by hand, checked in the simulator from mirrored states."""
+"""`rppdyn certify` and `rppdyn audit`: symmetries and hand-written maps, checked in the simulator from mirrored states."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from rppdyn.jobs.config.command import AuditConfig, CertifyConfig
 from rppdyn.jobs.loading import load_function
 from rppdyn.runs.files import write_json, write_measured
 
-MAX_RANKING_STATES = 100  # states at most, from which each repaired model is stepped
-MAX_LOG_TRANSITIONS = 400  # transitions at most, of a log
+MAX_RANKING_STATES = 100  # from which each repaired model is stepped
+MAX_LOG_TRANSITIONS = 400  # of a log that are compared with the model
 
 
 def run(config: CertifyConfig, progress: bool = False) -> Certificate:
-    """The certificate of a symmetry spec; kept in the user's cache, and written to the files that the configuration names."""
+    """Certify a symmetry spec; the certificate is cached, and written to the files in the configuration."""
     if config.figure is not None:
         from rppdyn.envs.certification.figure import picture_format  # with matplotlib, which takes a second
 
         picture_format(Path(config.figure))  # before the work
-    spec = None  # every symmetry that is found
+    spec = None  # all derived symmetries
     if config.spec is not None:
         with closing(stock_env(config.what, disable_env_checker=True)) as env:
             spec = file_spec(env, config.spec, symmetry=config.symmetry)
@@ -67,12 +67,12 @@ def run(config: CertifyConfig, progress: bool = False) -> Certificate:
 
 
 def rank(config: CertifyConfig) -> Diagnosis:
-    """Rank what breaks the symmetry by its effect on motion."""
+    """Rank the causes of a broken symmetry by their effect on the motion."""
     return diagnose(config.what, config.symmetry, n_states=min(config.states, MAX_RANKING_STATES), seed=config.seed)
 
 
 def find(config: CertifyConfig) -> FaultReport:
-    """The part that is at fault in logged transitions; written to the file that the configuration names."""
+    """Find the faulty part in logged transitions, and write the report to the file in the configuration."""
     assert config.log is not None
     env_id = None if config.is_model_file else config.what
     episodes = read_episodes(config.log, env_id=env_id, trust=config.trust).episodes
@@ -87,10 +87,10 @@ def find(config: CertifyConfig) -> FaultReport:
 
 
 def _compile_terms(config: AuditConfig, contract: SymmetrySpec | None) -> CompiledTerms:
-    """The terms of a file, or of a contract, compiled for the model.
+    """Compile the terms of a file or a contract for the model.
 
     Raises:
-        ValueError: the terms are none of the model's; of a contract: the model has another symmetry by now.
+        ValueError: the model does not have these terms, or has another symmetry than the contract.
     """
     assert config.model is not None
     terms = read_terms(config.observation) if contract is None else dict(contract.terms or {})
@@ -102,9 +102,9 @@ def _compile_terms(config: AuditConfig, contract: SymmetrySpec | None) -> Compil
         with closing(stock_env(config.model, disable_env_checker=True)) as env:
             compiled = compiled_terms(env, **terms)
     if contract is not None:
-        now = replace(compiled.spec, env_id=contract.env_id, symmetries=contract.symmetries)
-        if now.digest != contract.digest:
-            tables = ([" ".join(line.split()) for line in spec.table().splitlines()] for spec in (contract, now))
+        present = replace(compiled.spec, env_id=contract.env_id, symmetries=contract.symmetries)
+        if present.digest != contract.digest:
+            tables = ([" ".join(line.split()) for line in spec.table().splitlines()] for spec in (contract, present))
             changed = [pair for pair in zip_longest(*tables, fillvalue="nothing") if pair[0] != pair[1]]
             change = "{!r} is {!r} there".format(*changed[0]) if changed else "its states move otherwise"
             raise ConfigError(
@@ -114,11 +114,12 @@ def _compile_terms(config: AuditConfig, contract: SymmetrySpec | None) -> Compil
 
 
 def audit(config: AuditConfig) -> Audit:
-    """The audit of a function; written to the file that the configuration names.
+    """Audit a function, and write the audit to the file in the configuration.
 
     Raises:
-        ValueError: no such model, file of terms or contract, symmetry or function; the function raises or is no affine map.
-        UnwrittenError: a file can't be written; it has the audit.
+        ValueError: the model, the file of terms, the contract, the symmetry or the function is missing, or the function raises
+            or is not affine.
+        UnwrittenError: the file can't be written; the error carries the audit.
     """
     contract = read_spec(config.observation) if config.is_contract else None
     if contract is not None and (config.model is None or contract.terms is None):

@@ -32,7 +32,7 @@ Blocks = list[list[int]]
 
 
 class Family(NamedTuple):
-    """A family on inputs and outputs of a function, and the vectors that it moves, in words."""
+    """A family of matrices acting on inputs and outputs of a function, and the vectors it moves, in words."""
 
     rep_in: Rep
     rep_out: Rep
@@ -40,17 +40,17 @@ class Family(NamedTuple):
 
 
 def family_of(inputs: Sequence[str], outputs: Sequence[str], blocks: str | None = None) -> Family | None:
-    """gl(n) on the vectors among named entries; None where no blocks are asked for and there are no vectors.
+    """gl(n) acting on the vectors among named entries; None if there are no vectors and no blocks are named.
 
-    By default one gl(3) moves all of ``NAME x``, ``NAME y``, ``NAME z`` and the columns of rotation matrices, which are
-    vectors of the world. Beside a rotation matrix angular velocities are left out: they stand in the body's own axes.
+    By default one gl(3) acts on all ``NAME x``, ``NAME y``, ``NAME z`` and on the columns of rotation matrices, which are
+    vectors in world axes. If there is a rotation matrix, angular velocities are left out, since they are in body axes.
 
     Args:
         inputs, outputs: names of the entries.
-        blocks: names of vectors, separated by commas; behind a semicolon those that another matrix moves. A block of other
-            entries is named by all of them, joined by "+".
+        blocks: names of vectors, separated by commas; a semicolon separates lists that different matrices move. Entries joined
+            by "+" are a block.
     Raises:
-        ConfigError: a name that there is not, one that is named twice, or blocks of different sizes in one list.
+        ConfigError: a name is unknown or named twice, or a list has blocks of different sizes.
     """
     if blocks is None:
         if not (known := vectors(inputs)):
@@ -84,7 +84,7 @@ def family_of(inputs: Sequence[str], outputs: Sequence[str], blocks: str | None 
 
 
 def vectors(names: Sequence[str]) -> list[str]:
-    """The names of the vectors among entries, in their order."""
+    """Names of the vectors among entries, in order."""
     stems = dict.fromkeys(re.sub(r" (x|R\[0,0\])$", "", name) for name in names)
     triples = [stem for stem in stems if any(len(block) == 3 for block in _block(names, stem))]
     turns = any("R[0,0]" in name for name in names)
@@ -92,8 +92,8 @@ def vectors(names: Sequence[str]) -> list[str]:
 
 
 def _block(names: Sequence[str], name: str) -> Blocks:
-    """Indices of a vector, or of the columns of a rotation matrix; nothing where there is no such name."""
-    index = {each: i for i, each in reversed(list(enumerate(names)))}
+    """Indices of a vector, or of the columns of a rotation matrix; empty for an unknown name."""
+    index = {entry: i for i, entry in reversed(list(enumerate(names)))}
     if "+" in name:
         entries = [part.strip() for part in name.split("+")]
         return [[index[part] for part in entries]] if all(part in index for part in entries) else []
@@ -106,7 +106,7 @@ def _block(names: Sequence[str], name: str) -> Blocks:
 
 # -- the job -----------------------------------------------------------------------------------------------------------
 
-MAX_TABLE_DEFECTS = 8  # defects in the table; the JSON has all
+MAX_TABLE_DEFECTS = 8  # the JSON file has all
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ class FunctionSymmetry:
 
     Attributes:
         name: name of the function, with the seed of a fit's member.
-        unfelt: how many of the generators change nothing that it depends on.
         verdict: "exact", "approximate" or "none".
         spectrum: relative defects of the family's directions, ascending.
         gap, closure: see :class:`rppdyn.equivariance.Discovery`.
         generators: generators of the symmetry, matrices.
+        unfelt: number of generators that change nothing the function depends on.
     """
 
     name: str
@@ -133,7 +133,7 @@ class FunctionSymmetry:
 
 @dataclass(frozen=True)
 class DiscoverResult:
-    """The target, the family, and the symmetry discovered in each function."""
+    """The symmetries discovered in the functions of a target."""
 
     what: str
     family: str
@@ -150,12 +150,12 @@ Search = tuple[str, Callable[[Tensor], Tensor], Tensor]
 
 
 def run(config: DiscoverConfig) -> DiscoverResult:
-    """Find the symmetry of the members of a fit, of an agent or of a function; write it as JSON.
+    """Discover the symmetry of the members of a fit, of an agent or of a function, and write it as JSON.
 
     Raises:
         RunFolderError, CheckpointError: there is no such run, or its files are damaged.
-        ConfigError, ValueError: there is nothing to look at, or the family does not act on it.
-        UnwrittenError: the file can't be written; it has the result.
+        ConfigError, ValueError: the target has no function, or the family does not act on it.
+        UnwrittenError: the file can't be written; the error carries the result.
     """
     if config.kind == "function":
         result = _discover_in_function(config)
@@ -176,7 +176,7 @@ def run(config: DiscoverConfig) -> DiscoverResult:
 def _search(
     config: DiscoverConfig, name: str, family: Family, origin: str, searches: Sequence[Search]
 ) -> DiscoverResult:
-    """Discover the symmetry of each function in the family of a name."""
+    """Discover the symmetry of each function within a named family."""
     symmetries = []
     for function, call, x in searches:
         d = discover(call, family.rep_in, family.rep_out, x)
@@ -195,9 +195,10 @@ def _discover_in_function(config: DiscoverConfig) -> DiscoverResult:
 
 
 def _discover_in_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResult:
-    """Discover symmetries of the members of a fit: to a task, which brings its representations, or to transitions.
+    """Discover symmetries of the members of a fit.
 
-    Of these it is the change of a state's features: the next state itself is mostly the one before, which has every symmetry.
+    For a transition model the function is the change of the features: the next state is mostly the state itself, a map with
+    every symmetry.
     """
     is_task = compose.name_of_run(folder) != "fit_transition"
     if is_task:
@@ -240,7 +241,7 @@ def _discover_in_agent(config: DiscoverConfig) -> DiscoverResult:
 
 
 def _representations(config: DiscoverConfig) -> Family:
-    """The representations of the family that was asked for."""
+    """The configured family and its representations."""
     G = notation.group(str(config.family), "--family")
     flags = {"--rep-in": str(config.rep_in), "--rep-out": str(config.rep_out)}
     rep_in, rep_out = (notation.representation(text, G, flag) for flag, text in flags.items())
@@ -248,7 +249,7 @@ def _representations(config: DiscoverConfig) -> Family:
 
 
 def _family(config: DiscoverConfig, inputs: Sequence[str], outputs: Sequence[str]) -> Family:
-    """The family on entries of an observation."""
+    """The family acting on the entries of an observation."""
     if config.family is None:
         if (family := family_of(inputs, outputs, config.blocks)) is None:
             raise ConfigError(
@@ -268,7 +269,7 @@ def _family(config: DiscoverConfig, inputs: Sequence[str], outputs: Sequence[str
 
 
 def table(result: DiscoverResult, written: bool = True) -> str:
-    """Each function's verdict, defects and generators; where the file is, if it was written."""
+    """Lines of text with each function's verdict, defects and generators, and the file, if it was written."""
     lines = [f"{result.what}: in {result.family}, {result.representations}"]
     lines.append(f"{result.states} states: {result.states_from}")
     for symmetry in result.found:

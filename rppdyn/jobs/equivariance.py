@@ -1,4 +1,4 @@
-"""`rppdyn equivariance`: how equivariant a run's agent or members, a saved policy, an exported program or a function is."""
+"""`rppdyn equivariance`: the equivariance errors of an agent, a fit, a saved policy, an exported program or a function."""
 
 from __future__ import annotations
 
@@ -44,27 +44,27 @@ from rppdyn.runs import RunFolder, iqm, provenance
 from rppdyn.runs.files import write_json, write_measured
 from rppdyn.runs.folder import is_own
 
-MAX_TABLE_PARTS = 6  # parts of the input in the table: those that explain most; the JSON has all
+MAX_TABLE_PARTS = 6  # of the input, those that explain most; the JSON file has all
 
 
 @dataclass(frozen=True)
 class EquivarianceResult:
-    """The result of the verb: the target, the states, and every function's errors.
+    """The equivariance errors of all functions of a target.
 
     Attributes:
-        what, source: what was given, and which weights or code that is.
-        symmetry: the group and what it belongs to.
-        generators: their names, discrete ones first.
-        states, states_from: how many, and where they come from.
+        what, source: the target as named by the user, and its weights or code, in words.
+        symmetry: the group and the object it belongs to, in words.
+        generators: names of the generators, the discrete ones first.
+        states, states_from: number and source of the states.
         seed: seed of the first episode, or of normal inputs.
-        functions: by name: "policy" and "critics" or "value", or "function"; of a
-            fit "regressor" or "vector field", over its members.
-        members: the same for each member of a fit.
-        seeds, diverged: of a fit, those of the members, and of the ones that give no finite numbers and were left out.
-        rollouts: errors of rollouts of a fit to trajectories.
-        pathways: norms and shares of the pathways, of an RPP policy.
-        breaking: of networks with constant inputs (:class:`rppdyn.nn.pathways.BreakingInputs`), what was learned, by network.
-        json, figure: where the result is written.
+        functions: errors by function: "policy", "critics", "value" or "function"; for a fit "regressor", "vector field" or
+            others, summarised over its members.
+        members: errors of each member of a fit, by function.
+        seeds, diverged: seeds of a fit's members, and of members left out because of outputs that are not finite.
+        rollouts: errors along rollouts of a fit to trajectories.
+        pathways: norms and shares of the pathways of an RPP policy.
+        breaking: learned constant inputs (:class:`rppdyn.nn.pathways.BreakingInputs`) by network.
+        json, figure: files of the result.
     """
 
     what: str
@@ -88,12 +88,12 @@ class EquivarianceResult:
 
 
 def run(config: EquivarianceConfig) -> EquivarianceResult:
-    """Measure the equivariance errors of whatever the configuration names; writes them as JSON and draws them.
+    """Measure the equivariance errors of the configured target, write them as JSON and draw them.
 
     Raises:
         RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
-        ConfigError, ValueError: there is nothing to measure there, or nothing to measure it with.
-        UnwrittenError: a file can't be written; it has the result.
+        ConfigError, ValueError: the target has no function, or there are no states to measure it at.
+        UnwrittenError: a file can't be written; the error carries the result.
     """
     folder = RunFolder.open(config.what) if config.kind == "run" else None
     name = "" if folder is None else compose.name_of_run(folder)
@@ -149,7 +149,7 @@ def _measure_agent(config: EquivarianceConfig) -> EquivarianceResult:
 
 
 def _constant_inputs(networks: Mapping[str, Sequence[Any]]) -> dict[str, list[list[float]]]:
-    """Values of the constant inputs of networks that have some, by name."""
+    """Values of the constant inputs of networks that have any, by name."""
     values = {
         name: [net.breaking.value().tolist() for net in nets if getattr(net, "breaking", None) is not None]
         for name, nets in networks.items()
@@ -259,7 +259,7 @@ def _result(
     functions: dict[str, Measured],
     **details: Any,
 ) -> EquivarianceResult:
-    """The result, with where its files go: into the run's folder, or here, named after what was measured."""
+    """The result with the paths of its files, in the run's folder, or in the working folder with the target's name."""
     if config.kind == "run":
         folder = RunFolder(config.what)
         json, figure = folder.path / "equivariance.json", folder.figures / "equivariance.png"
@@ -274,7 +274,7 @@ def _result(
 
 
 def _spec(config: EquivarianceConfig, target: Loaded) -> SymmetrySpec:
-    """The symmetry that was asked for, else the target's own, else its environment's default."""
+    """The configured symmetry, or else the target's own, or else the default of its environment."""
     if target.spec is not None and config.symmetry is None:
         if config.env is not None and not target.spec.is_of(config.env):
             raise ConfigError(
@@ -294,18 +294,18 @@ def _spec(config: EquivarianceConfig, target: Loaded) -> SymmetrySpec:
 
 
 def functions_of(target: Loaded, spec: SymmetrySpec, observations: NDArray) -> list[Function]:
-    """The functions of an agent or a policy, under a symmetry; a callable is tried at some of the observations."""
+    """The functions of an agent or a policy under a symmetry; a callable is first called at some observations."""
     if target.call is None:
         return targets.policy_functions(target.policy, spec)
     sample = torch.as_tensor(observations[:2], dtype=torch.float64)
     return [targets.plain_function(target.call, spec.obs_rep, spec.action_rep, spec, sample)]
 
 
-# -- what comes out ---------------------------------------------------------------------------------------------------
+# -- table ------------------------------------------------------------------------------------------------------------
 
 
 def table(result: EquivarianceResult, written: bool = True) -> str:
-    """Errors by generator, by entry and by layer, and the free pathways' shares; where the files are, if they were written."""
+    """Lines of text with errors by generator, entry and layer, free pathways' shares, and the files, if they were written."""
     lines = [
         f"{result.what}: {result.source}; {result.symmetry}",
         f"{result.states} {'images' if any(m.lee for m in result.functions.values()) else 'states'}: {result.states_from}",
@@ -320,8 +320,8 @@ def table(result: EquivarianceResult, written: bool = True) -> str:
     rows = [["", "error", "95 % interval", "Eq. 3.3"]]
     for name, m in result.functions.items():
         rows.append([f"{name}{'' if m.precision == 'float64' else f' ({m.precision})'}", "", "", ""])
-        every = {"all": m.overall} if len(m.per_generator) > 1 else {}
-        for generator, e in (m.per_generator | every).items():
+        overall = {"all": m.overall} if len(m.per_generator) > 1 else {}
+        for generator, e in (m.per_generator | overall).items():
             interval = f"[{e.interval[0]:.1e}, {e.interval[1]:.1e}]"
             rows.append([f"  {generator}", f"{e.error:.1e}", interval, f"{e.published:.1e}"])
     lines += align(rows)
@@ -343,11 +343,10 @@ def table(result: EquivarianceResult, written: bool = True) -> str:
     if not any(m.layers for m in result.functions.values()):
         lines += ["", "layers: not told apart, because nothing says how the hidden ones should transform"]
     if result.pathways:
-        named = {
-            name.removesuffix("_free_share"): x for name, x in result.pathways.items() if name.endswith("_free_share")
-        }
-        shares = ", ".join(f"{who} {100 * share:.3g}%" for who, share in named.items())
-        lines += ["", f"free pathway: {shares} of the squared weights"]
+        suffix = "_free_share"
+        shares = {name.removesuffix(suffix): x for name, x in result.pathways.items() if name.endswith(suffix)}
+        text = ", ".join(f"{network} {100 * share:.3g}%" for network, share in shares.items())
+        lines += ["", f"free pathway: {text} of the squared weights"]
     for name, vectors in result.breaking.items():
         lines += ["", f"constant inputs of {name}: norm, and direction"]
         for vector in vectors:
@@ -374,10 +373,10 @@ def _rollout_lines(rollouts: Rollouts) -> list[str]:
 def _details(name: str, m: Measured) -> list[str]:
     lines = []
     if m.by_output:
-        shown = largest_entries(m.by_output, MAX_OUTPUTS)
-        more = f" (the largest of {len(m.by_output)})" if len(shown) < len(m.by_output) else ""
+        entries = largest_entries(m.by_output, MAX_OUTPUTS)
+        more = f" (the largest of {len(m.by_output)})" if len(entries) < len(m.by_output) else ""
         lines += ["", f"{name}: error of each output{more}"]
-        lines += align([[f"  {entry}", f"{value:.1e}"] for entry, value in shown.items()])
+        lines += align([[f"  {entry}", f"{value:.1e}"] for entry, value in entries.items()])
     explained = {entry: share for entry, share in m.by_input.items() if share == share}
     if explained:
         worst = sorted(explained.items(), key=lambda item: -item[1])[:MAX_TABLE_PARTS]
@@ -386,11 +385,11 @@ def _details(name: str, m: Measured) -> list[str]:
         lines += align([[f"  {entry}", _percent(share)] for entry, share in worst])
     for network, layers in m.layers.items():
         rows = [["  layer", *layers.norm]]
-        kept = largest_layers(layers.norm, MAX_TABLE_LAYERS)
-        for i in kept:
+        indices = largest_layers(layers.norm, MAX_TABLE_LAYERS)
+        for i in indices:
             pairs = [(layers.norm[g][i], layers.share[g][i]) for g in layers.norm]
             rows.append([f"  {layers.layers[i]}", *(f"{norm:.1e} {_percent(share):>4}" for norm, share in pairs)])
-        more = f" (the largest of {len(layers.layers)})" if len(kept) < len(layers.layers) else ""
+        more = f" (the largest of {len(layers.layers)})" if len(indices) < len(layers.layers) else ""
         lines += ["", f"{network}: what each layer contributes, its mean size and its share of the error{more}"]
         lines += align(rows)
         if layers.kinds:

@@ -1,4 +1,4 @@
-"""`rppdyn export`: the policy of an agent as a file that runs without this package, and what a robot's engineer has to know."""
+"""`rppdyn export`: the policy of an agent as a file that runs without this package, and a card for a robot's engineer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ VERSIONED_PACKAGES = ("rppdyn", "torch", "gymnasium", "mujoco", "stable-baseline
 
 @dataclass(frozen=True)
 class ExportResult:
-    """Where the policy came from, which files it is in, and by how much they differ from it."""
+    """The source of an exported policy, its files, and the largest difference of each from the policy."""
 
     what: str
     source: str
@@ -54,13 +54,13 @@ class ExportResult:
 
 
 def run(config: ExportConfig) -> ExportResult:
-    """Write an agent's deterministic policy, check it on states of its environment, and write what there is to know beside it.
+    """Write an agent's deterministic policy and its card, after a check at states of its environment.
 
     Nothing is written unless every file agrees with the policy within `TOLERANCE` of the action's range.
 
     Raises:
         RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
-        ConfigError, ValueError: there is no environment to check it in, a package is missing, or the check fails.
+        ConfigError, ValueError: there is no environment for the check, a package is missing, or the check fails.
     """
     if config.kind == "run":
         compose.from_run("train_agent", RunFolder.open(config.what), trust=config.trust)  # refuses other runs
@@ -100,7 +100,7 @@ def run(config: ExportConfig) -> ExportResult:
 
 
 def table(result: ExportResult) -> str:
-    """The files, and how they were checked."""
+    """Lines of text with the files and the results of their checks."""
     lines = [f"{result.what}: {result.source}"]
     for kind, path in result.files.items():
         lines.append(
@@ -113,12 +113,12 @@ def table(result: ExportResult) -> str:
 
 
 def _states(evaluator: Evaluator, policy: BasePolicy, count: int) -> NDArray:
-    """Observations of exploring episodes; again from other resets until there are enough."""
-    seen: list[NDArray] = []
-    while sum(map(len, seen)) < count:
-        seen.append(evaluator.explore(policy).observations)
+    """Observations of exploring episodes, from as many resets as needed."""
+    batches: list[NDArray] = []
+    while sum(map(len, batches)) < count:
+        batches.append(evaluator.explore(policy).observations)
         evaluator.seed += len(evaluator.envs)
-    observations = np.concatenate(seen)
+    observations = np.concatenate(batches)
     return observations[evenly(len(observations), count)]
 
 

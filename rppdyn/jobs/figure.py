@@ -1,4 +1,4 @@
-"""`rppdyn figure`, and the figure that every run ends with: runs of agents or of fits in one picture."""
+"""`rppdyn figure`, a figure of several runs, and the figure at the end of every run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ AGENT_PANELS: dict[str, Mapping[str, str]] = {
     "equivariance error": {"policy": "equivariance/policy", "critics": "equivariance/critic"},
     "free pathway's share": {"actor": "pathway/actor_free_share", "critics": "pathway/critic_free_share"},
 }
-"""By title the metrics of each panel, by their name in its legend."""
+"""The metrics of each panel by their name in its legend, by the panel's title."""
 FIT_PANELS: dict[str, Mapping[str, str]] = {
     "error": {"validation": "validation/error", "test": "test/error"},
     "equivariance error": {"": "equivariance/error"},
@@ -67,17 +67,17 @@ ROLLOUT_PANELS: dict[str, Mapping[str, str]] = {
     "relative error along rollouts": {"": f"{AT_STEPS}error"},
     "drift along rollouts": {"energy": f"{AT_STEPS}energy_drift", "angular momentum": f"{AT_STEPS}momentum_drift"},
 }
-MAX_COMPONENTS = 16  # in a figure, those with the largest errors
+MAX_COMPONENTS = 16  # of a state in a figure, those with the largest errors
 
 
 def run(config: FigureConfig) -> Path:
-    """Draw the picture, and write its numbers where they are asked for; the picture's path.
+    """Draw the figure and return its path; its numbers are written if the configuration names a file.
 
     Raises:
-        RunFolderError, ConfigError: a folder is no run, or there are agents and fits among them.
+        RunFolderError, ConfigError: a folder is no run, or there are both agents and fits.
         ValueError: no run has metrics yet.
     """
-    from rppdyn.jobs.loading import measure_file  # it loads every fit, and these end with a figure
+    from rppdyn.jobs.loading import measure_file  # it imports the fits, which import this module
 
     files = [run for run in config.runs if is_agent_file(run)]
     played = [measure_file(file, config.env) for file in files]
@@ -96,31 +96,25 @@ def run(config: FigureConfig) -> Path:
     figure = draw_curves(groups) if runs else draw_files(groups)
     picture = save(figure, Path(config.out))
     if config.json is not None:
-        write_json(Path(config.json), [*map(_numbers, folders), *map(asdict, played)])
+        opened = map(RunFolder.open, folders)
+        numbers = [
+            {"run": f.path.name, "config": f.config(), "result": f.result(), "metrics": read_metrics(f.metrics.path)}
+            for f in opened
+        ]
+        write_json(Path(config.json), [*numbers, *map(asdict, played)])
     return picture
-
-
-def _numbers(folder: str) -> dict[str, Any]:
-    """A run's configuration, its result (once finished) and its metrics."""
-    run = RunFolder.open(folder)
-    return {
-        "run": run.path.name,
-        "config": run.config(),
-        "result": run.result(),
-        "metrics": read_metrics(run.metrics.path),
-    }
 
 
 # -- from folders to the table -----------------------------------------------------------------------------------------
 
 
 def read_runs(folders: Sequence[str | Path]) -> list[Run]:
-    """The agents and the members of fits in these folders."""
-    runs = [run for folder in folders for run in _read(RunFolder.open(folder))]
+    """Read the agents and the members of fits in these folders."""
+    runs = [run for folder in folders for run in _read_folder(RunFolder.open(folder))]
     return split_subjects(runs, TRUTH_KEYS)
 
 
-def _read(folder: RunFolder) -> list[Run]:
+def _read_folder(folder: RunFolder) -> list[Run]:
     config = compose.from_run(None, folder)
     records = read_metrics(folder.metrics.path) if folder.metrics.path.exists() else []
     if not records:
@@ -130,9 +124,8 @@ def _read(folder: RunFolder) -> list[Run]:
         path=folder.path, verb=config.verb, config=flatten(values), model=values["model"], result=folder.result()
     )
     if isinstance(config, FitConfig):
-        return _members(config, folder, records, common)
-    own_keys = {key.split(".")[1] for key in common["config"] if key.startswith(("agent.ppo.", "agent.crossq."))}
-    common["config"]["agent"] = next(iter(own_keys), "sac")
+        return _read_members(config, folder, records, common)
+    common["config"]["agent"] = config.agent.name
     metrics: dict[str, dict[float, float]] = {}
     for record in records:
         for name, value in record.items():
@@ -146,11 +139,13 @@ def _read(folder: RunFolder) -> list[Run]:
     ]  # fmt: skip
 
 
-def _members(config: FitConfig, folder: RunFolder, records: list[dict[str, Any]], common: dict[str, Any]) -> list[Run]:
-    """The members of a fit, each with its own numbers, by epoch; one without an error has diverged, with all its metrics."""
+def _read_members(
+    config: FitConfig, folder: RunFolder, records: list[dict[str, Any]], common: dict[str, Any]
+) -> list[Run]:
+    """Read the members of a fit with their metrics by epoch; a member without an error at its end has diverged."""
     last, result = records[-1]["step"] // config.steps_per_epoch, common["result"] or {}
     rollouts = (read_json(folder.path / "rollouts.json") or {}) if common["result"] else {}
-    times = rollouts.pop("times", [])[1:]  # the initial state, where nothing differs yet, is in no curve
+    times = rollouts.pop("times", [])[1:]  # without the initial state, where errors are zero
     members = []
     for i, seed in enumerate(config.all_seeds):
         values: dict[str, dict[float, float]] = {}
@@ -179,7 +174,7 @@ def _members(config: FitConfig, folder: RunFolder, records: list[dict[str, Any]]
 
 
 def file_runs(agent: FileAgent) -> list[Run]:
-    """An agent from a file as runs of one step, one for each of its episodes."""
+    """Represent an agent from a file by runs of one step, one for each of its episodes."""
     errors = {f"equivariance/policy/{name}": {0.0: error} for name, error in agent.errors.items()}
     if agent.errors:
         errors["equivariance/policy"] = {0.0: float(np.mean([*agent.errors.values()]))}
@@ -195,7 +190,7 @@ def file_runs(agent: FileAgent) -> list[Run]:
 
 
 def draw_run(folder: RunFolder, name: str) -> Path:
-    """Draw `figures/NAME.png`, the one figure that a run ends with: its metrics, and what its models do on test data."""
+    """Draw `figures/NAME.png`, the figure at the end of a run: its metrics, and its models on test data."""
     groups, extra = group_runs(read_runs([folder.path])), []
     rollouts, result = read_json(folder.path / "rollouts.json") or {}, folder.result() or {}
     if example := rollouts.get("example"):
@@ -208,7 +203,7 @@ def draw_run(folder: RunFolder, name: str) -> Path:
 
 
 def draw_curves(groups: Sequence[RunGroup], extra: Sequence[Panel] = ()) -> Figure:
-    """Metrics over training, a row of panels for each environment or task."""
+    """Draw metrics over training, with a row of panels for each environment or task."""
     is_agent = groups[0].verb in (TrainAgentConfig.verb, AGENT_FILE)
     titles = AGENT_PANELS if is_agent else FIT_PANELS | ROLLOUT_PANELS
     known = {metric for group in groups for metric in group.metrics}
@@ -217,17 +212,17 @@ def draw_curves(groups: Sequence[RunGroup], extra: Sequence[Panel] = ()) -> Figu
     panels: list[Panel | None] = []
     for subject, members in subjects:
         for title, metrics in titles.items():
-            where, along = f"{subject}: {title}" if len(subjects) > 1 else title, title in ROLLOUT_PANELS
-            if along and not any(metric in group.metrics for group in members for metric in metrics.values()):
+            is_rollout = title in ROLLOUT_PANELS
+            if is_rollout and not any(metric in group.metrics for group in members for metric in metrics.values()):
                 panels.append(None)
                 continue
             unit = "environment steps" if is_agent else "epochs"
-            if along:
+            if is_rollout:
                 unit = "steps" if members[0].verb == "fit-transition" else "time, s"
             log = title != "mean return"
-            each = not is_agent and not along and len(groups) > 1
+            each = not is_agent and not is_rollout and len(groups) > 1
             paint = partial(paint_curves, groups=members, metrics=metrics, log=log, unit=unit, each=each)
-            panels.append((where, paint))
+            panels.append((f"{subject}: {title}" if len(subjects) > 1 else title, paint))
     panels += extra
     columns = len(titles) if len(subjects) > 1 else 2 if len(panels) == 4 else min(3, len(panels))
     seeds = sorted({len(group.runs) for group in groups if group.verb != AGENT_FILE})
@@ -238,7 +233,7 @@ def draw_curves(groups: Sequence[RunGroup], extra: Sequence[Panel] = ()) -> Figu
 
 
 def draw_files(groups: Sequence[RunGroup]) -> Figure:
-    """Agents from files alone: the returns of their episodes, and their equivariance errors by generator."""
+    """Draw agents from files: the returns of their episodes, and their equivariance errors by generator."""
     panels: list[Panel] = []
     for subject, members in group_by_subject(groups):
         metrics = dict.fromkeys(metric for group in members for metric in group.metrics if metric.count("/") > 1)
@@ -250,18 +245,18 @@ def draw_files(groups: Sequence[RunGroup]) -> Figure:
 
 
 def _paint_components(axes: Axes, components: Mapping[str, Any]) -> None:
-    """Draw the components of the state with the largest errors at the longest horizon, for transition models."""
-    names, errors = components["names"], np.array(components["errors"], float)  # no number: not shown
-    shown = np.argsort(errors[-1])[-MAX_COMPONENTS:]
+    """Draw the errors of the components of the state, those with the largest at the longest horizon."""
+    names, errors = components["names"], np.array(components["errors"], float)  # nan is not drawn
+    indices = np.argsort(errors[-1])[-MAX_COMPONENTS:]
     for colour, horizon, row in zip(COLOURS, components["horizons"], errors, strict=False):
-        axes.plot(row[shown], range(len(shown)), "o", color=colour, ms=4, label=f"step {horizon}")
-    axes.set_yticks(range(len(shown)), [names[i] for i in shown], fontsize="x-small")
+        axes.plot(row[indices], range(len(indices)), "o", color=colour, ms=4, label=f"step {horizon}")
+    axes.set_yticks(range(len(indices)), [names[i] for i in indices], fontsize="x-small")
     axes.set_xlim(left=0)
     axes.legend(frameon=False, fontsize="small", loc="lower right")
 
 
 def _paint_pathways(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
-    """How much of each pathway the data determine, by layer: means over seeds."""
+    """Draw the share of each pathway that the data determine, by layer: means over seeds."""
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     series: dict[str, list[float]] = {}
     each: dict[str, list[list[float]]] = {}

@@ -52,24 +52,23 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
 
-# -- of any system -----------------------------------------------------------------------------------------------------
+# -- fits of any system ------------------------------------------------------------------------------------------------
 
 MAX_GRADIENT_RATIO = 10.0
-"""Times its running mean that a gradient may be long: one trajectory that all but diverges has one 1e8 times as long."""
+"""Largest length of a gradient relative to its running mean; that of a nearly diverging trajectory can be 1e8 times as long."""
 INITIAL_SCALE = 0.1
-"""Initial scale of the last layer's weights: at full size first rollouts of networks cubic in their inputs diverge."""
+"""Initial scale of the last layer's weights: at scale 1 the first rollouts of networks cubic in their inputs diverge."""
 SPLITS = ("validation", "test")
 
 
 class DynamicsFit(StackFit):
-    """Trajectories and the vector fields that are fitted to them, one with each seed.
+    """Trajectories and the vector fields fitted to them, one for each seed.
 
-    A subclass sets ``rep``, ``model`` and ``trained`` (vector fields of the stack; what ``torch.compile`` compiles is the
-    second) before this constructor, and says the rest by the methods without a body.
+    Before this constructor a subclass sets ``rep``, and ``model`` and ``trained``, two vector fields of the stack, of which
+    ``torch.compile`` may compile the second.
 
     Attributes:
-        curves: curves of the test rollouts, per seed: ``error`` and what :meth:`errors` has besides, over ``times``; filled by
-            :meth:`test`.
+        curves: curves of the test rollouts by name of :meth:`errors`, for each seed, over ``times``; set by :meth:`test`.
         example: the first test trajectory, ``truth``, and that of the first member's model, ``found``, each ``(T, n)``.
     """
 
@@ -84,7 +83,7 @@ class DynamicsFit(StackFit):
         self.curves: dict[str, Any] = {}
         self.example: dict[str, Any] = {}
 
-    # -- what a task says ---------------------------------------------------------------------------------------------
+    # -- methods of a task --------------------------------------------------------------------------------------------
 
     @abstractmethod
     def system(self, net: nn.Module) -> DynamicsModel:
@@ -92,23 +91,23 @@ class DynamicsFit(StackFit):
 
     @abstractmethod
     def solve(self, model: DynamicsModel, weights: Any, inputs: Float[Tensor, "*batch d"]) -> Trajectories:
-        """Chunks from their inputs, as in training."""
+        """Solve for chunks from their inputs, as in training."""
 
     @abstractmethod
     def held_out_chunks(self, split: str) -> tuple[Float[Tensor, "members N d"], Float[Tensor, "members N T n"]]:
-        """Inputs of chunks of "validation" or "test", and the states from the first on."""
+        """Inputs of the chunks of "validation" or "test", and their states."""
 
     @abstractmethod
     def fields_of(self, index: int) -> tuple[Rep, Float[Tensor, "N d"]] | None:
-        """The representation and the inputs of a member's vector field, at test states; None where there is no group."""
+        """The representation and the test inputs of a member's vector field; None without a group."""
 
     @abstractmethod
     def rollouts(self, members: Sequence[DynamicsModel]) -> Iterable[Trajectories]:
-        """Each member's, from the beginning of the test trajectories on."""
+        """Each member's rollouts from the initial states of the test trajectories."""
 
     @abstractmethod
     def truth(self, index: int) -> Float[Tensor, "m T n"]:
-        """The test trajectories of a member, in the units of its rollouts; nan after the end of one."""
+        """The test trajectories of a member, in the units of its rollouts; nan after their ends."""
 
     @property
     @abstractmethod
@@ -116,12 +115,12 @@ class DynamicsFit(StackFit):
         """Times of the rollouts, s."""
 
     def errors(self, states: Float[Tensor, "m T n"], truth: Float[Tensor, "m T n"]) -> dict[str, Float[Tensor, "m t"]]:
-        """By name, of rollouts that did not diverge, at each time but the first; nan after a trajectory's end."""
+        """Errors of sound rollouts by name, at each time but the first; nan after a trajectory's end."""
         known = truth.isfinite().all(-1)[:, 1:]
         return {"error": torch.where(known, rollout_error(states, truth), torch.nan)}
 
     def further_metrics(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
-        """Return further metrics of a member by name."""
+        """Further metrics of a member by name."""
         return {}
 
     def example_of(self, rollouts: Trajectories) -> dict[str, Any]:
@@ -131,7 +130,7 @@ class DynamicsFit(StackFit):
     def vector_field(
         self, model: DynamicsModel, names: Mapping[str, int], rep_in: Rep, inputs: Mapping[str, int], **fields: Any
     ) -> Function:
-        """J grad H of a Hamiltonian, whose own value has a constant of no meaning; the network of a neural ODE.
+        """A model's vector field as a function; a Hamiltonian itself has an arbitrary constant.
 
         Args:
             names, inputs: names and sizes of the parts of a state, and of the field's arguments.
@@ -145,7 +144,7 @@ class DynamicsFit(StackFit):
             "vector field", call, rep_in, self.rep, index_blocks(inputs), rates, networks=networks, **fields
         )
 
-    # -- what follows -------------------------------------------------------------------------------------------------
+    # -- methods for all systems --------------------------------------------------------------------------------------
 
     def predict(self, inputs: Tensor) -> Tensor:
         return self.solve(self.trained, self.trained.assemble(), inputs).states[..., 1:, :]
@@ -157,7 +156,7 @@ class DynamicsFit(StackFit):
         return self.solve(self.system(stack), weights, inputs.unsqueeze(1)).states[..., 1:, :].squeeze(1)
 
     def members(self) -> list[DynamicsModel]:
-        """The models as they stand, in float64 on the CPU, where errors are measured."""
+        """The models in their present state, in float64 on the CPU."""
         return [self.system(self.stack.member(index)).double().cpu() for index in range(self.stack.members)]
 
     def metrics(self) -> dict[str, Any]:
@@ -167,15 +166,15 @@ class DynamicsFit(StackFit):
             inputs, states = self.held_out_chunks(split)
             rollouts = self.solve(self.model, weights, inputs)
             errors = zip(rollout_error(rollouts.states, states), ~rollouts.diverged, strict=True)
-            metrics[f"{split}/error"] = [mean_error(of[kept]) for of, kept in errors]
+            metrics[f"{split}/error"] = [mean_error(error[sound]) for error, sound in errors]
             metrics[f"{split}/diverged"] = rollouts.diverged.double().mean(1).tolist()
         equivariance = [self._equivariance(index, member) for index, member in enumerate(self.members())]
         if all(equivariance):
-            metrics["equivariance/error"] = [of["error"] for of in equivariance]
+            metrics["equivariance/error"] = [errors["error"] for errors in equivariance]
         return metrics
 
     def _equivariance(self, index: int, member: DynamicsModel) -> dict[str, float]:
-        """The vector field's error under the group: that of the model, since a Hamiltonian has a constant of no meaning."""
+        """The equivariance errors of a member's vector field; empty without a group."""
         fields = self.fields_of(index)
         if fields is None:
             return {}
@@ -187,23 +186,23 @@ class DynamicsFit(StackFit):
     def test(self) -> dict[str, Any]:
         """Errors of the members' rollouts, lists with one value per seed.
 
-        ``rollout/error`` is the geometric mean over time and trajectories of the relative error. Trajectories that diverged are
-        left out of what is measured and counted in ``rollout/diverged``; where all did, there is no number. So it is with
-        ``test/error`` and ``test/diverged``, of the test data's chunks.
+        ``rollout/error`` is the geometric mean over time and trajectories of the relative error. Diverged trajectories are left
+        out and counted in ``rollout/diverged``; if all diverged, there is no number. ``test/error`` and ``test/diverged`` are
+        the same for the chunks of the test data.
         """
         metrics, members, measured = self.metrics(), self.members(), []
         self.curves = {"times": self.times}
         for index, rollouts in enumerate(self._over_seeds(self.rollouts(members), "test rollouts")):
-            kept = ~rollouts.diverged
+            sound = ~rollouts.diverged
             values: dict[str, Any] = {
                 f"{split}/{name}": metrics[f"{split}/{name}"][index]
                 for split in SPLITS
                 for name in ("error", "diverged")
             }
             values["rollout/diverged"] = float(rollouts.diverged.double().mean())
-            for name, errors in self.errors(rollouts.states[kept], self.truth(index)[kept]).items():
+            for name, errors in self.errors(rollouts.states[sound], self.truth(index)[sound]).items():
                 values[f"rollout/{name}"] = mean_error(errors)
-                over_time = geometric_mean(errors).tolist() if len(errors) else None  # as far as all trajectories last
+                over_time = geometric_mean(errors).tolist() if len(errors) else None  # until the first trajectory ends
                 self.curves.setdefault(name, []).append(over_time)
             values |= self.further_metrics(index, members[index], rollouts)
             equivariance = self._equivariance(index, members[index])
@@ -217,12 +216,12 @@ class DynamicsFit(StackFit):
         write_json(folder.path / "rollouts.json", self.curves | {"example": self.example})
 
     def _over_seeds(self, items: Iterable[Item], description: str) -> Iterator[Item]:
-        """One item per seed."""
+        """Iterate over the items of the seeds."""
         yield from items
 
 
 def mean_error(errors: Float[Tensor, "*any"]) -> float:
-    """The geometric mean, without entries that are nan; nan of none."""
+    """The geometric mean without nan entries; nan for no entries."""
     known = errors[~errors.isnan()]
     return float(geometric_mean(known)) if known.numel() else math.nan
 
@@ -230,13 +229,13 @@ def mean_error(errors: Float[Tensor, "*any"]) -> float:
 # -- the double spring pendulum ----------------------------------------------------------------------------------------
 
 BAR_DELAY_SECONDS = 1.0
-"""Seconds; data and test rollouts that are sooner there show no bar."""
+"""Data and test rollouts that take less time show no bar."""
 DATASET_KEYS = {"dt": "task.time_step", "seed": "seed"}
-"""Keys of the configuration for parameters of a dataset that have other names."""
-EXACT_DEFECT = 1e-6
+"""Keys of the configuration for parameters of a dataset with other names."""
+MAX_EXACT_DEFECT = 1e-6
 """Relative defect below which a field's symmetry is called exact."""
-COMPILING_STEPS = 500
-"""Steps from which on ``torch.compile`` saves a relaxed network's fit as much time as it takes where nothing is cached."""
+MIN_STEPS_TO_COMPILE = 500
+"""Number of steps from which on ``torch.compile`` saves a relaxed network's fit as much time as it takes without a cache."""
 
 
 def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
@@ -257,7 +256,7 @@ def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = Fal
 
 
 class Dynamics(DynamicsFit):
-    """The configured pendulum with the models that are fitted to it; each seed has trajectories, weights and batches."""
+    """The configured pendulum and the models fitted to it; trajectories, weights and batches depend on the seed."""
 
     config: FitDynamicsConfig
 
@@ -276,32 +275,37 @@ class Dynamics(DynamicsFit):
         super().__init__(config, stack, chunks[:, :, 0], chunks[:, :, 1:], by_gradients=is_hamiltonian)
 
     def gains_by_compiling(self) -> bool:
-        """Return whether the fit is on a CPU where ``torch.compile`` works, and long enough for it to pay.
+        """Return whether ``torch.compile`` works on this CPU and saves time in this fit.
 
-        A plain neural ODE is matrix products and little else: its steps take as long compiled.
+        A plain neural ODE is little but matrix products, which take as long when compiled.
         """
         config = self.config
         is_plain_ode = config.model.kind == "mlp" and config.model.system != "hamiltonian"
         steps = config.optimiser.epochs * self.steps_per_epoch
-        return self.device.type == "cpu" and not is_plain_ode and steps >= COMPILING_STEPS and can_compile(self.device)
+        return (
+            self.device.type == "cpu"
+            and not is_plain_ode
+            and steps >= MIN_STEPS_TO_COMPILE
+            and can_compile(self.device)
+        )
 
     def compile(self) -> None:
-        """Train by ``torch.compile``; batches of another size, as the last of an epoch, are compiled by themselves."""
+        """Train by ``torch.compile``; batches of another size, such as the last of an epoch, are compiled separately."""
         check_compiler(self.device)
         self.trained.compile(dynamic=False)
         self.compiled = True
 
     def _over_seeds(self, items: Iterable[Item], description: str) -> Iterator[Item]:
-        """One item per seed, with a bar of its own where there are several and they take long."""
+        """Iterate over the items of the seeds, with a bar for several seeds that take long."""
         seeds = self.config.seeds
-        shown = self.progress and seeds > 1
-        with Progress(seeds, description=description, unit="seed", enabled=shown, delay=BAR_DELAY_SECONDS) as bar:
+        has_bar = self.progress and seeds > 1
+        with Progress(seeds, description=description, unit="seed", enabled=has_bar, delay=BAR_DELAY_SECONDS) as bar:
             for index, item in enumerate(items):
                 yield item
                 bar.update(index + 1)
 
     def _trajectories(self) -> Iterator[TrajectoryData]:
-        """Each seed's; what is wrong with the task is found with the first."""
+        """The trajectories of each seed; errors of the task are raised with the first."""
         task = self.config.task
         try:
             for seed in self.config.all_seeds:
@@ -319,15 +323,15 @@ class Dynamics(DynamicsFit):
             raise ConfigError(f"{'task' if task.file is None else f'task.file={task.file}'}: {error}") from error
 
     def symmetry(self) -> str:
-        """Say how far the true field is from its symmetry under the group, and under turns about any axis."""
+        """Describe how far the true field is from symmetry under the group, and under rotations about the best axis."""
         z = self.pendulum.initial_state(200, torch.Generator().manual_seed(0))
         error = equivariance_error(self.pendulum.vector_field, self.rep, self.rep, z).mean
         turns = self.pendulum.rep(SO(3))
         defect = float(discover(self.pendulum.vector_field, turns, turns, z).spectrum[0])
-        axis = "exactly" if defect < EXACT_DEFECT else f"but for {defect:.2g} of it"
+        axis = "exactly" if defect < MAX_EXACT_DEFECT else f"but for {defect:.2g} of it"
         return f"The pendulum's field is off {self.rep.G} by {error:.2g}; about its best axis it is symmetric {axis}."
 
-    # -- what a fit of vector fields asks -----------------------------------------------------------------------------
+    # -- methods of a fit of vector fields ----------------------------------------------------------------------------
 
     def system(self, net: nn.Module) -> DynamicsModel:
         return HamiltonianModel(net) if self.config.model.system == "hamiltonian" else NeuralODEModel(net)
@@ -356,8 +360,7 @@ class Dynamics(DynamicsFit):
             yield roll_out(self.config.rollout, member, self.truth(index)[:, 0], times)
 
     def errors(self, states: Float[Tensor, "n T d"], truth: Float[Tensor, "n T d"]) -> dict[str, Float[Tensor, "n t"]]:
-        """Return errors of the state, ``energy_drift`` of the true energy, and ``momentum_drift`` of the angular momentum about
-        the vertical, along the model's rollouts."""
+        """Errors of the state, and drifts of the true energy and of the angular momentum about the vertical."""
         momentum = noether_momenta(2 * V(SO2eR3()), states).squeeze(-1)
         return super().errors(states, truth) | {
             "energy_drift": relative_drift(self.pendulum.energy(states)),
@@ -377,7 +380,7 @@ class Dynamics(DynamicsFit):
         return functions
 
     def _solve(self, model: DynamicsModel, z0: Tensor) -> Tensor:
-        """Trajectories from initial states, nan where they diverged."""
+        """Trajectories from initial states; nan for diverged ones."""
         rolled = roll_out(self.config.rollout, model, z0, self.data[0].times)
         return torch.where(rolled.diverged[:, None, None], torch.nan, rolled.states)
 
@@ -390,16 +393,17 @@ class Dynamics(DynamicsFit):
         return FittedDynamics(models, [unit] * len(models), self.rep, names)
 
     def further_metrics(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
-        """The time at which the first trajectory was found to have diverged."""
-        lost = rollouts.times[rollouts.diverged_at[rollouts.diverged].min()] if rollouts.diverged.any() else None
-        return {"rollout/first_divergence": None if lost is None else float(lost)}
+        """The time of the first divergence of a rollout; None without any."""
+        if not rollouts.diverged.any():
+            return {"rollout/first_divergence": None}
+        return {"rollout/first_divergence": float(rollouts.times[rollouts.diverged_at[rollouts.diverged].min()])}
 
 
 @torch.no_grad()
 def roll_out(
     options: RolloutConfig, model: DynamicsModel, z0: Float[Tensor, "n 12"], times: Float[Tensor, " T"]
 ) -> Trajectories:
-    """Solutions of a model by the configured method of the test rollouts; by rk4 where dopri5 finds no steps."""
+    """Solve a model by the configured method of the test rollouts, or by rk4 if dopri5 finds no steps."""
     if options.method == "dopri5":
         try:
             return integrate(model, z0, times, rtol=options.tolerance, atol=options.tolerance)

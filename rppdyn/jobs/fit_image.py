@@ -45,7 +45,7 @@ from rppdyn.tasks.images import (
 )
 from rppdyn.tasks.labelled import read_images
 
-EVALUATION_BATCH = 500  # images that are evaluated at a time
+EVALUATION_BATCH = 500  # images evaluated at a time
 
 
 def _cross_entropy(logits: Float[Tensor, "members N classes"], labels: Shaped[Tensor, "members N"]) -> Tensor:
@@ -53,7 +53,7 @@ def _cross_entropy(logits: Float[Tensor, "members N classes"], labels: Shaped[Te
 
 
 CATEGORICAL = FitLoss("nll", _cross_entropy, torch.ones_like, lambda _: Categorical(), noise=False)
-"""Classes."""
+"""The likelihood of classes."""
 
 
 def run(config: FitImageConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
@@ -65,10 +65,10 @@ def run(config: FitImageConfig, *, resume: bool = False, progress: bool = False)
 
 
 class ImageFit(StackFit):
-    """The configured images with the models that are fitted to them; each seed has its split, placements, weights and batches.
+    """The configured images and the models fitted to them; split, placements, weights and batches depend on the seed.
 
-    ``error`` is the share of images that are classified wrongly; of a regression the root mean squared error, in units of the
-    targets' standard deviation. It is nan of a member that has diverged.
+    ``error`` is the share of wrongly classified images, or for a regression the root mean square error in units of the targets'
+    standard deviation; nan for a diverged member.
     """
 
     config: FitImageConfig
@@ -94,7 +94,7 @@ class ImageFit(StackFit):
             torch.stack([data.train.y for data in self.data]).to(self.device),
             likelihood=GAUSSIAN if self.data[0].regression else CATEGORICAL,
         )
-        self.stack.eval()  # but for steps of the weights: evidence and errors are of running means
+        self.stack.eval()  # evidence and errors use running means; only steps of the weights use batches
 
     def predict(self, inputs: Float[Tensor, "members N C H W"]) -> Float[Tensor, "members N outputs"]:
         return self.stack.per_member(self.predict_one, inputs)
@@ -108,9 +108,9 @@ class ImageFit(StackFit):
     def prepare(
         self, inputs: Float[Tensor, "members N C H W"], targets: Tensor, step: int
     ) -> tuple[Float[Tensor, "members N C H W"], Tensor]:
-        """Images turned, mirrored and moved at random, as configured, each member's by a stream of its own.
+        """Turn, mirror and shift images at random, as configured, by a random stream of each member.
 
-        Elements of continuous groups are drawn here too, where they are to be, the same for all layers and members.
+        If configured, elements of continuous groups are drawn here, too, the same for all layers and members.
         """
         if self.config.model.redraws:
             draw_elements(self.stack.net, stream(self.config.all_seeds[0], step))
@@ -159,11 +159,13 @@ class ImageFit(StackFit):
                 f"task.train={task.train}: {task.source} has {len(data.train)} images to train on beside {task.validation} to "
                 "validate; give fewer"
             )
-        used = (t[: task.train].clone() for t in (data.train.x, data.train.y))  # the others leave the memory
-        return replace(data, train=ImageSet(*used))
+        x, y = (
+            t[: task.train].clone() for t in (data.train.x, data.train.y)
+        )  # copies, to free the memory of the others
+        return replace(data, train=ImageSet(x, y))
 
     def _read_own_images(self) -> list[ImageData]:
-        """The user's images in parts, of each seed."""
+        """Read the user's images, split for each seed."""
         task = self.config.task
         assert task.data is not None
         part = task.split if isinstance(task.split, str) else None
@@ -174,12 +176,12 @@ class ImageFit(StackFit):
         classes = None if images.classes is None else len(images.classes)
         task.train, task.validation = len(splits[0][0]), len(splits[0][1])
         self.config.check_batches()
-        few = splits if task.split_seed is None else splits[:1]  # images that all seeds have are there once
-        data = [split_images(x, images.y, classes, [*map(torch.tensor, split)], names=images.classes) for split in few]
-        return data * (len(splits) // len(few))
+        distinct = splits if task.split_seed is None else splits[:1]  # seeds may share one split
+        data = [split_images(x, images.y, classes, [*map(torch.tensor, s)], names=images.classes) for s in distinct]
+        return data * (len(splits) // len(distinct))
 
     def predictor(self) -> FittedFunction:
-        """The models as functions of raw images."""
+        """The models as one function of raw images."""
         members = [self.stack.member(index).cpu() for index in range(self.stack.members)]
         functions = [
             ImageFunction(model, data, self.config.task.resize) for model, data in zip(members, self.data, strict=True)
@@ -218,7 +220,7 @@ class ImageFit(StackFit):
                 learn_omega(image_model, model.filters.omega)
             return image_model
         except ValueError as error:
-            if _fits(model.architecture, data.size):  # it is a pathway that these images don't suit
+            if _fits(model.architecture, data.size):  # a pathway is unfit for these images
                 raise ConfigError(f"model={model.name} on images of {data.size}: {error}") from error
             fitting = [name for name in ARCHITECTURES if name != model.architecture and _fits(name, data.size)]
             alternatives = f"model.architecture={' or '.join(fitting)}, or " if fitting else ""
@@ -246,7 +248,7 @@ class ImageFit(StackFit):
 
     def _errors(self, split: str) -> dict[str, list[float]]:
         sets = [getattr(data, split) for data in self.data]
-        if not len(sets[0]):  # validation images are a choice
+        if not len(sets[0]):  # there may be no validation images
             return {}
         outputs, targets = self._outputs(torch.stack([s.x for s in sets])), torch.stack([s.y for s in sets])
         if self.data[0].regression:
@@ -256,7 +258,7 @@ class ImageFit(StackFit):
         return {"error": wrong.tolist(), "nll": _cross_entropy(outputs, targets).mean(1).tolist()}
 
     def _shift_error(self) -> list[float]:
-        """Mean relative difference of outputs for test images and for the same shifted, one shift on the torus for all."""
+        """Mean relative difference of outputs for test images and for shifted ones, over four shifts on the torus."""
         x = torch.stack([data.test.x[: self.config.evaluation.states] for data in self.data])
         outputs = self._outputs(x)
         errors = []
@@ -267,16 +269,16 @@ class ImageFit(StackFit):
         return torch.stack(errors).mean(0).tolist()
 
     def test(self) -> dict[str, Any]:
-        """Errors of the members on validation and test images, and how far shifts change what they say."""
+        """Errors of the members on validation and test images, and their equivariance error under shifts."""
         return {name: numbers(values) for name, values in self.metrics().items()}
 
 
 class ImageFunction(nn.Module):
-    """A model of raw images: pixels as they were in the data, ``(N, H, W)``, ``(N, C, H, W)`` or ``(N, H, W, C)``.
+    """A model of raw images ``(N, H, W)``, ``(N, C, H, W)`` or ``(N, H, W, C)``, with pixels as in the data.
 
     Args:
-        data: whose units inputs, and targets of a regression, are put in.
-        resize: side in pixels that images are given first.
+        data: data with the units of inputs, and of the targets of a regression.
+        resize: side in pixels to which images are resized first.
     """
 
     def __init__(self, model: nn.Module, data: ImageData, resize: int | None = None):
@@ -300,14 +302,14 @@ class ImageFunction(nn.Module):
 
 
 def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> FittedFunction:
-    """Fit image models and give them back; no run folder is made.
+    """Fit image models and return them, without a run folder.
 
         model = fit({"images": x, "labels": y}, model="conv", seeds=3)
         model.classify(x[:5])
 
     Args:
         data: a file, a folder, or arrays by name; see :func:`rppdyn.tasks.read_images`.
-        options: keys of ``rppdyn fit-image data=...`` without their section, and with ``__`` for a dot.
+        options: keys of ``rppdyn fit-image data=...`` without the section ``task.``, and with ``__`` for a dot.
     """
     with data_file(data) as file:
         subject = ImageFit(compose.composed("fit_image", overrides("fit_image", data=file, **options)))

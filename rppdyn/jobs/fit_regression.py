@@ -1,7 +1,4 @@
-"""`rppdyn fit-regression`: fit networks with symmetry priors to a regression task, or to rows of the user's own.
-
-Several seeds are fitted in one process; in Python :func:`fit` is the second.
-"""
+"""`rppdyn fit-regression`: fit networks with symmetry priors to a regression task, or to the user's own rows (:func:`fit`)."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ from rppdyn.tasks.labelled import Rows, read_rows
 
 Data = tuple[Tensor, Tensor]
 
-TEST_SEED = 2**31  # one more than the largest seed; torch's generator takes 32 bits, so 2**32 would be seed 0 again
+TEST_SEED = 2**31  # one more than the largest seed; torch's generator takes 32 bits, so that 2**32 would equal 0
 
 
 def run(config: FitRegressionConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
@@ -55,10 +52,10 @@ def run(config: FitRegressionConfig, *, resume: bool = False, progress: bool = F
 
 
 class Regressor(nn.Module):
-    """A network between normalised inputs and normalised targets; both maps commute with the group.
+    """A network between normalisers of inputs and targets, which commute with the group.
 
     Args:
-        input, output: with the statistics of the training data.
+        input, output: normalisers with the statistics of the training data.
     """
 
     def __init__(self, input: InvariantNormaliser, net: nn.Module, output: InvariantNormaliser):
@@ -70,16 +67,15 @@ class Regressor(nn.Module):
 
 
 class Regression(StackFit):
-    """A configured task with the members that are fitted to it; each seed draws training data, weights and batches.
+    """A configured regression task and its members; training data, weights and batches depend on the seed.
+
+    Validation and test data are common to all members, unless each seed splits the user's rows by itself. ``validation/error``
+    and ``test/error`` are the geometric means over them of :math:`|y - f(x)| / (|y| + |f(x)|)`.
 
     Args:
-        normalise_by: the data, "train" or "validation", whose statistics inputs and targets are normalised by.
-
-    Validation and test data are the same for all but where each seed splits rows of the user's by itself, and
-    ``validation/error``, ``test/error`` are the geometric mean over them of :math:`|y - f(x)| / (|y| + |f(x)|)`.
-
+        normalise_by: data, "train" or "validation", whose statistics normalise inputs and targets.
     Attributes:
-        validations, tests: of each member, inputs and outputs.
+        validations, tests: inputs and outputs of each member.
     """
 
     config: FitRegressionConfig
@@ -97,9 +93,9 @@ class Regression(StackFit):
             data = [self.task.sample(options.train, data_stream(seed)) for seed in config.all_seeds]
             held_out = torch.Generator().manual_seed(TEST_SEED)
             validation, test = (self.task.sample(count, held_out) for count in (options.validation, options.test))
-            self.validations, self.tests = ([each] * len(data) for each in (validation, test))
-        units_of = data if normalise_by == "train" else self.validations
-        self.normalisers = [(_normaliser(self.task.rep_in, x), _normaliser(self.task.rep_out, y)) for x, y in units_of]
+            self.validations, self.tests = [validation] * len(data), [test] * len(data)
+        reference = data if normalise_by == "train" else self.validations
+        self.normalisers = [(_normaliser(self.task.rep_in, x), _normaliser(self.task.rep_out, y)) for x, y in reference]
         inputs = torch.stack([normalise(x) for (normalise, _), (x, _) in zip(self.normalisers, data, strict=True)])
         targets = torch.stack([normalise(y) for (_, normalise), (_, y) in zip(self.normalisers, data, strict=True)])
         inputs, targets = (t.to(device=device, dtype=self.dtype) for t in (inputs, targets))
@@ -116,7 +112,7 @@ class Regression(StackFit):
         return stack.apply(inputs.unsqueeze(1), weights).squeeze(1)
 
     def members(self) -> list[Regressor]:
-        """The regressors as they stand, in float64 on the CPU, where errors are measured."""
+        """The regressors in their present state, in float64 on the CPU."""
         members = [Regressor(first, self.stack.member(i), last) for i, (first, last) in enumerate(self.normalisers)]
         return [member.double().cpu().requires_grad_(False) for member in members]
 
@@ -147,7 +143,7 @@ class Regression(StackFit):
 
     @property
     def has_group(self) -> bool:
-        """True if there is a symmetry to measure: rows of the user's may have none."""
+        """Whether there is a symmetry to measure; the user's own rows may have none."""
         return self.config.task.data is None or self.task.group != Trivial(1)
 
     def metrics(self) -> dict[str, Any]:
@@ -163,20 +159,20 @@ class Regression(StackFit):
     def test(self) -> dict[str, Any]:
         """Errors and equivariance errors of the members on the test data, lists with one value per seed.
 
-        Of the user's own rows ``rmse/NAME`` is the root mean square of an output's error, in its unit.
+        For the user's own rows ``rmse/NAME`` is the root mean square error of an output, in its unit.
         """
         measured: list[dict[str, float]] = []
         for index, member in enumerate(self.members()):
             x, y = self.tests[index]
-            off = member(x) - y
+            residual = member(x) - y
             values = {
                 "test/error": _relative_error(member, x, y),
-                "test/mse": float(off.square().mean()),
+                "test/mse": float(residual.square().mean()),
                 "validation/error": _relative_error(member, *self.validations[index]),
             }
             if self.config.task.data is not None:
                 names = [name for name, size in self.task.parts_out.items() for _ in range(size)]
-                values |= {f"rmse/{name}": float(off[:, i].square().mean().sqrt()) for i, name in enumerate(names)}
+                values |= {f"rmse/{name}": float(residual[:, i].square().mean().sqrt()) for i, name in enumerate(names)}
             equivariance = self._equivariance(index, member)
             measured.append(values | {f"equivariance/{name}": value for name, value in equivariance.items()})
         return values_by_name(measured)
@@ -188,7 +184,7 @@ class Regression(StackFit):
         return equivariance_metrics(member, self.task.rep_in, self.task.rep_out, x)
 
     def _read_own_data(self) -> tuple[OwnRows, list[Data], list[Data], list[Data]]:
-        """The user's rows, and each member's parts of them."""
+        """Read the user's rows, as a task and as training, validation and test data of each member."""
         config, task = self.config, self.config.task
         assert task.data is not None
         part = task.split if isinstance(task.split, str) else None
@@ -202,23 +198,23 @@ class Regression(StackFit):
         return OwnRows(rows, task, group), train, validation, test
 
     def _discover_generators(self, rows: Rows, x: Tensor) -> list[Any]:
-        """Generators of the symmetry that a plain network of the training data has."""
+        """Generators of the symmetry of a plain network fitted to the training data."""
         task = self.config.task
         count = 1 if task.rep is None else notation.representation(task.rep, GL(1), "rep").dim
         if len(rows.names) % count:
             raise ConfigError(f"rep={task.rep}: {len(rows.names)} numbers are no {count} vectors")
         family = GL(len(rows.names) // count)
-        sought = OwnRows(rows, task, family)
+        candidate = OwnRows(rows, task, family)
         plain = replace(self.config.model, kind="mlp", free_variance=1.0)
         ungrouped = replace(
             task, group=None, rep=None, rep_out=None, augment=False, split_seed=task.split_seed or self.config.seed
         )
         first = Regression(replace(self.config, task=ungrouped, model=plain, seeds=1, objective="map"))
         (member,) = take_all_steps(first).members()
-        return round_generators(discover_generators(member, sought.rep_in, sought.rep_out, x), family)
+        return round_generators(discover_generators(member, candidate.rep_in, candidate.rep_out, x), family)
 
     def prepare(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets moved by random elements of the group, which both normalisations commute with."""
+        """Transform inputs and targets by random elements of the group, which commute with both normalisers."""
         if not self.config.task.augment:
             return inputs, targets
         moved: list[list[Tensor]] = [[], []]
@@ -230,12 +226,12 @@ class Regression(StackFit):
 
 
 class OwnRows:
-    """The user's rows as a task: what transforms how.
+    """The user's rows as a task with representations of inputs and outputs.
 
     Args:
-        group: None: there is none.
+        group: symmetry group; None without a symmetry.
     Raises:
-        ConfigError: the group doesn't act on so many numbers.
+        ConfigError: the group does not act on so many numbers.
     """
 
     def __init__(self, rows: Rows, task: RegressionTaskConfig, group: Group | None):
@@ -252,19 +248,19 @@ class OwnRows:
         self.parts_out: dict[str, int] = dict.fromkeys(rows.output_names, 1)
 
     def under(self, group: Group) -> OwnRows:
-        """The same under another group."""
+        """The same rows under another group."""
         return OwnRows(self.rows, self.config, group)
 
 
 def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> FittedFunction:
-    """Fit networks to rows and give them back; no run folder is made.
+    """Fit networks to rows and return them, without a run folder.
 
         model = fit({"x": x, "y": y}, group="O(3)", rep="V", rep_out="T(0)", seeds=5)
         model.predict(x)
 
     Args:
         data: a file, a folder, or arrays by name; see :func:`rppdyn.tasks.read_rows`.
-        options: keys of ``rppdyn fit-regression data=...`` without their section, and with ``__`` for a dot,
+        options: keys of ``rppdyn fit-regression data=...`` without the section ``task.``, and with ``__`` for a dot,
             ``optimiser__epochs=100``.
     """
     with data_file(data) as file:

@@ -1,4 +1,4 @@
-"""`rppdyn fit-dynamics data=...`: models of a system from one's own trajectories; in Python :func:`fit`."""
+"""`rppdyn fit-dynamics data=...`: fit vector fields to the user's own trajectories; in Python :func:`fit`."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ from rppdyn.tasks import Recording, read_recordings
 from rppdyn.tasks.continuity import Log
 
 MECHANICAL_INITIAL_SCALE = 0.01
-"""Initial scale of a mechanical model's last layer: a mass matrix all but singular somewhere has one gradient 1e10 times as
-long as the others, of which Adam's second moments forget a thousandth in a step."""
+"""Initial scale of a mechanical model's last layer. With larger weights a nearly singular mass matrix can give one gradient of
+1e10 times the usual length, of which Adam's second moments forget a thousandth per step."""
 MAX_HELD_OUT_CHUNKS = 500
-"""Largest number of chunks for validation, and for testing."""
+"""Largest number of chunks for validation, and for the test."""
 
 
 def run(config: FitTrajectoriesConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
@@ -84,13 +84,13 @@ def run(config: FitTrajectoriesConfig, *, resume: bool = False, progress: bool =
 
 
 class RecordingsFit(DynamicsFit):
-    """Trajectories of the user's own and the models that are fitted to them, one with each seed.
+    """The user's own trajectories and the vector fields fitted to them, one for each seed.
 
     Attributes:
         recordings: all data, in the user's units.
-        splits, scalings: of each member; all have one where ``task.split_seed`` is a number.
-        group: symmetry group of the networks; None where they have none.
-        rep, control_rep: of states and of controls.
+        splits, scalings: splits and units of each member, the same for all if ``task.split_seed`` is a number.
+        group: symmetry group of the networks; None without a symmetry.
+        rep, control_rep: representations of states and of controls.
     """
 
     config: FitTrajectoriesConfig
@@ -100,19 +100,19 @@ class RecordingsFit(DynamicsFit):
         self.recordings = read_recordings(
             task.data, task.columns, controls=task.controls or (), time=task.time, trajectory=task.trajectory
         )
-        began = task.digest is not None
+        is_resumed = task.digest is not None
         check_data(config, self.recordings)
         pairs = positions_count(config, self.recordings) if task.velocities else 0
-        log = Log(self.recordings, pairs=pairs, unwrap=(task.unwrap or []) if began else task.unwrap)
-        self.recordings, task.unwrap = log.check(judge=not began), log.unwrapped
+        log = Log(self.recordings, pairs=pairs, unwrap=(task.unwrap or []) if is_resumed else task.unwrap)
+        self.recordings, task.unwrap = log.check(judge=not is_resumed), log.unwrapped
         seeds = config.all_seeds if task.split_seed is None else [task.split_seed]
-        several = config.seeds // len(seeds)
+        repeats = config.seeds // len(seeds)
         splits = [split_of(self.recordings, config, seed) for seed in seeds]
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
         self.group = group_of(task, partial(self._discover_generators, splits[0].train))
         self.rep, self.control_rep = representations(config, self.group, self.recordings)
         scalings = [scaling_of(config, split.train, self.rep, self.control_rep) for split in splits]
-        self.splits, self.scalings = splits * several, scalings * several
+        self.splits, self.scalings = splits * repeats, scalings * repeats
         scale = MECHANICAL_INITIAL_SCALE if config.model.system == "mechanical" else INITIAL_SCALE
         stack = build_stack(config, self.rep_in, self.rep_out, scale, plain=self.group is None)
         self.model = self.trained = self.system(stack)
@@ -122,10 +122,10 @@ class RecordingsFit(DynamicsFit):
         self._held_out = {name: self._chunks(name, MAX_HELD_OUT_CHUNKS) for name in ("validation", "test")}
 
     def _discover_generators(self, train: Sequence[Recording]) -> list[Any]:
-        """Generators of the symmetry of trajectories, none where there is none.
+        """Generators of the symmetry of trajectories; empty without a symmetry.
 
-        Of positions and momenta one is learned with a Hamiltonian, by evidence, from rates of change (velocities are taken for
-        momenta); in other states all are found in the field of a plain network that is fitted first.
+        For positions with momenta or velocities one generator is learned with a Hamiltonian, by evidence, from rates of change.
+        For other states all generators are discovered in the field of a plain network that is fitted first.
         """
         config = self.config
         if self.recordings.control_names:
@@ -149,14 +149,14 @@ class RecordingsFit(DynamicsFit):
 
     @property
     def rep_in(self) -> Rep:
-        """Representation of the network's input: a state, of a mechanical model its positions, and controls."""
+        """Representation of the network's input: positions for a mechanical model, otherwise a state and controls."""
         if self.config.model.system == "mechanical":
             return positions_rep(self.config, self.rep.G, self.recordings)
         return self.field_rep
 
     @property
     def field_rep(self) -> Rep:
-        """Representation of a vector field's arguments: a state, and controls."""
+        """Representation of the arguments of a vector field: a state and controls."""
         return self.rep + self.control_rep if self.recordings.control_names else self.rep
 
     @property
@@ -170,7 +170,7 @@ class RecordingsFit(DynamicsFit):
         return Scalar(self.rep.G)
 
     def functions(self, group: Group | None = None) -> list[Function]:
-        """The fields of the members in scaled units, which commute with the group."""
+        """The vector fields of the members in scaled units; the scaling commutes with the group."""
         if group is not None:
             self.rep, self.control_rep = representations(self.config, group, self.recordings)
         names = dict.fromkeys(self.recordings.names, 1)
@@ -180,18 +180,19 @@ class RecordingsFit(DynamicsFit):
             for index, (seed, model) in enumerate(zip(self.config.all_seeds, self.members(), strict=True))
         ]
 
-    def _chunks(self, split: str, most: int) -> tuple[Tensor, Tensor]:
-        """Initial states, each with the steps and controls after it, and the states from it on, for each member as many.
+    def _chunks(self, split: str, max_chunks: int) -> tuple[Tensor, Tensor]:
+        """Draw chunks of a split, equally many for each member.
 
         Returns:
-            ``(members, N, d)``, ``(members, N, chunk + 1, n)``.
+            initial states with the steps and controls that follow, ``(members, N, d)``, and states, ``(members, N, chunk + 1,
+            n)``.
         """
-        every = [
+        chunks = [
             self._chunks_of_member(index, split)
             for index in range(1 if self.splits[0] is self.splits[-1] else self.config.seeds)
         ]
-        count, chosen = min(most, *(len(inputs) for inputs, _ in every)), []
-        for (inputs, states), seed in zip(every, self.config.all_seeds, strict=False):
+        count, chosen = min(max_chunks, *(len(inputs) for inputs, _ in chunks)), []
+        for (inputs, states), seed in zip(chunks, self.config.all_seeds, strict=False):
             seed = seed if self.config.task.split_seed is None else self.config.task.split_seed
             order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[:count].sort().values
             chosen.append((inputs[order], states[order]))
@@ -212,7 +213,7 @@ class RecordingsFit(DynamicsFit):
                 states.append(y[start : start + chunk + 1])
         return torch.stack(inputs), torch.stack(states)
 
-    # -- what a fit of vector fields asks -----------------------------------------------------------------------------
+    # -- methods of a fit of vector fields ----------------------------------------------------------------------------
 
     def system(self, net: nn.Module) -> DynamicsModel:
         match self.config.model.system:
@@ -236,7 +237,7 @@ class RecordingsFit(DynamicsFit):
         return None if self.group is None else (self.field_rep, self.inputs_of(index))
 
     def inputs_of(self, index: int = 0) -> Float[Tensor, "N d"]:
-        """A member's test states, and controls, in scaled units: what its vector field is a function of."""
+        """A member's test states and controls in scaled units, the arguments of its vector field."""
         n, first = self.rep.dim, self.rep.dim + self.config.task.chunk
         inputs = self._held_out["test"][0][index].double().cpu()
         return torch.cat([inputs[:, :n], inputs[:, first : first + len(self.recordings.control_names)]], 1)
@@ -268,15 +269,14 @@ class RecordingsFit(DynamicsFit):
     def further_metrics(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
         """Measure ``rmse/NAME``, and ``energy/variation`` where the model has an energy.
 
-        ``rmse/NAME`` is the root mean square error over the test chunks, in the user's units. ``energy/variation`` is how far
-        the model's energy varies along true trajectories, relative to all of them together. It is 0 where energy is conserved.
+        ``rmse/NAME`` is the root mean square error over the test chunks, in the user's units. ``energy/variation`` is the
+        variation of the model's energy along true trajectories, relative to that over all of them; 0 for a conserved energy.
         """
         inputs, states = (values[index].double().cpu() for values in self._held_out["test"])
         short = self.solve(member, None, inputs)
-        off = (self.scalings[index].scale * (short.states - states)[:, 1:])[~short.diverged]
-        values = {
-            f"rmse/{name}": float(off[..., i].square().mean().sqrt()) for i, name in enumerate(self.recordings.names)
-        }
+        errors = (self.scalings[index].scale * (short.states - states)[:, 1:])[~short.diverged]
+        names = enumerate(self.recordings.names)
+        values = {f"rmse/{name}": float(errors[..., i].square().mean().sqrt()) for i, name in names}
         energy = _energy(member)
         if energy is not None:
             y, _, known = self._test_trajectories[index]
@@ -284,7 +284,7 @@ class RecordingsFit(DynamicsFit):
         return values
 
     def example_of(self, rollouts: Trajectories) -> dict[str, Any]:
-        """In the user's units."""
+        """A test trajectory in the user's units."""
         first, known = self.splits[0].test[0], self._test_trajectories[0][2][0]
         length = int(known.sum())
         return {
@@ -302,15 +302,15 @@ class RecordingsFit(DynamicsFit):
 
 
 def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> FittedDynamics:
-    """Fit models to trajectories and give them back; no run folder is made.
+    """Fit models to trajectories and return them, without a run folder.
 
         model = fit("swing.csv", state=["x", "v"], group="O(1)", rep="2*V", seeds=5)
         model.predict([0.1, 0.0], [0.0, 0.1, 0.2])
 
     Args:
         data: a file, a folder, a Minari dataset, or arrays by name; see :func:`rppdyn.tasks.read_recordings`.
-        options: keys of ``rppdyn fit-dynamics data=...`` without their section, as ``state=``, ``group=``, ``seeds=``, and with
-            ``__`` for a dot, ``optimiser__epochs=100``.
+        options: keys of ``rppdyn fit-dynamics data=...`` without the section ``task.``, such as ``state=``, ``group=``,
+            ``seeds=``, and with ``__`` for a dot, ``optimiser__epochs=100``.
     """
     with data_file(data) as file:
         subject = RecordingsFit(compose.composed("fit_trajectories", overrides("fit_dynamics", data=file, **options)))
@@ -318,7 +318,7 @@ def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> Fit
 
 
 class _Separated(nn.Module):
-    """``H(q, p) = N(q, 0) + N(0, p)`` of one network: separable, and as invariant as the network."""
+    """``H(q, p) = N(q, 0) + N(0, p)`` with one network ``N``: separable, and as invariant as the network."""
 
     def __init__(self, net: Any):
         super().__init__()
@@ -328,13 +328,13 @@ class _Separated(nn.Module):
         return self.net.assemble()
 
     def forward(self, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch 1"]:
-        return self._of(self.net, z)
+        return self._evaluate(self.net, z)
 
     def apply(self, z: Any, weights: Any = None) -> Any:
-        return super().apply(z) if weights is None else self._of(partial(self.net.apply, weights=weights), z)
+        return super().apply(z) if weights is None else self._evaluate(partial(self.net.apply, weights=weights), z)
 
     @staticmethod
-    def _of(net: Any, z: Tensor) -> Tensor:
+    def _evaluate(net: Any, z: Tensor) -> Tensor:
         q, p = z.chunk(2, -1)
         return net(torch.cat([q, torch.zeros_like(p)], -1)) + net(torch.cat([torch.zeros_like(q), p], -1))
 
@@ -346,7 +346,7 @@ def _energy(model: DynamicsModel) -> Any:
 
 
 def _variation(energies: Float[Tensor, "N T"], known: Bool[Tensor, "N T"]) -> float:
-    """The root mean square of energies about their trajectory's mean, relative to that about the mean of all."""
+    """Root mean square of energies about the mean of their trajectory, relative to that about the overall mean."""
     E = torch.where(known, energies.detach(), 0.0)
     within = torch.where(known, E - (E.sum(1) / known.sum(1))[:, None], 0.0)
     overall = torch.where(known, E - E.sum() / known.sum(), 0.0)

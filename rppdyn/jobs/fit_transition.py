@@ -38,10 +38,10 @@ from rppdyn.runs.workers import stream
 
 HORIZONS = (10, 30, 100)
 PUBLISHED_INITIAL_ERROR = 1e-7
-"""The published protocol's value for the error of the initial state."""
+"""Error of the initial state in the published protocol."""
 
 MAX_COMPARED_ELEMENTS = 8
-"""Largest number of elements of the group under which rollouts are compared."""
+"""Largest number of group elements under which rollouts are compared."""
 
 
 def run(config: FitTransitionConfig, *, resume: bool = False, progress: bool = False, trust: bool = False) -> FitResult:
@@ -56,11 +56,11 @@ def run(config: FitTransitionConfig, *, resume: bool = False, progress: bool = F
 
 
 class Transition(StackFit):
-    """The configured dataset with the models that are fitted to it; each seed draws chunks, initial weights and batches.
+    """The configured dataset and the models fitted to it; chunks, initial weights and batches depend on the seed.
 
     Attributes:
-        curves: curves of the test trajectories: ``error`` over steps of each seed, and ``components``, median absolute errors
-            of each feature in units of its standard deviation at the horizons; filled by :meth:`test`.
+        curves: for the test trajectories ``error`` over steps of each seed, and ``components``, the median absolute error of
+            each feature at the horizons in units of its standard deviation; set by :meth:`test`.
     """
 
     config: FitTransitionConfig
@@ -100,7 +100,7 @@ class Transition(StackFit):
         if reward is not None:
             targets = torch.cat([targets, reward.unsqueeze(-1)], -1)
         n = self.spec.feature_dim
-        units = torch.cat([self.model.states.std, self.model.changes.std[n:]])  # that errors of rollouts are counted in
+        units = torch.cat([self.model.states.std, self.model.changes.std[n:]])  # of the errors of rollouts
         self.units = (torch.ones_like(units) if config.model.gaussian else units).to(self.device, self.dtype)
         inputs, targets = (t.to(device=self.device, dtype=self.dtype) for t in (inputs, targets))
         super().__init__(config, stack, inputs, targets / self.units, likelihood=self._likelihood())
@@ -108,7 +108,7 @@ class Transition(StackFit):
 
     @property
     def module(self) -> TransitionModel:
-        """The model, whose statistics are saved with the stack."""
+        """The model, with its stack and its statistics."""
         return self.model
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,8 +120,8 @@ class Transition(StackFit):
         super().load_state_dict(state)
 
     def _check_data(self, statistics: dict[str, Tensor]) -> None:
-        """Refuse to go on, or to measure, with other data than the run was fitted to."""
-        if not _same(statistics, _statistics(self.model)):
+        """Refuse other data than those the run was fitted to."""
+        if not _are_equal(statistics, _statistics(self.model)):
             raise RunFolderError(
                 f"{self.config.folder()}: dataset {self.config.dataset} is not what this run was fitted to: put that back, or "
                 "fit again with another run_dir="
@@ -139,7 +139,7 @@ class Transition(StackFit):
 
     def _predict(self, model: TransitionModel, weights: Any, inputs: Float[Tensor, "*batch T in"]) -> Any:
         n = self.spec.feature_dim
-        if self.config.model.gaussian:  # one step from each state of the chunk
+        if self.config.model.gaussian:  # a single step from each state of the chunk
             return model.step(inputs[..., :n], inputs[..., n:], weights)
         states, rewards = model.rollout(inputs[..., 0, :n], inputs[..., n:], weights)
         return (states if rewards is None else torch.cat([states, rewards.unsqueeze(-1)], -1)) / self.units
@@ -154,14 +154,14 @@ class Transition(StackFit):
         return self._predict(self._member(stack), weights, inputs.unsqueeze(1)).squeeze(1)
 
     def _member(self, net: Any) -> TransitionModel:
-        """A network between the model's statistics."""
+        """The model of a network, with the common statistics."""
         member = build_model(self.config, self.spec, net)
         for name in ("states", "actions", "changes"):
             getattr(member, name).load_state_dict(getattr(self.model, name).state_dict())
         return member.to(self.device, self.dtype)
 
     def prepare(self, inputs: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Chunks moved by random elements of the group, one for each."""
+        """Transform chunks by random elements of the group, one for each chunk."""
         if not self.config.task.augment:
             return inputs, targets
         n = self.spec.feature_dim
@@ -169,11 +169,11 @@ class Transition(StackFit):
             [self.images.draw(inputs.shape[1], stream(seed, step), identity=True) for seed in self.config.all_seeds]
         )
         states, actions = (maps[index.to(maps.device)].mT for maps in (self.images.obs_maps, self.images.action_maps))
-        moved = torch.cat([targets[..., :n] @ states, targets[..., n:]], -1)  # rewards stay
+        moved = torch.cat([targets[..., :n] @ states, targets[..., n:]], -1)  # rewards are invariant
         return torch.cat([inputs[..., :n] @ states, inputs[..., n:] @ actions], -1), moved
 
     def members(self) -> list[TransitionModel]:
-        """The models as they stand, in float64 on the CPU, where errors are measured."""
+        """The models in their present state, in float64 on the CPU."""
         members = [self._member(self.stack.member(index)) for index in range(self.stack.members)]
         return [member.double().cpu().requires_grad_(False) for member in members]
 
@@ -189,7 +189,7 @@ class Transition(StackFit):
         return FittedTransitions(self.model.cpu(), self.spec)
 
     def functions(self, group: Group | None = None) -> list[Function]:
-        """The change of the state that each member has learned, of a state and an action."""
+        """The learned change of the state of each member, as a function of state and action."""
         if group is not None:
             raise ConfigError(
                 f"--group {group}: a transition model is measured under its environment's symmetry; leave it out, or fit with "
@@ -199,15 +199,15 @@ class Transition(StackFit):
         samples = torch.cat([test.states[:, :-1], test.actions], -1).flatten(0, 1)
         reps = TransitionModel.rep_in(spec.obs_rep, spec.action_rep), spec.obs_rep
         names = index_blocks(dict.fromkeys((*spec.feature_names, *spec.action_names), 1)), change_blocks(spec)
-        functions = []
-        for seed, model in zip(self.config.all_seeds, self.members(), strict=True):
-            call = partial(_change, model, model.assemble(), n)
-            inputs = partial(_network_inputs, model, n)
+
+        def function(seed: int, model: TransitionModel) -> Function:
+            weights = model.assemble()
+            call = lambda z: model.change(z[..., :n], z[..., n:], weights)  # noqa: E731
+            inputs = lambda z: torch.cat([model.states(z[..., :n]), model.actions(z[..., n:])], -1)  # noqa: E731
             networks = measured_networks("network", model.net, inputs, reps[0])
-            functions.append(
-                Function("change of the state", call, *reps, *names, networks=networks, seed=seed, samples=samples)
-            )
-        return functions
+            return Function("change of the state", call, *reps, *names, networks=networks, seed=seed, samples=samples)
+
+        return [*map(function, self.config.all_seeds, self.members())]
 
     def metrics(self) -> dict[str, Any]:
         members = self.members()
@@ -219,11 +219,11 @@ class Transition(StackFit):
         return metrics
 
     def _errors(self, member: TransitionModel, truth: Segments) -> Float[Tensor, "n T"]:
-        """Relative errors of the features along rollouts, at each step but the first; 1 where they are no numbers."""
+        """Relative errors of the features along rollouts, at each step but the first; 1 for nan."""
         return relative_difference(_roll_out(member, truth), truth.states[:, 1:]).nan_to_num(1.0)
 
     def _equivariance(self, member: TransitionModel) -> dict[str, float]:
-        """Measure the learned change of the state, at states of the test trajectories."""
+        """Equivariance errors of the learned change of the state, at states of the test trajectories."""
         x, u = self.data.test.states[:, :-1].flatten(0, 1), self.data.test.actions.flatten(0, 1)
         every = max(1, len(x) // self.config.evaluation.states)
         inputs, n = torch.cat([x, u], -1)[::every], x.shape[-1]
@@ -232,7 +232,7 @@ class Transition(StackFit):
         return equivariance_metrics(lambda z: member.change(z[..., :n], z[..., n:], weights), *reps, inputs)
 
     def _equivariance_of_rollouts(self, member: TransitionModel) -> float:
-        """The geometric mean, over steps, trajectories and elements of the group, of Eq. 3.3 for states along rollouts."""
+        """The geometric mean of Eq. 3.3 for states along rollouts, over steps, trajectories and group elements."""
         truth = self.data.test
         rollout = _roll_out(member, truth)
         errors, elements = [], list(zip(self.images.obs_maps, self.images.action_maps, strict=True))
@@ -246,8 +246,8 @@ class Transition(StackFit):
     def test(self) -> dict[str, Any]:
         """Measure the members' rollouts of the test trajectories, in lists with one value per seed.
 
-        ``test/error_h`` is the geometric mean, over the first ``h`` steps and all trajectories, of the relative error of the
-        features; ``rollout/diverged`` the share of trajectories that leave all bounds, whose error then counts as 1.
+        ``test/error_h`` is the geometric mean of the relative error of the features over the first ``h`` steps and all
+        trajectories. ``rollout/diverged`` is the share of trajectories that leave all bounds, whose error counts as 1.
         ``equivariance/error`` is that of the learned change, ``equivariance/rollout`` that of the states along rollouts.
         """
         measured: list[dict[str, Any]] = []
@@ -271,8 +271,8 @@ class Transition(StackFit):
             values["rollout/diverged"] = float((~bounded).double().mean())
             values |= {f"equivariance/{name}": value for name, value in self._equivariance(member).items()}
             values["equivariance/rollout"] = self._equivariance_of_rollouts(member)
-            off = ((rollout - truth.states[:, 1:]).abs() / std).nan_to_num(nan=torch.inf)
-            components.append([off[:, h - 1].quantile(0.5, 0).tolist() for h in horizons])
+            deviations = ((rollout - truth.states[:, 1:]).abs() / std).nan_to_num(nan=torch.inf)
+            components.append([deviations[:, h - 1].quantile(0.5, 0).tolist() for h in horizons])
             measured.append(values)
         self.curves["components"] = {
             "names": list(self.spec.feature_names),
@@ -290,8 +290,8 @@ class FittedTransitions:
     """A fitted transition model between raw observations and actions.
 
     Attributes:
-        model: model of features; an ensemble with one member per seed.
-        spec: the environment's spec, which encodes observations as features.
+        model: model of features, an ensemble with one member per seed.
+        spec: spec of the environment, which encodes observations as features.
     """
 
     def __init__(self, model: TransitionModel, spec: SymmetrySpec):
@@ -300,17 +300,19 @@ class FittedTransitions:
         self.sizes = spec.obs.dim, spec.action.dim
 
     def predict(self, observation: Arrays, action: Arrays, *, members: str = "mean") -> Any:
-        """The next observation after each, ``(*batch, n)``; of all members along a new first axis with "all"."""
+        """Predict the next observation, ``(*batch, n)``: the mean over members, or "all" along a new first axis."""
         action = torch.as_tensor(action, dtype=torch.float64)
         after = self.rollout(torch.as_tensor(observation, dtype=torch.float64), action.unsqueeze(-2), members=members)
         return as_type_of(observation, after.squeeze(-2))
 
     @torch.no_grad()
     def rollout(self, observation: Arrays, actions: Arrays, *, members: str = "mean") -> Any:
-        """The observations after each action, ``(*batch, T, n)`` for actions ``(*batch, T, m)``; each member goes on alone.
+        """Predict the observations after each action, ``(*batch, T, n)``; each member continues from its own states.
 
+        Args:
+            actions: ``(*batch, T, m)``.
         Raises:
-            ValueError: sizes that are not the environment's.
+            ValueError: the sizes are not those of the environment.
         """
         x, u = (torch.as_tensor(values, dtype=torch.float64) for values in (observation, actions))
         if (x.shape[-1], u.shape[-1]) != self.sizes:
@@ -334,16 +336,8 @@ def _roll_out(member: TransitionModel, truth: Segments) -> Float[Tensor, "n T f"
     return member.rollout(truth.states[:, 0], truth.actions)[0]
 
 
-def _change(model: TransitionModel, weights: Any, n: int, z: Tensor) -> Tensor:
-    return model.change(z[..., :n], z[..., n:], weights)
-
-
-def _network_inputs(model: TransitionModel, n: int, z: Tensor) -> Tensor:
-    return torch.cat([model.states(z[..., :n]), model.actions(z[..., n:])], -1)
-
-
 def _check_rewards(config: FitTransitionConfig, spec: SymmetrySpec) -> None:
-    """Refuse to learn rewards with a strict network or augmentation, if the symmetry changes rewards."""
+    """Refuse to learn rewards by a strict network or with augmentation if the symmetry changes rewards."""
     if config.task.augment:
         refuse_changed_rewards(spec, "task.augment=true with model.reward=true")
     changed = [symmetry.name for symmetry in spec.symmetries if symmetry.reward_symmetric is False]
@@ -355,13 +349,13 @@ def _check_rewards(config: FitTransitionConfig, spec: SymmetrySpec) -> None:
 
 
 def _statistics(model: TransitionModel) -> dict[str, Tensor]:
-    """Return the statistics of its data that a model normalises by."""
+    """The statistics of the data in a model's normalisers."""
     parts = {name: getattr(model, name).state_dict() for name in ("states", "actions", "changes")}
     return {f"{part}.{name}": value.clone() for part, state in parts.items() for name, value in state.items()}
 
 
-def _same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
-    """Return whether statistics are the same but for rounding, which is a share of a normaliser's largest mean or deviation."""
+def _are_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    """Return whether statistics are equal up to rounding, relative to the largest mean or deviation of a normaliser."""
     if first.keys() != second.keys():
         return False
     sizes: dict[str, float] = {}
@@ -379,14 +373,14 @@ def _same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
 
 
 def build_networks(config: FitTransitionConfig, spec: SymmetrySpec) -> Ensemble:
-    """The configured model's networks, one with each seed."""
+    """Build the networks of the configured model, one for each seed."""
     rep_in = TransitionModel.rep_in(spec.obs_rep, spec.action_rep)
     rep_out = TransitionModel.rep_out(spec.obs_rep, config.model.gaussian, config.model.reward)
     return build_stack(config, rep_in, rep_out, INITIAL_SCALE, spec.generator_names)
 
 
 def build_model(config: FitTransitionConfig, spec: SymmetrySpec, net: Any) -> TransitionModel:
-    """The configured model of a network or a stack of them; statistics not set."""
+    """Build the configured model of a network or a stack, without statistics."""
     return TransitionModel(
         net,
         spec.obs_rep,
@@ -399,9 +393,9 @@ def build_model(config: FitTransitionConfig, spec: SymmetrySpec, net: Any) -> Tr
 
 
 def load_transition_model(run: str | os.PathLike[str]) -> tuple[TransitionModel, SymmetrySpec]:
-    """A finished run's model, an ensemble with one member per seed, and the spec that encodes its states.
+    """Load a finished run's model, an ensemble with one member per seed, and the spec that encodes its states.
 
-    It needs neither the dataset nor the environment.
+    Neither the dataset nor the environment is needed.
 
     Raises:
         RunFolderError: the folder is no such run, the run is unfinished, or its files are damaged.

@@ -1,4 +1,4 @@
-"""`rppdyn evaluate-agent` and `rppdyn collect`: episodes of an agent, measured, filmed, or written as a Minari dataset."""
+"""`rppdyn evaluate-agent` and `rppdyn collect`: episodes of an agent, measured, filmed or written as a Minari dataset."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from rppdyn.runs.workers import torch_threads
 
 @dataclass(frozen=True)
 class EvaluateAgentResult:
-    """Returns and lengths of the episodes, and which weights played them."""
+    """Returns and lengths of the episodes, and the weights that played them, in words."""
 
     run: str
     source: str
@@ -52,7 +52,7 @@ class EvaluateAgentResult:
 
 
 def evaluate(config: EvaluateAgentConfig, *, progress: bool = False) -> EvaluateAgentResult:
-    """Play episodes with a deterministic policy; the result is also written to `RUN/evaluation.json`, of a file beside it.
+    """Play episodes with a deterministic policy, and write the result to `RUN/evaluation.json` or `FILE.evaluation.json`.
 
     Args:
         progress: show a bar on standard error while the film is drawn.
@@ -87,7 +87,7 @@ def evaluate(config: EvaluateAgentConfig, *, progress: bool = False) -> Evaluate
 
 
 def table(result: EvaluateAgentResult, written: bool = True) -> str:
-    """Returns and lengths, one episode a line; where the film is, if it was written."""
+    """A line of text for each episode with return and length, and the place of the film, if it was written."""
     lines = [f"{result.run}: {result.source}", "episode  seed        return  steps"]
     for i, (value, length) in enumerate(zip(result.returns, result.lengths, strict=True)):
         lines.append(f"{i:7d}  {result.seed + i:<6d}  {value:10.2f}  {length:5d}")
@@ -99,17 +99,17 @@ def table(result: EvaluateAgentResult, written: bool = True) -> str:
 
 # -- collect -----------------------------------------------------------------------------------------------------------
 
-DEFAULT_STEPS = 50_000  # that are played unless another number is asked for
+DEFAULT_STEPS = 50_000  # of played episodes
 
 
 @dataclass(frozen=True)
 class CollectResult:
-    """The dataset that was written, and its place.
+    """A written dataset.
 
     Attributes:
-        dataset, folder: its Minari id and its place.
+        dataset, folder: its Minari id and its folder.
         env: environment of the episodes.
-        source: where they are from.
+        source: source of the episodes, in words.
         lengths, returns: steps and undiscounted sum of rewards of each episode.
     """
 
@@ -130,13 +130,20 @@ class CollectResult:
 
 @dataclass(frozen=True)
 class _EpisodeSource:
-    """Episodes to be written, played as they are asked for; their steps, about; what they are by, in a word and in words."""
+    """Episodes to be written.
+
+    Attributes:
+        episodes: episodes, played on demand.
+        steps: their approximate number of steps.
+        name: short name of the source, for the dataset's id.
+        description: the source in words.
+    """
 
     env: gymnasium.Env
     episodes: Iterable[Episode]
     steps: int
-    short: str
-    words: str
+    name: str
+    description: str
 
 
 def collect(config: CollectConfig, *, progress: bool = False) -> CollectResult:
@@ -157,24 +164,24 @@ def collect(config: CollectConfig, *, progress: bool = False) -> CollectResult:
             bar.update(min(steps, source.steps))
             yield episode
 
-    with torch_threads(None), _source(config) as source:
+    with torch_threads(None), _open_source(config) as source:
         assert source.env.spec is not None
         env_id = source.env.spec.id
-        default_id = f"rppdyn/{_plain(env_id)}/{_plain(source.short)}-v0"
+        default_id = f"rppdyn/{_as_minari_name(env_id)}/{_as_minari_name(source.name)}-v0"
         dataset = default_id if config.name is None else config.name
         with Progress(source.steps, description=f"collect {env_id}", delay=1.0, enabled=progress) as bar:
             folder = write_episodes(
                 dataset,
                 record_episodes(source, bar),
                 env=source.env,
-                algorithm=source.words,
-                description=f"{env_id}, {source.words}",
+                algorithm=source.description,
+                description=f"{env_id}, {source.description}",
             )
-    return CollectResult(dataset, str(folder), env_id, source.words, lengths, returns)
+    return CollectResult(dataset, str(folder), env_id, source.description, lengths, returns)
 
 
 @contextmanager
-def _source(config: CollectConfig) -> Iterator[_EpisodeSource]:
+def _open_source(config: CollectConfig) -> Iterator[_EpisodeSource]:
     if config.kind == "run":
         with _run_source(config) as source:
             yield source
@@ -205,7 +212,7 @@ def _source(config: CollectConfig) -> Iterator[_EpisodeSource]:
 
 @contextmanager
 def _run_source(config: CollectConfig) -> Iterator[_EpisodeSource]:
-    """The replay buffer of a run, or episodes of its policy."""
+    """The replay buffer of a run, or episodes played by its policy."""
     assert config.source is not None
     folder = RunFolder.open(config.source)
     trained: TrainAgentConfig = compose.from_run("train_agent", folder)
@@ -214,7 +221,7 @@ def _run_source(config: CollectConfig) -> Iterator[_EpisodeSource]:
             f"env={config.env.id} with its options is not what {folder.path} was trained on, {trained.env.id} with its own: "
             "leave out env="
         )
-    trust = config.trust or config.env is not None  # which is the run's own, as the user has it
+    trust = config.trust or config.env is not None  # the user has named the run's environment
     agent_name = f"{trained.model.kind}-seed{trained.seed}"
     with agent_of(config.source, 1, config.seed, trust=trust) as (agent, weights, evaluator):
         env = evaluator.envs[0]
@@ -251,23 +258,23 @@ def _identity(env: EnvConfig) -> tuple[str, dict, dict]:
     return env.id, env.kwargs, env.actuator_scale
 
 
-def _plain(text: str) -> str:
-    """A text of the characters that Minari allows in names."""
+def _as_minari_name(text: str) -> str:
+    """Replace the characters that Minari does not allow in names."""
     return re.sub(r"[^\w-]", "_", text)
 
 
 # -- an episode as a film ----------------------------------------------------------------------------------------------
 
 MAX_RATE = 30.0
-"""Frames per second; robots that are simulated faster leave frames out, and the film still runs in real time."""
+"""Largest number of frames per second; a robot with a faster simulation leaves frames out, in real time."""
 
 
 def require_format(path: str) -> None:
-    """Refuse a film that can't be written, before anything is played.
+    """Refuse a film that can't be written.
 
     Raises:
-        ConfigError: neither .gif nor .mp4, the encoder of the latter is not installed, or MUJOCO_GL names a library that
-            is not there.
+        ConfigError: its name ends neither in .gif nor in .mp4, the encoder of the latter is not installed, or the library in
+            MUJOCO_GL is missing.
     """
     suffix = Path(path).suffix.lower()
     if suffix not in (".gif", ".mp4"):
@@ -281,10 +288,10 @@ def require_format(path: str) -> None:
 
 
 def film(make: Callable[[], gymnasium.Env], policy: Policy, seed: int, path: Path, *, progress: bool = False) -> int:
-    """Write the episode that starts from a reset with this seed; returns the number of frames.
+    """Film the episode that starts from a reset with this seed; returns the number of frames.
 
     Args:
-        make: makes the environment, with `render_mode="rgb_array"`.
+        make: make the environment, with `render_mode="rgb_array"`.
         policy: observations (n, ...) to actions (n, ...).
         progress: show a bar on standard error; without a graphics card a frame takes a tenth of a second.
     """
@@ -299,7 +306,7 @@ def film(make: Callable[[], gymnasium.Env], policy: Policy, seed: int, path: Pat
 
 @contextmanager
 def open_drawing_env(make: Callable[[], gymnasium.Env]) -> Iterator[gymnasium.Env]:
-    """An environment that has been seen to draw; where there is no display, by EGL, unless MUJOCO_GL says otherwise.
+    """Make an environment and check that it can draw; without a display and MUJOCO_GL it draws by EGL.
 
     Raises:
         ConfigError: it can't draw.
@@ -327,8 +334,8 @@ def open_drawing_env(make: Callable[[], gymnasium.Env]) -> Iterator[gymnasium.En
 
 
 def _probe_drawing_context(env: gymnasium.Env) -> None:
-    """Open and close MuJoCo's drawing context by itself: a viewer of Gymnasium's that can't complains again when freed."""
-    from gymnasium.envs.mujoco import MujocoEnv  # not above: it imports MuJoCo, whose failure is to be told in one line
+    """Open and close MuJoCo's drawing context: if a viewer of Gymnasium failed at that, it would fail again when freed."""
+    from gymnasium.envs.mujoco import MujocoEnv  # imports MuJoCo, whose failure becomes an error of one line
 
     backend = os.environ.get("MUJOCO_GL")
     if isinstance(env.unwrapped, MujocoEnv) and backend in ("egl", "osmesa"):
@@ -336,7 +343,7 @@ def _probe_drawing_context(env: gymnasium.Env) -> None:
 
 
 def _follow(env: gymnasium.Env) -> None:
-    """Draw by the model's camera `track` where none was chosen: Gymnasium 1.4's default stands still, and robots leave it."""
+    """Select the model's camera `track` if none was chosen: robots leave the picture of Gymnasium 1.4's static default."""
     inner: Any = env.unwrapped
     if getattr(getattr(inner, "mujoco_renderer", None), "camera_id", None) == -1:
         tracking = [i for i in range(inner.model.ncam) if inner.model.cam(i).name == "track"]
@@ -369,7 +376,7 @@ def _frames(env: gymnasium.Env, policy: Policy, seed: int, every: int, bar: Prog
 def _gif(path: Path, frames: Iterator[NDArray[np.uint8]], rate: float) -> int:
     from PIL import Image
 
-    # 8 bits per pixel at once: a minute of film in full colour would take a gigabyte.
+    # 8 bits per pixel, since a minute of film in full colour would take a gigabyte
     images = [Image.fromarray(frame).quantize(128) for frame in frames]
     delay = 10 * round(100 / rate)  # GIFs count hundredths of a second
     images[0].save(path, save_all=True, append_images=images[1:], duration=delay, loop=0)

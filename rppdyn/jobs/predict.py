@@ -1,4 +1,4 @@
-"""`rppdyn predict`, and `rppdyn.load`: what a finished run has trained, raw data in and raw predictions out."""
+"""`rppdyn predict` and `rppdyn.load`: the trained function of a finished run, from raw data to raw predictions."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class PredictResult:
 
 
 def run(config: PredictConfig) -> PredictResult:
-    """Predictions of a run's model, of arrays by name or of data like those it was fitted to, in an NPZ file's `prediction`.
+    """Predict from arrays by name, or from data like those of the fit, and write `prediction` in an NPZ file.
 
     Raises:
         RunFolderError, CheckpointError: as :func:`load`.
-        ConfigError: the file can't be read, or hasn't the arrays that the model needs.
+        ConfigError: the file can't be read, or lacks arrays that the model needs.
         UnwrittenError: the predictions can't be written.
     """
     model = load(config.run, trust=config.trust)
@@ -89,7 +89,7 @@ def run(config: PredictConfig) -> PredictResult:
     if name == "fit_trajectories" and missing:
         return _predict_trajectories(config, fit.task, model)
     if name == "fit_regression" and missing and fit.task.data is not None:
-        arrays, missing = {"x": _rows(config.data, fit.task.inputs or ["x"])}, []
+        arrays, missing = {"x": _read_rows(config.data, fit.task.inputs or ["x"])}, []
     elif not is_arrays:
         arrays = dict(next(table for _, table in read_tables(config.data)))
         missing = [name for name in needed if name not in arrays]
@@ -98,25 +98,25 @@ def run(config: PredictConfig) -> PredictResult:
             f"--data {config.data}: it has {', '.join(arrays) or 'nothing'}, and {' and '.join(missing)} is missing; the run "
             f"predicts from {', '.join(needed)}"
         )
-    used = {name: arrays[name] for name in (*needed, *optional) if name in arrays}
+    arguments = {name: arrays[name] for name in (*needed, *optional) if name in arrays}
     try:
-        predictions = np.asarray(predict(**used, members=config.members))
+        predictions = np.asarray(predict(**arguments, members=config.members))
     except (RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(f"--data {config.data}: {str(error).splitlines()[0]}") from error
-    return _write(config, {name: list(values.shape) for name, values in used.items()}, predictions)
+    return _write(config, {name: list(values.shape) for name, values in arguments.items()}, predictions)
 
 
-def _rows(data: str, inputs: Sequence[str]) -> NDArray:
-    every = []
+def _read_rows(data: str, inputs: Sequence[str]) -> NDArray:
+    rows = []
     for name, arrays in read_tables(data):
         names, x = columns_of(name, flat(arrays), inputs, "inputs")
         require_finite(name, x, names)
-        every.append(x)
-    return np.concatenate(every)
+        rows.append(x)
+    return np.concatenate(rows)
 
 
 def _predict_trajectories(config: PredictConfig, task: Any, model: FittedDynamics) -> PredictResult:
-    """Predict each trajectory in a file from its first state, at its times and under its controls: a row for each row."""
+    """Predict each trajectory in a file from its first state, at its times and under its controls."""
     recordings = read_recordings(
         config.data, task.columns, controls=task.controls or (), time=task.time, trajectory=task.trajectory
     )
@@ -142,7 +142,7 @@ def _write(config: PredictConfig, inputs: dict[str, list[int]], predictions: NDA
 
 
 def table(result: PredictResult, written: bool = True) -> str:
-    """Return the command's output."""
+    """Lines of text about the predictions, and their file, if it was written."""
     inputs = ", ".join(f"{name} {tuple(shape)}" for name, shape in result.inputs.items())
     lines = [f"{result.run}: {inputs} to predictions {tuple(result.shape)}"]
     return "\n".join([*lines, f"written: {result.out}"] if written else lines)

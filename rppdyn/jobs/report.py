@@ -1,4 +1,4 @@
-"""`rppdyn report`: one page of HTML that compares runs and needs nothing but itself."""
+"""`rppdyn report`: a self-contained HTML page that compares runs."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ Write = Callable[[float], "str | Markup"]
 Cell = str | Markup
 MISSING = "–"
 MAX_TITLE_TASKS = 3
-MAX_PAIRS = 10  # more of them are folded
-PAGE_COLOURS = tuple(colour for colour in COLOURS if colour != "#000000")  # black can't be seen on a dark page
+MAX_OPEN_PAIRS = 10  # more pairs are folded
+PAGE_COLOURS = tuple(colour for colour in COLOURS if colour != "#000000")  # black is invisible on a dark page
 PANEL_WIDTHS = {1: 8.4, 2: 5.6, 3: 4.3}  # inches, by the number of columns
 
 
 def run(config: ReportConfig) -> Path:
-    """Write the page; its path."""
+    """Write the page, and return its path."""
     runs = [run for run in config.runs if not is_agent_file(run)]
     groups = read_groups(runs_with_metrics(runs)) if runs else []
     played = [measure_file(run, config.env) for run in config.runs if is_agent_file(run)]
@@ -68,7 +68,7 @@ def run(config: ReportConfig) -> Path:
 
 
 def read_groups(folders: Sequence[str]) -> list[RunGroup]:
-    """The runs in these folders, grouped, with labels and colours for a page."""
+    """Read and group the runs in these folders, with labels and colours for a page."""
     return group_runs(read_runs(folders), colours=PAGE_COLOURS, max_length=MAX_LABEL)
 
 
@@ -76,7 +76,7 @@ def read_groups(folders: Sequence[str]) -> list[RunGroup]:
 
 
 def scientific(value: float | None) -> Cell:
-    """A number of any size."""
+    """Format a number of any size."""
     if value is None:
         return MISSING
     if value == 0 or 1e-3 <= abs(value) < 1e4:
@@ -86,27 +86,27 @@ def scientific(value: float | None) -> Cell:
 
 
 def plain(value: float) -> str:
-    """A number of the size of a return."""
+    """Format a number of the size of a return."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
 
 
 def times(ratio: float) -> Cell:
-    """A ratio."""
+    """Format a ratio."""
     return f"{ratio:.2f}" if 0.1 <= ratio < 100 else scientific(ratio)
 
 
 def setting(value: Any) -> str:
-    """A value of a configuration."""
+    """Format a value of a configuration."""
     return "null" if value is None else str(value).replace("'", "")
 
 
 def count(n: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
+    """Format a number of things: `1 run`, `2 runs`."""
     return f"{n} {noun}" + ("s" if n != 1 else "")
 
 
 def estimate(measure: Measure | None, write: Write, left_out: str | None = None) -> Cell:
-    """A value with its interval, or each of few, where seeds differ, and how many of them have none."""
+    """Format a measure with its interval or its single values, and the number of diverged seeds."""
     if measure is None:
         return MISSING
     lost = f"{measure.lost} of {measure.lost + len(measure.each)} diverged" if measure.lost else None
@@ -119,11 +119,11 @@ def estimate(measure: Measure | None, write: Write, left_out: str | None = None)
 def spread(
     centre: float, interval: tuple[float, float] | None, each: Sequence[float], write: Write, strong: bool = False
 ) -> Markup:
-    """A value with its interval below, or, without an interval, each of the values; alone if all are equal."""
-    shown = each if interval is None else interval
-    if isclose(min(shown), max(shown)):
+    """Format a value with its interval, or else with the single values; alone if all are equal."""
+    values = each if interval is None else interval
+    if isclose(min(values), max(values)):
         return html.spread(write(centre), None, None, strong)
-    numbers = [write(number) for number in shown]
+    numbers = [write(number) for number in values]
     return html.spread(write(centre), interval and numbers, numbers, strong)
 
 
@@ -141,11 +141,11 @@ METRICS: Mapping[str, tuple[str, Write]] = {
     "rollout/momentum_drift": ("momentum drift", scientific),
     "equivariance/error": ("equivariance error", scientific),
 }
-"""Measures at the end: the title of each, and how it is written."""
+"""Measures at the end, with the title and the format of each."""
 DIVERGED_SHARES = {"test/error": ("test/diverged", "chunks"), "rollout/error": ("rollout/diverged", "rollouts")}
-"""Errors that leave out what diverged: the measure of its share, and what it is of."""
+"""Errors without diverged chunks or rollouts, with the measure of the diverged share."""
 COMPARED_METRICS = ("test/error", "test/error_10", "test/error_30", "test/error_100", "rollout/error")
-"""Errors that models are compared by, seed by seed."""
+"""Errors whose ratios between models are shown, seed by seed."""
 NETWORK_TITLES = {"policy": "policy", "critic": "critics"}
 
 
@@ -163,7 +163,7 @@ html: Any = ENGINE.get_template("report.html").module
 
 
 def page_of(groups: Sequence[RunGroup], played: Sequence[FileAgent] = ()) -> str:
-    """The page of these groups of runs, and of agents from files."""
+    """The HTML page of groups of runs, and of agents from files."""
     subjects = list(dict.fromkeys([*(group.subject for group in groups), *(agent.env for agent in played)]))
     sections: list[tuple[str, Markup]] = []
     if groups:
@@ -186,7 +186,7 @@ def page_of(groups: Sequence[RunGroup], played: Sequence[FileAgent] = ()) -> str
 
 
 def blocks(parts: Iterable[Markup | None]) -> Markup:
-    """The parts of a section that are not None, one below the other."""
+    """Join the parts of a section that are not None."""
     return html.blocks(list(parts))
 
 
@@ -199,37 +199,37 @@ def _available(groups: Sequence[RunGroup], metrics: Iterable[str]) -> list[str]:
 
 
 def _glance(groups: Sequence[RunGroup]) -> Markup:
-    """A line for each configuration, and through training the return or the test error on each subject."""
+    """A table with a line for each configuration, and curves of the return or test error on several subjects."""
     parts: list[Markup | None] = []
     for is_agent in (True, False):
-        some = [group for group in groups if _is_agent(group) == is_agent]
-        if not some:
+        members = [group for group in groups if _is_agent(group) == is_agent]
+        if not members:
             continue
-        several, length = len({group.subject for group in some}) > 1, "steps" if is_agent else "epochs"
-        shown = _available(some, [m for m in METRICS if m not in ("test/mse", "test/nll") and "drift" not in m])
+        several, length = len({group.subject for group in members}) > 1, "steps" if is_agent else "epochs"
+        metrics = _available(members, [m for m in METRICS if m not in ("test/mse", "test/nll") and "drift" not in m])
         rows = []
-        for group in some:
+        for group in members:
             steps = f"of {group.runs[0].length:,}, unfinished" if group.unfinished else None
-            cells = [estimate(group.final(metric), METRICS[metric][1]) for metric in shown]
+            cells = [estimate(group.final(metric), METRICS[metric][1]) for metric in metrics]
             task = [group.subject] if several else []
             rows.append(
                 [html.label(group), *task, f"{len(group.runs)}", html.with_note(f"{group.steps:,}", steps), *cells]
             )
         head = ["configuration", *["environment" if is_agent else "task"] * several, "seeds", length]
-        head += [METRICS[metric][0] for metric in shown]
-        so_far = " so far" if any(group.unfinished for group in some) else ""
+        head += [METRICS[metric][0] for metric in metrics]
+        so_far = " so far" if any(group.unfinished for group in members) else ""
         caption = f"Results of {'agents' if is_agent else 'fits'}{so_far}"
         parts.append(html.table(caption, head, rows, range(1 + several, len(head))))
-        parts.append(html.note(_explanation(is_agent, some)))
+        parts.append(html.note(_explain_columns(is_agent, members)))
         if several:
             metric, title = ("eval/return_mean", "mean return") if is_agent else ("test/error", "test error")
-            panels = [(subject, its, {"": metric}) for subject, its in group_by_subject(some)]
-            caption = f"The {title} through training. " + bands(some)
+            panels = [(subject, on_subject, {"": metric}) for subject, on_subject in group_by_subject(members)]
+            caption = f"The {title} through training. " + explain_bands(members)
             parts.append(curves(f"glance{int(is_agent)}", panels, title, caption, log=not is_agent))
     return blocks(parts)
 
 
-def _explanation(is_agent: bool, groups: Sequence[RunGroup]) -> str:
+def _explain_columns(is_agent: bool, groups: Sequence[RunGroup]) -> str:
     text = (
         "Over seeds: the interquartile mean, and in brackets its 95 % bootstrap interval; of three seeds or fewer the mean, "
         "and each. An equivariance error is 0 for an equivariant function and 1 at worst. "
@@ -248,7 +248,7 @@ def _explanation(is_agent: bool, groups: Sequence[RunGroup]) -> str:
 
 
 def _settings(groups: Sequence[RunGroup]) -> Markup:
-    """The settings of one verb's runs: where they differ, and folded the others."""
+    """The settings of runs of one command: a table of the different ones, and folded the common ones."""
     configs = [group.runs[0].config for group in groups]
     varied = different_keys(configs)
     parts: list[Markup] = [html.heading(html.code(f"rppdyn {groups[0].verb}"))]
@@ -266,7 +266,7 @@ def _settings(groups: Sequence[RunGroup]) -> Markup:
 
 
 def _subject(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
-    """The parts of a section on an environment or a task."""
+    """The section on an environment or a task."""
     parts = {
         "Through training": _training(k, subject, groups),
         "At the end": _end(k, subject, groups),
@@ -286,57 +286,53 @@ def _training(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None
             "Mean return of the deterministic policy's evaluation episodes, and of the last hundred training episodes, in "
             "which it explores. "
         )
-        return curves(f"training{k}", _panels(groups, panels), "mean return", caption + bands(groups))
+        return curves(f"training{k}", _panels(groups, panels), "mean return", caption + explain_bands(groups))
     panels = {"test error": "test/error", "equivariance error": "equivariance/error"}
-    caption = "Errors on test data and equivariance errors there, on logarithmic scales. " + bands(groups, each=True)
+    caption = "Errors on test data and equivariance errors there, on logarithmic scales. " + explain_bands(
+        groups, each=True
+    )
     return curves(f"training{k}", _panels(groups, panels), "error", caption, log=True, each=True)
 
 
 def _end(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
-    shown = _available(groups, METRICS)
-    headline = next((metric for metric in ("eval/return_mean", "test/error") if metric in shown), None)
+    metrics = _available(groups, METRICS)
+    headline = next((metric for metric in ("eval/return_mean", "test/error") if metric in metrics), None)
     parts: list[Markup | None] = []
     if headline is not None:
         title, write = METRICS[headline]
         caption = "Each dot is a seed, the stroke the interquartile mean, of more than three the bar its 95 % interval."
         panel = ("", partial(paint_dots, groups=groups, metric=headline, label=f"{title} at the end"))
         size = (PANEL_WIDTHS[1], 0.7 + 0.4 * len(groups))
-        parts.append(
-            picture(
-                f"end{k}",
-                lambda: draw_panels([panel], 1, size=size),
-                caption,
-                f"{title} at the end on {subject}; the table below has the numbers.",
-            )
-        )
+        alternative = f"{title} at the end on {subject}; the table below has the numbers."
+        parts.append(picture(f"end{k}", lambda: draw_panels([panel], 1, size=size), caption, alternative))
     rows = []
     for group in groups:
         final = group.final(headline) if headline is not None else None
         each = ", ".join(str(write(value)) for value in final.each) if final is not None else MISSING
-        cells = [estimate(group.final(name), METRICS[name][1], _diverged_share(group, name)) for name in shown]
+        cells = [estimate(group.final(name), METRICS[name][1], _diverged_share(group, name)) for name in metrics]
         rows.append([html.label(group), *cells, Markup(each)])
-    head = ["configuration", *(METRICS[name][0] for name in shown), "each seed"]
+    head = ["configuration", *(METRICS[name][0] for name in metrics), "each seed"]
     parts.append(html.table(f"At the end on {subject}", head, rows, range(1, len(head) - 1)))
     return blocks(parts)
 
 
 def _diverged_share(group: RunGroup, metric: str) -> str | None:
-    """The share, in the mean over seeds, of what an error leaves out."""
+    """The diverged share that an error leaves out, the mean over seeds, in words."""
     share, noun = DIVERGED_SHARES.get(metric, ("", ""))
     shares = [run.last(AT_END + share) or 0.0 for run in group.runs if run.has(AT_END + metric)]
     return f"{100 * fmean(shares):.3g} % of {noun} diverged" if any(shares) else None
 
 
 def _pairs(subject: str, groups: Sequence[RunGroup]) -> Markup | None:
-    """Ratios of errors, seed by seed."""
-    shown, rows = _available(groups, [metric for metric in COMPARED_METRICS]), []
+    """A table of the ratios of errors of two models, seed by seed."""
+    metrics, rows = _available(groups, COMPARED_METRICS), []
     for a, b in itertools.combinations(groups, 2):
-        cells = [_ratio(a, b, AT_END + name) for name in shown]
+        cells = [_ratio(a, b, AT_END + name) for name in metrics]
         if any(cell != MISSING for cell in cells):
             rows.append([html.pair(a, b), *cells])
     if not rows:
         return None
-    head = ["ratio of", *(METRICS[name][0].replace("error", "errors", 1) for name in shown)]
+    head = ["ratio of", *(METRICS[name][0].replace("error", "errors", 1) for name in metrics)]
     note = (
         "Below 1 the first has the smaller error. Pairs have the seed in common, and so the data: the interquartile mean over "
         "seeds of log(a/b), exponentiated, and its 95 % bootstrap interval over seeds; of three seeds or fewer each. In bold "
@@ -344,7 +340,7 @@ def _pairs(subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     )
     table = html.table(f"Ratios of errors on {subject}", head, rows, range(1, len(head)))
     content = blocks([table, html.note(note)])
-    return html.details(f"{len(rows)} pairs", content) if len(rows) > MAX_PAIRS else content
+    return html.details(f"{len(rows)} pairs", content) if len(rows) > MAX_OPEN_PAIRS else content
 
 
 def _ratio(a: RunGroup, b: RunGroup, metric: str) -> Cell:
@@ -367,42 +363,50 @@ def _rollouts(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None
     }
     metrics = [(titles[name], metric) for panel in ROLLOUT_PANELS.values() for name, metric in panel.items()]
     panels = _panels(groups, dict(metrics))
-    if not any(group.curve(metric) for _, its, entry in panels for metric in entry.values() for group in its):
+    if not any(group.curve(metric) for _, members, entry in panels for metric in entry.values() for group in members):
         return None
     unit = "steps" if all(group.verb == "fit-transition" for group in groups) else "time, s"
     caption = "Rollouts from the initial states of the test trajectories: the relative error of the state"
-    if len(panels) > 1:  # elsewhere an error has a number even where a trajectory diverged, 1
+    if len(panels) > 1:  # fit-transition counts the error of a diverged trajectory as 1
         caption += (
             ", and how far the true energy and the angular momentum about the vertical drift along the model's rollouts. "
             "Geometric means over trajectories, without those that diverged"
         )
-    caption += ". " + bands(groups)
+    caption += ". " + explain_bands(groups)
     return curves(f"rollouts{k}", panels, "", caption, log=True, unit=unit)
 
 
 def _equivariance(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None:
-    """Errors by generator, of agents' networks also through training; by entry and by layer where a run was measured."""
+    """Errors by generator, of agents also through training; and the results of `rppdyn equivariance`."""
     prefix = "equivariance/"
     finals = [name.removeprefix(AT_END) for group in groups for name in group.metrics]
     names = dict.fromkeys(name.removeprefix(prefix) for name in finals if name.startswith(prefix))
-    networks = {who: called for who, called in NETWORK_TITLES.items() if who in names} or {"": "error"}
+    networks = {network: title for network, title in NETWORK_TITLES.items() if network in names} or {"": "error"}
     generators = dict.fromkeys(name.partition("/")[2] if "/" in name else name for name in names
                                if "/" in name or (name != "error" and name not in networks))  # fmt: skip
     parts: list[Markup | None] = []
-    of = lambda who, generator: prefix + "/".join(filter(None, [who, generator]))  # noqa: E731
+
+    def metric(network: str, generator: str) -> str:
+        return prefix + "/".join(filter(None, [network, generator]))
+
     if "" not in networks and generators:
-        panels = {f"{called}, {name}": of(who, name) for who, called in networks.items() for name in generators}
+        panels = {
+            f"{title}, {name}": metric(network, name) for network, title in networks.items() for name in generators
+        }
         caption = (
             "The equivariance error at states of exploring episodes, by generator, on a logarithmic scale: 0 is equivariant, "
             "1 the worst; rounding is near 1e-16. "
         )
-        parts.append(curves(f"equivariance{k}", _panels(groups, panels), "error", caption + bands(groups), log=True))
-    rows = [
-        [html.label(group), name, *(estimate(group.final(of(who, name)), scientific) for who in networks)]
-        for group in groups
-        for name in generators
-        if any(of(who, name) in {*group.metrics, *(m.removeprefix(AT_END) for m in group.metrics)} for who in networks)
-    ]
+        parts.append(
+            curves(f"equivariance{k}", _panels(groups, panels), "error", caption + explain_bands(groups), log=True)
+        )
+    rows = []
+    for group in groups:
+        measured = {name.removeprefix(AT_END) for name in group.metrics}
+        for name in generators:
+            if any(metric(network, name) in measured for network in networks):
+                cells = (estimate(group.final(metric(network, name)), scientific) for network in networks)
+                rows.append([html.label(group), name, *cells])
     if rows:
         head = ["configuration", "generator", *networks.values()]
         parts.append(html.table(f"Equivariance errors by generator on {subject}", head, rows, range(2, len(head))))
@@ -417,7 +421,7 @@ def _equivariance(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | 
 
 
 def _measured_details(group: RunGroup, identity: str, opened: bool) -> Markup | None:
-    """Equivariance errors of the first run of a group that `rppdyn equivariance` has measured; None where it has none."""
+    """The result of `rppdyn equivariance` for the first measured run of a group; None without one."""
     measured = (
         (run, content) for run in group.runs if (content := _read_content(run, "equivariance.json")) is not None
     )
@@ -444,7 +448,7 @@ def _measured_details(group: RunGroup, identity: str, opened: bool) -> Markup | 
 
 
 def _priors(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
-    """Variances of the priors as configured, or learned, and the norms of the pathways of agents."""
+    """Variances of the priors, configured or learned, and norms of the pathways of agents."""
     parts: list[Markup | None] = []
     metrics = dict.fromkeys(m for g in groups for m in g.metrics if m.startswith("pathway/") and m.endswith("_norm"))
     rows, norms = [], {}
@@ -458,7 +462,7 @@ def _priors(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
                 end = estimate(group.final(norm), plain) if variance else MISSING
                 rows.append([html.label(group), network, pathway, prior, end])
     if norms:
-        caption = "Norm of the weights that each pathway contributes. " + bands(groups)
+        caption = "Norm of the weights that each pathway contributes. " + explain_bands(groups)
         parts.append(curves(f"pathways{k}", _panels(groups, norms), "norm of the weights", caption, log=True))
     columns = 5 if norms else 4
     head = ["configuration", "network", "pathway", "prior variance", "norm at the end"][:columns]
@@ -482,9 +486,9 @@ def _priors(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
 
 
 def prior_variances(run: Run) -> dict[str, dict[str, float]]:
-    """The variances that each network of a run was built with, by pathway, 0 where it has no such pathway."""
+    """The prior variances of each network of a run by pathway, 0 for an absent pathway."""
     model = dict(run.model)
-    if "pathways" in model:  # of images
+    if "pathways" in model:  # an image model
         return {"network": {name: variance or 0.0 for name, variance in model["pathways"].items()}}
     chain = [*map(equivariant_name, range(len(model.get("groups") or [""]))), "free"]
     if run.verb != TrainAgentConfig.verb:
@@ -496,7 +500,7 @@ def prior_variances(run: Run) -> dict[str, dict[str, float]]:
     networks = dict(zip(("actor", "critic"), MODELS[model["kind"]], strict=True))
     keys = ("equivariant_variance", "free_variance", "critic_equivariant_variance", "critic_free_variance")
     for prefix, network in zip(("", "critic_"), networks.values(), strict=True):
-        if network is MLP:  # its one pathway has the equivariant one's key
+        if network is MLP:  # its pathway has the key of the equivariant one
             del model[f"{prefix}free_variance"]
     options = NetworkOptions(model["kind"], **{key: model[key] for key in keys if key in model})
     return {
@@ -518,7 +522,7 @@ READERS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
 
 
 def _read_content(run: Run, name: str) -> Any:
-    """The content of a run's file; None where it is absent, or of another version of this package."""
+    """Read a file of a run; None if it is absent or of another version of this package."""
     content = read_json(run.path / name)
     try:
         return None if content is None else READERS[name](content)
@@ -527,7 +531,7 @@ def _read_content(run: Run, name: str) -> Any:
 
 
 def _certificates(groups: Sequence[RunGroup]) -> Markup | None:
-    """The verdict of the simulator: of a run's own certificate, else what its spec states."""
+    """The verdicts of the simulator in a run's certificate, or else in its spec."""
     parts: list[Markup] = []
     seen: list[tuple[Any, Any]] = []
     for group in groups:
@@ -576,7 +580,7 @@ def _verdict(verdict: str) -> Markup:
 
 
 def _files(agents: Sequence[FileAgent]) -> Markup:
-    """Agents from files: returns of episodes, and equivariance errors by generator."""
+    """Tables of agents from files: returns of episodes, and equivariance errors by generator."""
     rows, errors = [], []
     for agent in agents:
         returns, name = np.array(agent.returns), html.code(agent.file)
@@ -628,7 +632,7 @@ def _runs(groups: Sequence[RunGroup]) -> Markup:
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 INK = "#123456"
-"""The colour of text and lines in a picture, which becomes the colour of the page's text."""
+"""Placeholder colour of text and lines in a picture, replaced by the colour of the page's text."""
 INK_KEYS = (
     "text.color",
     "axes.labelcolor",
@@ -646,12 +650,12 @@ FIGURE_STYLE |= {"svg.fonttype": "none", "font.family": "sans-serif", "font.size
 def picture(
     identity: str, draw: Callable[[], Figure], caption: str, alternative: str, legend: Markup | None = None
 ) -> Markup:
-    """A figure as inlined SVG, its text as text, in the colours of the page.
+    """A figure as inline SVG, with text as text, in the colours of the page.
 
     Args:
-        identity: a word that no other picture of the page has; it keeps the picture's own references apart.
-        alternative: description of the picture for readers who can't see it.
-        legend: stands above the picture.
+        identity: a word unique on the page, for the picture's internal references.
+        alternative: description for readers who can't see the picture.
+        legend: legend above the picture.
     """
     buffer = io.StringIO()
     with matplotlib.rc_context(FIGURE_STYLE | {"svg.hashsalt": identity}):
@@ -671,8 +675,8 @@ def _panels(
     groups: Sequence[RunGroup], metrics: Mapping[str, str]
 ) -> list[tuple[str, Sequence[RunGroup], dict[str, str]]]:
     """A panel for each metric that a group has."""
-    known = {metric for group in groups for metric in group.metrics}
-    return [(title, groups, {"": metric}) for title, metric in metrics.items() if metric in known]
+    measured = {metric for group in groups for metric in group.metrics}
+    return [(title, groups, {"": metric}) for title, metric in metrics.items() if metric in measured]
 
 
 def curves(
@@ -685,31 +689,34 @@ def curves(
     unit: str | None = None,
     each: bool = False,
 ) -> Markup | None:
-    """The picture of some panels, each a title, groups and metrics; its description says how the first metric changes."""
+    """The picture of panels, each with a title, groups and metrics; its description has the ends of the curves."""
     if not panels:
         return None
     columns = 2 if len(panels) == 4 else min(3, len(panels))
-    groups = list({(g.label, g.colour, g.line): g for _, some, _ in panels for g in some}.values())
+    groups = list({(g.label, g.colour, g.line): g for _, members, _ in panels for g in members}.values())
     unit = unit or ("environment steps" if _is_agent(groups[0]) else "epochs")
     painted: list[Panel] = []
     changes = []
-    for k, (title, some, metrics) in enumerate(panels):
+    for k, (title, members, metrics) in enumerate(panels):
         name = label if k % columns == 0 else ""
-        paint = partial(paint_curves, groups=some, metrics=metrics, log=log, unit=unit, label=name, each=each)
+        paint = partial(paint_curves, groups=members, metrics=metrics, log=log, unit=unit, label=name, each=each)
         painted.append((title, paint))
-        for group in some if k < columns else ():
+        for group in members if k < columns else ():
             if (curve := group.curve(*metrics.values())) is not None:
                 ends = f"{plain(float(curve.centre[0]))} to {plain(float(curve.centre[-1]))}"
                 changes.append(f"{group.label}, {title}, from {ends}")
     alternative = f"{label or next(title for title, _, _ in panels)} over {unit}: {'; '.join(changes)}."
     size = (PANEL_WIDTHS[columns], 3.1)
-    return picture(
-        identity, lambda: draw_panels(painted, columns, size=size), caption, alternative, html.legend(groups)
-    )
+    figure = partial(draw_panels, painted, columns, size=size)
+    return picture(identity, figure, caption, alternative, html.legend(groups))
 
 
-def bands(groups: Sequence[RunGroup], each: bool = False) -> str:
-    """Explain lines and bands, where there are several seeds; `each`: of any number of seeds every one is drawn."""
+def explain_bands(groups: Sequence[RunGroup], each: bool = False) -> str:
+    """Explain the lines and bands of several seeds.
+
+    Args:
+        each: whether every seed is drawn, whatever their number.
+    """
     counts = [count for group in groups if (count := len(group.runs)) > 1]
     if not counts:
         return ""

@@ -1,4 +1,4 @@
-"""Results of fits and of train-agent; nothing heavy is imported here, so that a finished run is shown at once."""
+"""Results of fits and of train-agent. Nothing heavy is imported here, so that a finished run is shown at once."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rppdyn.errors import one_line
 from rppdyn.runs import RunResult
 from rppdyn.runs.statistics import FEW_SEEDS, bootstrap_interval, iqm
 
-FIRST_DIVERGENCE = "rollout/first_divergence"  # null where none did, which is no loss of a number
+FIRST_DIVERGENCE = "rollout/first_divergence"  # null if no rollout diverged
 
 
 @dataclass
 class FitResult(RunResult):
-    """The end of a fit, as in `result.json`.
+    """The result of a fit, as in `result.json`.
 
     Attributes:
         metrics: the last record of `metrics.jsonl`; lists have one value per seed.
-        test: metrics of the finished members, lists of one value per seed; null for a member that diverged.
-        pathways: where variances were learned, the rows of :func:`rppdyn.jobs.fit.pathway_rows`.
+        test: metrics of the finished members, lists of one value per seed; null for a diverged member.
+        pathways: rows of :func:`rppdyn.jobs.fit.pathway_rows`, if variances were learned.
     """
 
     verb: str
@@ -35,7 +35,7 @@ class FitResult(RunResult):
     test: dict[str, Any] = field(default_factory=dict)
     pathways: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0  # of this process
-    compiled: bool = False  # whether this process trained by torch.compile, and rounded as that does
+    compiled: bool = False  # whether torch.compile was used in this process, which affects rounding
     interrupted: bool = False
     note: str = ""
 
@@ -44,15 +44,17 @@ class FitResult(RunResult):
         head = f"{self.task}, {self.model}, {seeds}: {self.epochs:,} epochs" + (f" ({self.note})" if self.note else "")
         lines = [head]
         if self.test and len(self.seeds) > 1:
-            many = "interquartile mean [95 % bootstrap interval], of three and fewer " * (len(self.seeds) > FEW_SEEDS)
-            lines.append(f"  over seeds: {many}mean (each)")
+            summary = "interquartile mean [95 % bootstrap interval], of three and fewer " * (
+                len(self.seeds) > FEW_SEEDS
+            )
+            lines.append(f"  over seeds: {summary}mean (each)")
         rows: dict[str, str] = {}
         for name, values in self.test.items():
             if name == FIRST_DIVERGENCE:
                 times = [time for time in values if time is not None]
                 rows |= {name: f"{min(times):g} s; in {len(times)} of {len(values)}"} if times else {}
             elif isinstance(values, list):
-                rows[name] = _over_seeds(values)
+                rows[name] = _summarise(values)
         page = Path(self.run) / "report.html"
         ends: dict[str, Any] = {"run folder": self.run}
         if self.interrupted:
@@ -63,23 +65,23 @@ class FitResult(RunResult):
 
 
 def pairs(rows: Mapping[str, Any], width: int) -> list[str]:
-    """A line for each name and its value, in two columns."""
+    """Lines of text with a name and its value each, in two columns."""
     return [f"  {name:{width}} {value}" for name, value in rows.items()]
 
 
 def values_by_name(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Values by name, one for each member; None if it is missing or not finite."""
+    """Transpose rows, one for each member, to lists by name; a missing or infinite value or nan becomes None."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: numbers([row.get(name) for row in rows]) for name in names}
 
 
 def numbers(values: Sequence[float | None]) -> list[float | None]:
-    """The values, with None for what is no number."""
+    """Replace values that are not finite by None."""
     return [None if v is None or not math.isfinite(v) else v for v in values]
 
 
 def _pathway_table(rows: list[dict[str, Any]]) -> list[str]:
-    """Means over the seeds that did not diverge, a line for each pathway."""
+    """Lines of text with interquartile means over seeds without diverged ones, one line for each pathway."""
     if not rows:
         return []
     lines = [f"  {'pathway':34} {'precision':>10} {'norm':>8} {'effective':>17} {'normalised':>10} {'relative':>8}"]
@@ -94,24 +96,24 @@ def _pathway_table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _over_seeds(values: list[float | None]) -> str:
-    """The interquartile mean over seeds and its interval, or each of few; members that diverged are counted apart."""
-    kept = [value for value in values if value is not None]
-    lost = f", {len(values) - len(kept)} of {len(values)} diverged" if len(kept) < len(values) else ""
-    if not kept:
+def _summarise(values: list[float | None]) -> str:
+    """The interquartile mean over seeds with its interval, or with each of few values, and the number of diverged seeds."""
+    finite = [value for value in values if value is not None]
+    lost = f", {len(values) - len(finite)} of {len(values)} diverged" if len(finite) < len(values) else ""
+    if not finite:
         return lost.removeprefix(", ")
-    centre = f"{float(iqm(kept)):.3g}"
-    if len(kept) == 1:
+    centre = f"{float(iqm(finite)):.3g}"
+    if len(finite) == 1:
         return centre + lost
-    if len(kept) <= FEW_SEEDS:
-        return f"{centre} ({', '.join(f'{value:.3g}' for value in kept)}){lost}"
-    low, high = bootstrap_interval(kept)
+    if len(finite) <= FEW_SEEDS:
+        return f"{centre} ({', '.join(f'{value:.3g}' for value in finite)}){lost}"
+    low, high = bootstrap_interval(finite)
     return f"{centre} [{float(low):.3g}, {float(high):.3g}]{lost}"
 
 
 @dataclass
 class TrainAgentResult(RunResult):
-    """The end of an agent's training, as in `result.json`."""
+    """The result of an agent's training, as in `result.json`."""
 
     env: str
     model: str
@@ -119,12 +121,12 @@ class TrainAgentResult(RunResult):
     steps: int
     total_steps: int
     metrics: dict[str, Any] = field(default_factory=dict)  # the last record of metrics.jsonl
-    prior: str = ""  # what part of it is the free pathways', in words
-    compiled: bool = False  # whether this process trained by torch.compile, and rounded as that does
+    prior: str = ""  # the free pathways' share of it, in words
+    compiled: bool = False  # whether torch.compile was used in this process, which affects rounding
     fresh_episodes: bool = (
-        False  # whether a run that goes on begins a new episode: its environment doesn't say its state
+        False  # whether a resumed run begins a new episode, since the environment has no readable state
     )
-    seconds: float = 0.0  # of this process; a resumed run's earlier ones are in timing.jsonl
+    seconds: float = 0.0  # of this process; those of earlier ones are in timing.jsonl
     interrupted: bool = False
     note: str = ""
 
@@ -159,11 +161,11 @@ class TrainAgentResult(RunResult):
 
 @dataclass
 class TrainManyResult:
-    """The ends of the runs of several seeds.
+    """The results of several seeds.
 
     Attributes:
-        results: results of the seeds that came to an end, or were stopped.
-        errors: exceptions that ended the others, by seed.
+        results: results of the seeds that were finished or stopped.
+        errors: exceptions that ended the other seeds, by seed.
     """
 
     results: list[TrainAgentResult]
@@ -189,7 +191,7 @@ class TrainManyResult:
 
 
 def final_policy(result: Mapping[str, Any]) -> str:
-    """The name of the policy at the end of a run; the run may have gone on since."""
+    """The description of the policy at the end of a run, which may have gone on since."""
     return f"final policy, after {result['steps']} steps"
 
 
@@ -202,8 +204,8 @@ class FileAgent:
     """Episodes of the deterministic policy in a file, and its equivariance error at states of exploring ones.
 
     Attributes:
-        errors: by generator of the environment's symmetry; empty where it has none.
-        note: why there are none.
+        errors: equivariance errors by generator; empty if the environment has no symmetry.
+        note: the reason if there are no errors.
     """
 
     file: str

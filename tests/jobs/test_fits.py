@@ -229,7 +229,7 @@ def test_compiling_needs_a_compiler_and_gives_other_runs_their_folders(tmp_path,
 
 def test_long_fits_go_on_without_a_compiler_and_say_so(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(fit_dynamics, "COMPILING_STEPS", 4)
+    monkeypatch.setattr(fit_dynamics, "MIN_STEPS_TO_COMPILE", 4)
     for epochs in (1, 2):  # of two steps each
         words = ("model=mlp_hnn", "task.train=10", "task.test=5", "optimiser.batch_size=5",
                  f"optimiser.epochs={epochs}")  # fmt: skip
@@ -242,7 +242,7 @@ def test_long_fits_are_compiled_where_that_works(tmp_path, monkeypatch):
     """Only that they are: numbers of compiled fields are compared with the models of dynamics."""
     fields = []
     monkeypatch.setattr("rppdyn.dynamics.models.compiled", lambda field, **options: fields.append(field) or field)
-    monkeypatch.setattr(fit_dynamics, "COMPILING_STEPS", 4)
+    monkeypatch.setattr(fit_dynamics, "MIN_STEPS_TO_COMPILE", 4)
     monkeypatch.setattr(fit_dynamics, "can_compile", lambda device: True)
     words = ("model=mlp_hnn", "task.train=10", "task.test=5", "optimiser.batch_size=5")  # two steps an epoch
     for name, more, count in (
