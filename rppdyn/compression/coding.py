@@ -1,6 +1,6 @@
-r"""Codes for quantised coefficients: an arithmetic coder in exact integer arithmetic, and the message that it is part of.
+r"""Messages of quantised coefficients by arithmetic coding, and bounds and criteria from their lengths.
 
-A message says which of L levels each of d coefficients has. Its three parts are
+A message encodes which of L levels each of d coefficients has. Its three parts are
 
 ====================  ==================================================  ===================================
 part                  content                                             bits
@@ -10,18 +10,18 @@ counts                how many coefficients have each level, modulo d     ``L ce
 indices               the coefficients' levels, by arithmetic coding      at most ``ceil(d H(p))``
 ====================  ==================================================  ===================================
 
-with :math:`H(p)` the entropy in bits of the levels' frequencies :math:`p`. The decoder knows d and L, which are among the
-settings that :func:`rppdyn.compression.setting_bits` pays for, and where the message ends, which the prior of
-:func:`rppdyn.compression.universal_kl` pays for.
+with :math:`H(p)` the entropy in bits of the levels' frequencies :math:`p`. The decoder knows d and L, whose bits
+:func:`rppdyn.compression.setting_bits` counts, and the end of the message, whose price is in
+:func:`rppdyn.compression.universal_kl`.
 
 Source: Finzi 2023, 5.4.2, whose length has 2 bits more for the end of the indices.
 
-PAC-Bayes bounds of compressed models: from a code's length and an empirical risk to a bound of the risk.
+PAC-Bayes bounds turn a message's length and an empirical risk into a bound of the risk. A model coded in ``l`` bits has at
+least
+the prior probability :math:`2^{-l} / l^2`, whose sum over all messages of two bits and more is below one. With a point mass at
+the model as posterior, Catoni's bound holds for any loss in [0, 1].
 
-A model that was coded in ``l`` bits has the prior probability :math:`2^{-l} / l^2` at least, whose sum over all messages of two
-bits and more is below one. With a point at the model as posterior, Catoni's bound holds for any loss in [0, 1].
-
-Code length is also a criterion for choosing models: the bits of a model and of the data given the model.
+The length is also a criterion for the choice of a model: the bits of the model and of the data given the model.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-BITS = 16  # bits of a level, or of a variance
-LARGEST_HALF = 65504.0
+HALF_BITS = 16  # of a level, or of a variance
+MAX_HALF = 65504.0  # largest finite number in half precision
 
 
 def entropy(counts: ArrayLike) -> float:
-    """Entropy in bits of the frequencies that counts are of; 0 of none."""
+    """Entropy in bits of the relative frequencies of counts; 0 for no counts."""
     counts = np.asarray(counts, dtype=float)
     p = counts[counts > 0] / max(counts.sum(), 1.0)
     return float(-(p * np.log2(p)).sum()) if len(p) else 0.0
 
 
 def message_bound(counts: ArrayLike) -> int:
-    """Bits that a message has at most, ``ceil(d H(p)) + L (16 + ceil(log2 d)) + 2``; 0 where d is 0.
+    """Largest length of a message in bits, ``ceil(d H(p)) + L (16 + ceil(log2 d)) + 2``; 0 for d = 0.
 
     Args:
-        counts: how many coefficients have each of the L levels; d is their sum.
+        counts: number of coefficients at each of the L levels; d is their sum.
     """
     counts = np.asarray(counts)
     d = int(counts.sum())
     if d == 0:
         return 0
     exact = d * entropy(counts)
-    return math.ceil(exact - 1e-9 * max(exact, 1.0)) + len(counts) * (BITS + _width(d)) + 2
+    return math.ceil(exact - 1e-9 * max(exact, 1.0)) + len(counts) * (HALF_BITS + _width(d)) + 2
 
 
 def encode_symbols(symbols: Sequence[int], counts: Sequence[int]) -> str:
@@ -112,7 +112,7 @@ def encode(symbols: ArrayLike, levels: ArrayLike) -> str:
 
     Args:
         symbols: ``(d,)``, the index of each coefficient's level.
-        levels: ``(L,)``; half precision is what the decoder gets.
+        levels: ``(L,)``; the decoder gets them in half precision.
     Raises:
         ValueError: a symbol that is no index of a level, or a level that is no number.
     """
@@ -123,7 +123,7 @@ def encode(symbols: ArrayLike, levels: ArrayLike) -> str:
     if not (0 <= indices.min() and indices.max() < L):
         raise ValueError(f"symbols from {indices.min()} to {indices.max()} of {L} levels: give indices below {L}")
     counts = np.bincount(indices, minlength=L)
-    if counts.max() == d:  # its count is 0 modulo d, as all are: the first is meant
+    if counts.max() == d:  # all counts are 0 modulo d, which stands for the first level: put it first
         order = np.argsort(-counts, kind="stable")
         codebook, counts, indices = codebook[order], counts[order], np.zeros_like(indices)
     head = "".join(f"{int(level):016b}" for level in codebook.view(np.uint16))
@@ -140,10 +140,16 @@ def decode(bits: str, d: int, L: int) -> tuple[NDArray[np.int64], NDArray[np.flo
     if d == 0:
         return np.zeros(0, dtype=np.int64), np.zeros(L, dtype=np.float16)
     width = _width(d)
-    head, middle, tail = bits[: BITS * L], bits[BITS * L : (BITS + width) * L], bits[(BITS + width) * L :]
-    if len(head) + len(middle) < (BITS + width) * L:
+    head, middle, tail = (
+        bits[: HALF_BITS * L],
+        bits[HALF_BITS * L : (HALF_BITS + width) * L],
+        bits[(HALF_BITS + width) * L :],
+    )
+    if len(head) + len(middle) < (HALF_BITS + width) * L:
         raise ValueError(f"a message of {len(bits)} bits for d={d}, L={L}: it is cut off")
-    codebook = np.array([int(head[i : i + BITS], 2) for i in range(0, len(head), BITS)], np.uint16).view(np.float16)
+    codebook = np.array([int(head[i : i + HALF_BITS], 2) for i in range(0, len(head), HALF_BITS)], np.uint16).view(
+        np.float16
+    )
     counts = [int(middle[i * width : (i + 1) * width], 2) for i in range(L)] if width else [0] * L
     if not any(counts):
         counts[0] = d
@@ -159,7 +165,7 @@ def _half(levels: ArrayLike) -> NDArray[np.float16]:
     values = np.asarray(levels, dtype=np.float64)
     if not np.isfinite(values).all():
         raise ValueError(f"levels {values.tolist()}: give finite numbers; the fit has diverged")
-    return values.clip(-LARGEST_HALF, LARGEST_HALF).astype(np.float16)
+    return values.clip(-MAX_HALF, MAX_HALF).astype(np.float16)
 
 
 # -- bounds from code lengths ------------------------------------------------------------------------------------------
@@ -199,7 +205,7 @@ def universal_kl(bits: int | float) -> float:
 
 
 def setting_bits(choices: int) -> int:
-    """Bits that say which of so many settings, fixed in advance, a model was made with: ``ceil(log2 choices)``.
+    """Bits to choose one of `choices` settings fixed in advance, ``ceil(log2 choices)``.
 
     Raises:
         ValueError: no choice.
@@ -260,7 +266,7 @@ def hoeffding_bound(risk: int | float, n: int, *, delta: int | float = 0.05) -> 
 def zero_one_loss(
     outputs: Float[Tensor, "*batch classes"], labels: Shaped[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """Loss 1 where the largest output is not the label's, and where an output is no number; 0 elsewhere."""
+    """Loss 0 if the largest output is that of the label, otherwise and for outputs that are not finite 1."""
     wrong = (outputs.argmax(-1) != labels) | ~outputs.isfinite().all(-1)
     return wrong.to(outputs.dtype)
 
@@ -268,7 +274,7 @@ def zero_one_loss(
 def relative_error(
     outputs: Float[Tensor, "*batch out"], targets: Float[Tensor, "*batch out"]
 ) -> Float[Tensor, "*batch"]:
-    """Loss ``|y - f| / (|y| + |f|)`` in [0, 1]; 0 where both are zero, and 1 where an output is no number."""
+    """Loss ``|y - f| / (|y| + |f|)`` in [0, 1]; 0 if both are zero, and 1 for outputs that are not finite."""
     size = torch.linalg.vector_norm(outputs, dim=-1) + torch.linalg.vector_norm(targets, dim=-1)
     difference = torch.linalg.vector_norm(outputs - targets, dim=-1)
     loss = torch.where(size == 0, 0.0, difference / size.clamp_min(torch.finfo(size.dtype).tiny))
@@ -308,7 +314,7 @@ def gaussian_bits(outputs: Float[Tensor, "N out"], targets: Float[Tensor, "N out
     variance = float((outputs.double() - targets.double()).square().mean())
     if variance == 0:
         return -math.inf
-    return targets.numel() / 2 * math.log2(2 * math.pi * math.e * variance) + BITS
+    return targets.numel() / 2 * math.log2(2 * math.pi * math.e * variance) + HALF_BITS
 
 
 class Agreement(NamedTuple):

@@ -1,6 +1,6 @@
-r"""Networks in a random subspace, :math:`\theta = \theta_0 + P w`, whose few coefficients are quantised and coded.
+r"""Networks in a random subspace, :math:`\theta = \theta_0 + P w`, with a few coefficients that are quantised and coded.
 
-Projectors P from d coefficients to the D parameters of a network are drawn at random and are about orthonormal.
+Projectors P from d coefficients to the D parameters of a network are random and approximately orthonormal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODULATING_PARAMETERS = ("bias", "gate", "norm")
 
 
 class Projector(nn.Module):
-    r"""A fixed linear map ``(d,) -> (D,)`` with :math:`P^T P \approx I`; what is drawn is a buffer."""
+    r"""A fixed linear map ``(d,) -> (D,)`` with :math:`P^T P \approx I`; its random numbers are buffers."""
 
     def __init__(self, d: int, D: int):
         super().__init__()
@@ -128,7 +128,7 @@ def make_projector(
     Args:
         kind: kronecker, film, or film+kronecker.
         d: dimension of the subspace.
-        parameters: by name.
+        parameters: parameters of the network, by name.
     Raises:
         ValueError: an unknown kind, no parameters, or a dimension above their number.
     """
@@ -137,8 +137,6 @@ def make_projector(
         raise ValueError(f"projector={kind!r}: choose one of {', '.join(PROJECTORS)}")
     if not D:
         raise ValueError("a subspace of no parameters: give a network that has some")
-    if d > D:
-        raise ValueError(f"dimension={d} of a subspace of {D} parameters: give a number from 0 to {D}")
     if kind == "kronecker":
         return KroneckerProjector(d, D, generator)
     film = FiLMProjector(d, modulating(parameters), generator)
@@ -149,7 +147,7 @@ STARTS = ("uniform", "kmeans")
 
 
 class Subspace(nn.Module):
-    r"""A network whose parameters are :math:`\theta_0 + P w`, of which w alone is trained.
+    r"""A network with parameters :math:`\theta_0 + P w`, where only w is trained.
 
     :meth:`quantise` begins quantisation-aware training: each coefficient is the nearest of L learned levels c, and gradients
     pass straight through,
@@ -160,7 +158,7 @@ class Subspace(nn.Module):
     The initial parameters and P are part of the prior: they must not depend on the data of the bound.
 
     Args:
-        net: any module; it is copied, and its parameters as they stand are :math:`\theta_0`.
+        net: any module; it is copied, and its present parameters are :math:`\theta_0`.
         dimension: d; with 0 the network is :math:`\theta_0`.
         projector: kronecker, film, or film+kronecker.
         generator: draws P.
@@ -194,11 +192,11 @@ class Subspace(nn.Module):
         return len(self.weight)
 
     def quantise(self, levels: int, start: str = "uniform") -> None:
-        """Begin quantisation-aware training from the coefficients as they stand.
+        """Begin quantisation-aware training from the present coefficients.
 
         Args:
-            levels: their number L.
-            start: evenly between the smallest and the largest coefficient, or kmeans.
+            levels: number of levels L.
+            start: "uniform" between the smallest and the largest coefficient, or "kmeans".
         Raises:
             ValueError: fewer than two levels, or an unknown start.
         """
@@ -224,7 +222,7 @@ class Subspace(nn.Module):
         return (self.weight.detach()[:, None] - self.levels.detach()).abs().argmin(1)
 
     def coefficients(self) -> Float[Tensor, " d"]:
-        """The coefficients as the network has them: w, or the nearest levels with gradients straight through."""
+        """The coefficients of the network: w, or after quantisation the nearest levels, with straight-through gradients."""
         if self.levels is None:
             return self.weight
         return self.levels[self.symbols()] + (self.weight - self.weight.detach())
@@ -247,13 +245,13 @@ class Subspace(nn.Module):
 
     @torch.no_grad()
     def load_message(self, bits: str, levels: int) -> None:
-        """Take up coefficients from a message, as the decoder does; the network is then the coded one, to the last bit."""
+        """Decode coefficients from a message; the network then equals the coded one to the last bit."""
         symbols, codebook = decode(bits, self.dimension, levels)
         self.levels = nn.Parameter(torch.from_numpy(codebook.astype("float64")).to(self.weight))
         self.weight.copy_(self.levels[torch.from_numpy(symbols).to(self.levels.device)])
 
     def network(self) -> nn.Module:
-        """A copy of the network with the parameters as they stand."""
+        """A copy of the network with the present parameters."""
         net = copy.deepcopy(self.net)
         net.load_state_dict({name: p.detach() for name, p in self.parameters_by_name().items()}, strict=False)
         return net
@@ -270,19 +268,19 @@ def compress(
     quantised_rate: int | float = 0.005,
     start: str = "uniform",
 ) -> str:
-    """Train a subspace's coefficients by Adam, then with their levels, and leave it with what its message says.
+    """Train a subspace's coefficients by Adam, then with quantised levels, and decode its own message.
 
     Args:
-        loss: function of the subspace, to be minimised; it may draw a batch.
+        loss: function of the subspace to be minimised; it may draw a batch.
         levels: number of levels.
-        steps, quantised_steps: before and after quantisation begins.
+        steps, quantised_steps: numbers of steps before and after quantisation begins.
     Returns:
         the message.
     """
 
     def train(count: int, rate: float) -> None:
-        trained = [p for p in (subspace.weight, subspace.levels) if p is not None]
-        optimiser = torch.optim.Adam(trained, lr=rate)
+        parameters = [p for p in (subspace.weight, subspace.levels) if p is not None]
+        optimiser = torch.optim.Adam(parameters, lr=rate)
         for _ in range(count):
             optimiser.zero_grad()
             loss(subspace).backward()

@@ -1,4 +1,4 @@
-"""Fitted models of a system in the units of its data: raw states in, raw trajectories out."""
+"""Fitted models of a system in the units of its data: from raw states to raw trajectories."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rppdyn.reps import Rep
 
 
 class Scaling(NamedTuple):
-    """Units in which a system is fitted: ``z = centre + scale * y`` and ``t = seconds * s``, which commute with the group.
+    """Units of a fit, ``z = centre + scale * y`` and ``t = seconds * s``, which commute with the group.
 
-    ``controls`` likewise: their centre and scale.
+    Controls have their own centre and scale.
     """
 
     centre: Float[Tensor, " n"]
@@ -65,8 +65,8 @@ class FittedDynamics:
     """Fitted models of a system, in the units of the data.
 
     Args:
-        models: the members, one for each seed, in scaled units.
-        scalings: scalings of each member.
+        models: models in scaled units, one for each seed.
+        scalings: units of each model.
         rep: representation of the states.
         names, control_names: names of the coordinates.
     """
@@ -97,13 +97,13 @@ class FittedDynamics:
         Args:
             state: ``(*batch, n)``.
             times: increasing, s.
-            controls: ``(*batch, T - 1, m)``, held from each time to the next; of a model that has controls.
-            members: "mean" over seeds, or "all" of them along a new first axis.
+            controls: ``(*batch, T - 1, m)``, constant from each time to the next, for a model with controls.
+            members: "mean" over seeds, or "all" along a new first axis.
             substeps: number of steps of rk4 from one time to the next.
         Returns:
-            ``(*batch, T, n)``, of the kind that `state` is, an array or a tensor; nan from where a model diverges.
+            ``(*batch, T, n)``, an array or a tensor as `state` is; nan after a model diverges.
         Raises:
-            ValueError: a state of another size, times that do not increase, controls that are missing or of another shape.
+            ValueError: the state has another size, times do not increase, or controls are missing or have another shape.
         """
         z = torch.as_tensor(state, dtype=torch.float64)
         if z.shape[-1:] != (len(self.names),):
@@ -115,10 +115,10 @@ class FittedDynamics:
         u, predictions = self._controls(controls, (*z.shape[:-1], len(t) - 1)), []
         for model, scaling in zip(self.models, self.scalings, strict=True):
             drive = Drive(steps / scaling.seconds, scaling.controls(u))
-            solved = solve(model, None, scaling.states(z), drive, substeps)
+            rollout = solve(model, None, scaling.states(z), drive, substeps)
             index = torch.arange(len(t))
-            lost = solved.diverged[..., None] & (index >= solved.diverged_at[..., None])
-            predictions.append(torch.where(lost[..., None], torch.nan, scaling.back(solved.states)))
+            lost = rollout.diverged[..., None] & (index >= rollout.diverged_at[..., None])
+            predictions.append(torch.where(lost[..., None], torch.nan, scaling.back(rollout.states)))
         return as_type_of(state, combine_members(torch.stack(predictions), members))
 
     @torch.no_grad()
@@ -149,7 +149,7 @@ class FittedDynamics:
 
 
 def solve(model: DynamicsModel, weights: Any, z: Tensor, drive: Drive, substeps: int = 1) -> Trajectories:
-    """States after each step, by rk4."""
+    """Solve a model along steps and controls, by rk4."""
     times = torch.arange(drive.steps.shape[-1] + 1, dtype=z.dtype, device=z.device)
     driven = DrivenModel(model, drive.steps, drive.controls)
     return integrate(driven, z, times, method="rk4", step=1 / substeps, weights=weights)

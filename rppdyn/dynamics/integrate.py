@@ -1,4 +1,4 @@
-"""Rollouts: from a vector field and initial states to trajectories, and what became of those that diverged."""
+"""Rollouts of vector fields from initial states, with a report of diverged trajectories."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rppdyn.errors import UserError
 
 METHODS = ("dopri5", "rk4", "leapfrog")
 MAX_STEPS = 10_000
-"""Limit of the adaptive method's steps between two times."""
+"""Largest number of the adaptive method's steps between two times."""
 
 
 class IntegrationError(UserError):
-    """The adaptive method finds no steps that keep to its tolerances."""
+    """The adaptive method finds no steps within its tolerances."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,9 @@ class Trajectories:
 
     Attributes:
         times: ``(T,)``.
-        states: ``(*batch, T, n)``; of a trajectory that diverged, the states from then on are meaningless but finite, and all
-            are constants: no gradient goes through any of them, so that the others' stay what they are.
-        diverged_at: ``(*batch,)``, the index in ``times`` at which a trajectory was first found to have diverged; -1 for
-            those that did not.
+        states: ``(*batch, T, n)``; after a divergence the states of a trajectory are meaningless but finite. All states of a
+            diverged trajectory are constants without gradients, so that the other trajectories keep theirs.
+        diverged_at: ``(*batch,)``, the first index in ``times`` at which a trajectory has diverged; -1 if it has not.
     """
 
     times: Float[Tensor, " T"]
@@ -104,8 +103,8 @@ def integrate(
     lost = diverged_at >= 0
     constant = states.detach().clamp(-bound, bound)
     if states.requires_grad and bool(lost.any()):
-        # Masked they would still be in the graph: the zeros that go back through them, times infinite derivatives, are nan in
-        # the gradient of the weights, which is a sum over all trajectories. So the others are solved again without them.
+        # A mask would leave them in the graph, where zero gradients times infinite derivatives make the gradient of the
+        # weights, a sum over all trajectories, nan. So the other trajectories are solved again without them.
         states = constant if bool(lost.all()) else solve(_replace_lost(z0, lost))[0]
     return Trajectories(times, torch.where(lost[..., None, None], constant, states), diverged_at)
 
@@ -195,16 +194,18 @@ def _largest(z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch"]:
 
 
 class _Guarded:
-    """A vector field, zero where the state has diverged: there a solver would take ever smaller steps, or hand on nan.
+    """A vector field that is zero at diverged states, where a solver would take ever smaller steps or return nan.
 
     Args:
-        retries: whether the solver takes a step again where it was too long: a trajectory whose field was no number is not
-            lost if it is one later on.
+        retries: whether the solver repeats steps that were too long: a field that is not finite is then forgiven if it becomes
+            finite.
     """
 
     def __init__(self, model: DynamicsModel, weights: Any, bound: float, retries: bool = False):
         self.model, self.weights, self.bound, self.retries = model, weights, bound, retries
-        self.lost_at: Tensor | None = None  # of each trajectory, the time at which its field was no number; or infinity
+        self.lost_at: Tensor | None = (
+            None  # for each trajectory the time at which its field was not finite, or infinity
+        )
 
     def __call__(self, t: Tensor, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         field = self.model(t, z, self.weights)
@@ -227,7 +228,7 @@ class _Guarded:
 
 
 def _subdivide(times: Tensor, step: float | None) -> tuple[Tensor, Tensor]:
-    """Times with equal steps of at most ``step`` in each interval, and where the given ones stand among them."""
+    """Divide each interval of times into equal steps of at most ``step``; also returns the indices of the given times."""
     if step is None:
         return times, torch.arange(len(times))
     counts = [max(1, math.ceil(float(length) / step * (1 - 1e-6))) for length in times.diff()]

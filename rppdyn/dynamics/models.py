@@ -17,7 +17,7 @@ from rppdyn.nn.compiling import compiled
 from rppdyn.reps import Rep, Scalar
 
 MIN_INVERSE_MASS = 1e-3
-"""Smallest eigenvalue of a mechanical model's inverse mass matrix."""
+"""Least eigenvalue of a mechanical model's inverse mass matrix."""
 
 
 class DynamicsModel(nn.Module, ABC):
@@ -39,23 +39,23 @@ class DynamicsModel(nn.Module, ABC):
         self.net = net
 
     def assemble(self) -> Any:
-        """The network's dense weights; None for a module that has none to assemble."""
+        """The network's dense weights; None for a module without any to assemble."""
         assemble = getattr(self.net, "assemble", None)
         return None if assemble is None else assemble()
 
     @abstractmethod
     def vector_field(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
-        """``dz/dt``, with weights assembled here or before."""
+        """``dz/dt``; weights are assembled here unless they are given."""
 
     def forward(self, t: Any, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
         return self.vector_field(z, weights)
 
     def compile(self, **options: Any) -> None:
-        """``torch.compile`` for calls of the model, whose options these are; each model has compilations of its own."""
+        """Compile calls of this model by ``torch.compile`` with these options."""
         self._compiled_call_impl = partial(compiled(type(self).forward, **options), self)
 
     def _apply_net(self, z: Tensor, weights: Any) -> Tensor:
-        net: Any = self.net  # what was assembled knows how to be applied
+        net: Any = self.net
         return net(z) if weights is None else net.apply(z, weights)
 
 
@@ -86,7 +86,7 @@ class HamiltonianModel(DynamicsModel):
         self.separable = separable
 
     def hamiltonian(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch"]:
-        """The energy that the model gives a state, up to a constant of no meaning.
+        """The model's energy of a state, up to an arbitrary constant.
 
         Raises:
             ValueError: the network's output is not one number per state, or the state's dimension is odd.
@@ -148,7 +148,7 @@ class MechanicalModel(DynamicsModel):
         return Scalar(rep.G) + rep * rep
 
     def energy(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch"]:
-        """H of positions and velocities, up to a constant of no meaning."""
+        """H of positions and velocities, up to an arbitrary constant."""
         q, v = z.chunk(2, -1)
         potential, W = self._parts(self._apply_net(q, weights))
         return 0.5 * (v * _solve(W, v)).sum(-1) + potential
@@ -160,7 +160,7 @@ class MechanicalModel(DynamicsModel):
         output, pull_back = torch.func.vjp(lambda q: self._apply_net(q, weights), q)[:2]
         root, rate, W = self._root(output), self._matrix(along), self._parts(output)[1]
         p = _solve(W, v)
-        a = _times(root.mT, p)  # H is |a|^2 / 2 + V, but for the least mass
+        a = _times(root.mT, p)  # H = |a|^2 / 2 + V, without the term of MIN_INVERSE_MASS
         cotangent = torch.cat([torch.ones_like(output[..., :1]), (p.unsqueeze(-1) * a.unsqueeze(-2)).flatten(-2)], -1)
         turning = _times(rate, a) + _times(root, _times(rate.mT, p))
         return torch.cat([v, turning - _times(W, pull_back(cotangent)[0])], -1)
@@ -190,14 +190,14 @@ def _solve(W: Tensor, v: Tensor) -> Tensor:
 
 
 class DrivenModel(DynamicsModel):
-    r"""A vector field along recorded trajectories, whose steps may differ and whose controls are held. Time counts steps:
+    r"""A vector field along recorded trajectories, with piecewise constant controls. Time counts steps:
 
     .. math:: dz/ds = \Delta t_k\, f(z, u_k), \qquad k \le s < k + 1.
 
     Args:
-        model: the vector field, of states and, after them, controls where there are any.
-        steps: lengths of the steps, 0 where a trajectory has ended.
-        controls: held during each step; with no entries where there are none.
+        model: the vector field, a function of states followed by controls, if there are any.
+        steps: lengths of the steps, 0 after the end of a trajectory.
+        controls: controls, constant during each step; the last axis is empty without controls.
     """
 
     def __init__(self, model: DynamicsModel, steps: Float[Tensor, "*batch T"], controls: Float[Tensor, "*batch T m"]):
@@ -208,7 +208,7 @@ class DrivenModel(DynamicsModel):
         return self.model.assemble()
 
     def vector_field(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
-        """During the first step."""
+        """The vector field during the first step."""
         return self.forward(0.0, z, weights)
 
     def forward(self, t: Any, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
@@ -233,9 +233,9 @@ def rollout_error(
 
 
 def relative_drift(values: Float[Tensor, "*batch T"]) -> Float[Tensor, "*batch T-1"]:
-    r""":math:`|c(t) - c(0)| / (|c(t)| + |c(0)|)` at each time but the first, of what ought to stay as it is.
+    r"""The relative drift :math:`|c(t) - c(0)| / (|c(t)| + |c(0)|)` of a conserved quantity, at each time but the first.
 
-    It is nan of what is 0 at both times, which no relative number can be said of.
+    It is nan if the quantity is 0 at both times.
     """
     later = values[..., 1:, None]
     return relative_difference(later, values[..., :1, None].expand_as(later))

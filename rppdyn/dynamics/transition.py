@@ -21,11 +21,10 @@ from rppdyn.nn.normaliser import deviation_rep, mixing_blocks
 from rppdyn.reps import Rep, Scalar
 
 LOG_STD = (-8.0, 2.0)
-"""Softly bounded logarithm of a Gaussian model's standard deviation, in units of that of one-step changes."""
-
+"""Soft bounds of the logarithm of a Gaussian model's standard deviation, in units of that of one-step changes."""
 
 INITIAL_SCALE = 0.1
-"""Initial scale of the weights of a network's last layer (``output_scale``): a model begins by changing the state little."""
+"""Initial scale of the last layer's weights (``output_scale``), so that a new model changes the state little."""
 
 HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
@@ -34,10 +33,10 @@ class Step(NamedTuple):
     """A model's prediction of the next state.
 
     Attributes:
-        mean: its features, rotations and angles projected.
-        log_std: logarithms of the standard deviations of a Gaussian model, else None; in the units of the features and, last,
-            of the reward where there is one.
-        reward: reward of the step, where the model has learned it; else None.
+        mean: features of the next state, with rotations and angles projected.
+        log_std: logarithms of the standard deviations of a Gaussian model, in the units of the features and, last, of a learned
+            reward; otherwise None.
+        reward: learned reward of the step; otherwise None.
     """
 
     mean: Float[Tensor, "*batch n"]
@@ -46,7 +45,7 @@ class Step(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """States after each action, and the rewards of the steps where the model has learned them."""
+    """States after each action, and the rewards of the steps if the model has learned them."""
 
     states: Float[Tensor, "*batch T n"]
     rewards: Float[Tensor, "*batch T"] | None
@@ -109,17 +108,17 @@ class TransitionModel(nn.Module):
         after: Float[Tensor, "*batch n"],
         reward: Float[Tensor, "*batch"] | None = None,
     ) -> None:
-        """Add transitions between features, and their rewards where the model learns them, to the statistics."""
+        """Update the statistics by transitions between features, with rewards if the model learns them."""
         self.states.update(x)
         self.actions.update(u)
         self.changes.update(self._append_reward(after - x, reward))
 
     def assemble(self) -> Any:
-        """The network's dense weights, for several calls with the same."""
+        """The network's dense weights, for several calls."""
         return self.net.assemble()
 
     def step(self, x: Float[Tensor, "*batch n"], u: Float[Tensor, "*batch m"], weights: Any = None) -> Step:
-        """The next state's features, with weights assembled here or before."""
+        """Predict the next state's features; weights are assembled here unless they are given."""
         output, log_std, n = self._network_output(x, u, weights), None, x.shape[-1]
         if self.gaussian:
             output, log_std = output.split([n + self.reward, output.shape[-1] - n - self.reward], -1)
@@ -215,7 +214,7 @@ class TransitionModel(nn.Module):
         return self.net.apply(inputs, self.assemble() if weights is None else weights)
 
     def project(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """Features with the rotation matrices nearest to theirs, and (cos, sin) of length one."""
+        """Project rotation matrices among the features to SO(3), and pairs (cos, sin) to length one."""
         parts, done = [], 0
         for start, width in sorted([(r, 9) for r in self.rotations] + [(c, 2) for c in self.circles]):
             part = x[..., start : start + width]
@@ -235,7 +234,7 @@ def _predicted_rep(state_rep: Rep, reward: bool) -> Rep:
 
 
 MIN_SINGULAR_SUM = 1e-6
-"""Sums of singular values count as at least this in the derivative: a matrix near a reflection has no nearest rotation."""
+"""Least sum of singular values in the derivative: a matrix near a reflection has no nearest rotation."""
 
 
 def nearest_rotation(M: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
@@ -257,7 +256,7 @@ def nearest_rotation(M: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d 
 
 
 class _NearestRotation(torch.autograd.Function):
-    """The rotation, and the decomposition ``U S V^T`` with its sign that the derivatives are made of."""
+    """The rotation, and the signed decomposition ``U S V^T`` for the derivatives."""
 
     generate_vmap_rule = True
 
@@ -284,12 +283,12 @@ class _NearestRotation(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, tangent):
-        unknown = (torch.full_like(part, torch.nan) for part in ctx.saved_tensors)  # so that second derivatives are nan
+        unknown = (torch.full_like(part, torch.nan) for part in ctx.saved_tensors)  # makes second derivatives nan
         return _polar_derivative(*ctx.saved_tensors, tangent), *unknown
 
 
 def _polar_derivative(U, S, Vh, X):
-    """Along X; the same forwards and backwards, since it is symmetric."""
+    """The derivative along X, which is symmetric, and so the same in forward and backward mode."""
     B = U.mT @ X @ Vh.mT
     return U @ ((B - B.mT) / (S.unsqueeze(-1) + S.unsqueeze(-2)).clamp_min(MIN_SINGULAR_SUM)) @ Vh
 
@@ -298,7 +297,7 @@ Reward = Callable[
     [Float[Tensor, "*batch n"], Float[Tensor, "*batch m"], Float[Tensor, "*batch n"]], Float[Tensor, "*batch"]
 ]
 ELITES_PER_SURVIVOR = 3
-"""One in so many of the elites, the best of them, stays among the sequences of the next iteration."""
+"""One in so many elites, the best ones, stays among the sequences of the next iteration."""
 
 Ends = Callable[[Float[Tensor, "*batch n"]], Bool[Tensor, "*batch"]]
 
