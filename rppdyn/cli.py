@@ -208,7 +208,7 @@ class Training:
             raise ValueError(f"{name} is no number: the run was stopped, or a member diverged")
         return fmean(value for value in values if value is not None)
 
-    def for_run(self, run: str) -> Training:
+    def choose_by_run(self, run: str) -> Training:
         """The job with the configuration of a run."""
         if not self.others:
             return self
@@ -272,7 +272,7 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
     trust = job.trusts and arguments.trust
     run, words = _run_argument(words) if arguments.resume else (None, words)
     words = expand_own_data_words(job.name, words, begun=run is not None)
-    job = job.choose_task(words) if run is None else job.for_run(run)
+    job = job.choose_task(words) if run is None else job.choose_by_run(run)
     if arguments.cfg is not None:
         for flag in ("resume", "multirun"):
             if vars(arguments)[flag]:

@@ -76,7 +76,7 @@ def place_in_users_code(error: BaseException) -> str | None:
     None if no code of the user took part, or if a `raise` statement of this package refused something. Code is the user's
     unless it belongs to this package, to Python or to an installed package.
     """
-    if _raised_here(error):
+    if _is_raised_here(error):
         return None
     if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
         return f"{_display_path(error.filename)}:{error.lineno}"
@@ -135,10 +135,10 @@ def is_user_error(error: BaseException) -> bool:
         return False
     if isinstance(error, OSError):
         return error.filename is not None
-    return isinstance(error, ValueError | TypeError) and _raised_here(error)
+    return isinstance(error, ValueError | TypeError) and _is_raised_here(error)
 
 
-def _raised_here(error: BaseException) -> bool:
+def _is_raised_here(error: BaseException) -> bool:
     """Return whether a `raise` statement of this package made an exception."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:

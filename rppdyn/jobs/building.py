@@ -420,15 +420,15 @@ class Evaluator:
         """Play every episode to its end, by termination or by the environment's time limit."""
         reset_policy(policy)
         observations = np.stack([env.reset(seed=self.seed + i)[0] for i, env in enumerate(self.envs)])
-        seen: list[list[NDArray]] = [[] for _ in self.envs]
-        done: list[list[NDArray]] = [[] for _ in self.envs]
+        observed: list[list[NDArray]] = [[] for _ in self.envs]
+        acted: list[list[NDArray]] = [[] for _ in self.envs]
         rewards: list[list[float]] = [[] for _ in self.envs]
         running = set(range(len(self.envs)))
         while running:
             actions = policy(observations)
             for i in sorted(running):
-                seen[i].append(observations[i].copy())
-                done[i].append(np.asarray(actions[i]).copy())
+                observed[i].append(observations[i].copy())
+                acted[i].append(np.asarray(actions[i]).copy())
                 observations[i], reward, terminated, truncated, _ = self.envs[i].step(actions[i])
                 rewards[i].append(float(reward))
                 if terminated or truncated:
@@ -436,8 +436,8 @@ class Evaluator:
         return Episodes(
             returns=np.array([sum(episode) for episode in rewards]),
             lengths=np.array([len(episode) for episode in rewards]),
-            observations=np.stack([*chain(*seen)]),
-            actions=np.stack([*chain(*done)]),
+            observations=np.stack([*chain(*observed)]),
+            actions=np.stack([*chain(*acted)]),
         )
 
     def play(self, agent: BaseAlgorithm | BasePolicy) -> Episodes:

@@ -53,9 +53,9 @@ def family_of(inputs: Sequence[str], outputs: Sequence[str], blocks: str | None 
         ConfigError: a name is unknown or named twice, or a list has blocks of different sizes.
     """
     if blocks is None:
-        if not (known := vectors(inputs)):
+        if not (vector_names := vectors(inputs)):
             return None
-        lists = [list(dict.fromkeys([*known, *vectors(outputs)]))]
+        lists = [list(dict.fromkeys([*vector_names, *vectors(outputs)]))]
     else:
         lists = [[name.strip() for name in part.split(",") if name.strip()] for part in blocks.split(";")]
     names = [name for members in lists for name in members]
@@ -280,9 +280,9 @@ def table(result: DiscoverResult, written: bool = True) -> str:
             "exact": f"an exact symmetry of {generators}",
             "approximate": f"an approximate symmetry of {generators}, relative defect {symmetry.spectrum[count - 1]:.1e}",
         }[symmetry.verdict]
-        shown = ", ".join(f"{value:.1e}" for value in symmetry.spectrum[:MAX_TABLE_DEFECTS])
+        defects = ", ".join(f"{value:.1e}" for value in symmetry.spectrum[:MAX_TABLE_DEFECTS])
         more = ", ..." if len(symmetry.spectrum) > MAX_TABLE_DEFECTS else ""
-        lines += ["", f"{symmetry.name}: {verdict}", f"relative defects: {shown}{more}"]
+        lines += ["", f"{symmetry.name}: {verdict}", f"relative defects: {defects}{more}"]
         for index, generator in enumerate(symmetry.generators):
             rows: list[list[Any]] = [[f"{0.0 if abs(x) < 5e-5 else x:.4f}" for x in row] for row in generator]
             lines += [

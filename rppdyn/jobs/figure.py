@@ -206,8 +206,8 @@ def draw_curves(groups: Sequence[RunGroup], extra: Sequence[Panel] = ()) -> Figu
     """Draw metrics over training, with a row of panels for each environment or task."""
     is_agent = groups[0].verb in (TrainAgentConfig.verb, AGENT_FILE)
     titles = AGENT_PANELS if is_agent else FIT_PANELS | ROLLOUT_PANELS
-    known = {metric for group in groups for metric in group.metrics}
-    titles = {title: metrics for title, metrics in titles.items() if is_agent or known & set(metrics.values())}
+    measured = {metric for group in groups for metric in group.metrics}
+    titles = {title: metrics for title, metrics in titles.items() if is_agent or measured & set(metrics.values())}
     subjects = group_by_subject(groups)
     panels: list[Panel | None] = []
     for subject, members in subjects:

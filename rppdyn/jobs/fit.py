@@ -70,7 +70,7 @@ def build_network(
     """
     options: dict[str, Any] = dict(
         output_scale=output_scale,
-        hidden=_hidden(config.hidden, rep_in.G),
+        hidden=_hidden_layers(config.hidden, rep_in.G),
         num_layers=config.num_layers,
         architecture=config.architecture,
         activation=config.activation or "swish",
@@ -93,9 +93,9 @@ def build_network(
     return RPPEMLP(rep_in, rep_out, rep_in.G, free_variance=config.free, **options)
 
 
-def _hidden(hidden: int | str | list, G: Group) -> Any:
+def _hidden_layers(hidden: int | str | list, G: Group) -> Any:
     if isinstance(hidden, list):
-        return [_hidden(layer, G) for layer in hidden]
+        return [_hidden_layers(layer, G) for layer in hidden]
     if isinstance(hidden, str):
         return component_major(notation.representation(hidden, G, "model.hidden"))
     return hidden
@@ -103,7 +103,7 @@ def _hidden(hidden: int | str | list, G: Group) -> Any:
 
 def widest(hidden: int | str | list, G: Group) -> int:
     """The largest number of inputs of a layer, the first excepted."""
-    layers = [_hidden(layer, G) for layer in (hidden if isinstance(hidden, list) else [hidden])]
+    layers = [_hidden_layers(layer, G) for layer in (hidden if isinstance(hidden, list) else [hidden])]
     return max(layer if isinstance(layer, int) else layer.dim for layer in layers)
 
 
@@ -517,7 +517,7 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
             evaluate_every=config.evaluation.every * subject.steps_per_epoch,
             checkpoint_every=config.checkpoint_every * subject.steps_per_epoch,
         )
-        done = _fit(subject, run, f"{config.task_name} {config.model_name}", progress)
+        is_complete = _fit(subject, run, f"{config.task_name} {config.model_name}", progress)
         stopped = "stopped; a checkpoint was written" if run.saved else "stopped"
         folder = run.folder
         result = FitResult(
@@ -529,10 +529,10 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
             epochs=config.optimiser.epochs,
             metrics=folder.metrics.last(),
             compiled=subject.compiled,
-            interrupted=not done,
-            note="" if done else stopped,
+            interrupted=not is_complete,
+            note="" if is_complete else stopped,
         )
-        if done:
+        if is_complete:
             subject.give_up()
             with torch.no_grad():
                 result.test = subject.test()

@@ -85,15 +85,15 @@ class Transition(StackFit):
         self.data = transition_data(
             dataset, self.spec, held_out=task.held_out, trajectories=task.trajectories, length=task.length
         )
-        drawn = [
+        chunks_of_members = [
             draw_chunks(dataset, self.spec, self.data.train, task.chunks, task.chunk, seed) for seed in config.all_seeds
         ]
-        states = torch.stack([chunks.states for chunks in drawn])
-        actions = torch.stack([chunks.actions for chunks in drawn])
+        states = torch.stack([chunks.states for chunks in chunks_of_members])
+        actions = torch.stack([chunks.actions for chunks in chunks_of_members])
         self.dtype, self.device = getattr(torch, config.dtype), device_of(config.device)
         stack = build_networks(config, self.spec)
         self.model = build_model(config, self.spec, stack).to(device=self.device, dtype=self.dtype)
-        reward = torch.stack([chunks.rewards for chunks in drawn]) if config.model.reward else None
+        reward = torch.stack([chunks.rewards for chunks in chunks_of_members]) if config.model.reward else None
         self.model.observe(states[..., :-1, :], actions, states[..., 1:, :], reward)
         self.images = GroupMatrices(self.spec, torch.empty(0, dtype=self.dtype, device=self.device))
         inputs, targets = torch.cat([states[..., :-1, :], actions], -1), states[..., 1:, :]
@@ -225,8 +225,8 @@ class Transition(StackFit):
     def _equivariance(self, member: TransitionModel) -> dict[str, float]:
         """Equivariance errors of the learned change of the state, at states of the test trajectories."""
         x, u = self.data.test.states[:, :-1].flatten(0, 1), self.data.test.actions.flatten(0, 1)
-        every = max(1, len(x) // self.config.evaluation.states)
-        inputs, n = torch.cat([x, u], -1)[::every], x.shape[-1]
+        stride = max(1, len(x) // self.config.evaluation.states)
+        inputs, n = torch.cat([x, u], -1)[::stride], x.shape[-1]
         weights = member.assemble()
         reps = TransitionModel.rep_in(self.spec.obs_rep, self.spec.action_rep), self.spec.obs_rep
         return equivariance_metrics(lambda z: member.change(z[..., :n], z[..., n:], weights), *reps, inputs)

@@ -311,9 +311,10 @@ def _layers(network: MeasuredNetwork, x: Tensor, generators: dict[str, list[Tens
     layers = attributions[0].layers
     if len(layers) < 2:
         return None
-    rows = [(a.norm[d].tolist(), a.share[d].tolist()) for a in attributions for d in range(len(a.generators))]
-    named = dict(zip(generators, rows, strict=True))
-    return Layers(layers, {k: norm for k, (norm, _) in named.items()}, {k: share for k, (_, share) in named.items()})
+    rows = [(a, d) for a in attributions for d in range(len(a.generators))]
+    norm = {name: a.norm[d].tolist() for name, (a, d) in zip(generators, rows, strict=True)}
+    share = {name: a.share[d].tolist() for name, (a, d) in zip(generators, rows, strict=True)}
+    return Layers(layers, norm, share)
 
 
 Result = Mapping[str, Any]

@@ -222,11 +222,11 @@ def round_generators(generators: Sequence[Tensor], family: Group) -> list[Any]:
     ):
         turns = list(generators)
     if turns:
-        shown = "; ".join(
+        descriptions = "; ".join(
             f"{[[round(x, 3) for x in row] for row in A.tolist()]}, {describe_generator(A)}" for A in turns
         )
         logger.warning(
-            "group=auto found %s in %s: %s", f"{len(turns)} generator" + "s" * (len(turns) > 1), family, shown
+            "group=auto found %s in %s: %s", f"{len(turns)} generator" + "s" * (len(turns) > 1), family, descriptions
         )
     else:
         logger.warning("group=auto found no symmetry in %s: plain networks are fitted", family)
@@ -273,11 +273,11 @@ def check_data(config: FitTrajectoriesConfig, recordings: Recordings) -> None:
 def split_of(recordings: Recordings, config: FitTrajectoriesConfig, seed: int) -> Split:
     """Split by trajectory, at random; fewer than three trajectories are each split in time."""
     shares, chunk = config.task.split, config.task.chunk
-    every = list(recordings.trajectories)
-    if len(every) >= 3:
-        return Split(*([every[i] for i in part] for part in split_indices(len(every), shares, seed)))
+    trajectories = list(recordings.trajectories)
+    if len(trajectories) >= 3:
+        return Split(*([trajectories[i] for i in part] for part in split_indices(len(trajectories), shares, seed)))
     parts: tuple[list[Recording], ...] = ([], [], [])
-    for recording in every:
+    for recording in trajectories:
         ends = [0, *(round(float(share) * len(recording.states)) for share in np.cumsum(shares))]
         for part, start, stop in zip(parts, ends[:-1], ends[1:], strict=True):
             if stop - start <= chunk:
@@ -382,7 +382,7 @@ def pad_trajectories(
 ) -> tuple[Float[Tensor, "N T n"], Drive, Bool[Tensor, "N T"]]:
     """Scale trajectories and pad them to one length by steps of length 0; also returns a mask of the true states."""
     length = min(max(len(recording.states) for recording in recordings), max_steps + 1)
-    states, steps, controls, known = [], [], [], []
+    states, steps, controls, masks = [], [], [], []
     for recording in recordings:
         y, drive = scaling.states(recording.states)[:length], drive_of(recording, scaling)
         missing = length - len(y)
@@ -390,5 +390,5 @@ def pad_trajectories(
         steps.append(torch.cat([drive.steps[: length - 1], drive.steps.new_zeros(missing)])[: length - 1])
         u = drive.controls[: length - 1]
         controls.append(torch.cat([u, u.new_zeros(length - 1 - len(u), u.shape[1])]))
-        known.append(torch.arange(length) < len(y))
-    return torch.stack(states), Drive(torch.stack(steps), torch.stack(controls)), torch.stack(known)
+        masks.append(torch.arange(length) < len(y))
+    return torch.stack(states), Drive(torch.stack(steps), torch.stack(controls)), torch.stack(masks)

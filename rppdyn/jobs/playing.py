@@ -297,11 +297,11 @@ def film(make: Callable[[], gymnasium.Env], policy: Policy, seed: int, path: Pat
     """
     with open_drawing_env(make) as env:
         rate = float(env.metadata.get("render_fps") or MAX_RATE)
-        every = math.ceil(rate / MAX_RATE)
+        stride = math.ceil(rate / MAX_RATE)
         write = _gif if path.suffix.lower() == ".gif" else _mp4
         limit = (env.spec.max_episode_steps if env.spec else None) or 0
         with Progress(limit, description="film", unit="step", enabled=progress) as bar, replacing(path) as temporary:
-            return write(temporary, _frames(env, policy, seed, every, bar), rate / every)
+            return write(temporary, _frames(env, policy, seed, stride, bar), rate / stride)
 
 
 @contextmanager
@@ -359,12 +359,12 @@ def _no_drawing(error: Exception) -> ConfigError:
     )
 
 
-def _frames(env: gymnasium.Env, policy: Policy, seed: int, every: int, bar: Progress) -> Iterator[NDArray[np.uint8]]:
+def _frames(env: gymnasium.Env, policy: Policy, seed: int, stride: int, bar: Progress) -> Iterator[NDArray[np.uint8]]:
     observation, _ = env.reset(seed=seed)
     reset_policy(policy)
     step, over = 0, False
     while not over:
-        if step % every == 0:
+        if step % stride == 0:
             yield np.asarray(env.render())
         observation, _, terminated, truncated, _ = env.step(policy(observation[None])[0])
         step, over = step + 1, terminated or truncated

@@ -170,7 +170,8 @@ def page_of(groups: Sequence[RunGroup], played: Sequence[FileAgent] = ()) -> str
         verbs = dict.fromkeys(group.verb for group in groups)
         trained = blocks(_settings([group for group in groups if group.verb == verb]) for verb in verbs)
         sections += [("At a glance", _glance(groups)), ("What was trained", trained)]
-        sections += [(subject, _subject(k, subject, its)) for k, (subject, its) in enumerate(group_by_subject(groups))]
+        for k, (subject, members) in enumerate(group_by_subject(groups)):
+            sections.append((subject, _subject(k, subject, members)))
     sections += [("Agents from files", _files(played))] if played else []
     sections += [("Runs", _runs(groups))] if groups else []
     runs = len({run.path for group in groups for run in group.runs})
@@ -504,14 +505,14 @@ def prior_variances(run: Run) -> dict[str, dict[str, float]]:
             del model[f"{prefix}free_variance"]
     options = NetworkOptions(model["kind"], **{key: model[key] for key in keys if key in model})
     return {
-        who: dict(zip(chain, model["variances"], strict=True))
+        network_name: dict(zip(chain, model["variances"], strict=True))
         if model.get("groups") and network is RPPEMLP
-        else {name.removesuffix("_variance"): variance for name, variance in options.prior(who).items()}
-        for who, network in networks.items()
+        else {name.removesuffix("_variance"): variance for name, variance in options.prior(network_name).items()}
+        for network_name, network in networks.items()
     }
 
 
-# -- files beside the metrics ------------------------------------------------------------------------------------------
+# -- other files of a run ---------------------------------------------------------------------------------------------
 
 
 READERS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
@@ -533,11 +534,11 @@ def _read_content(run: Run, name: str) -> Any:
 def _certificates(groups: Sequence[RunGroup]) -> Markup | None:
     """The verdicts of the simulator in a run's certificate, or else in its spec."""
     parts: list[Markup] = []
-    seen: list[tuple[Any, Any]] = []
+    printed: list[tuple[Any, Any]] = []
     for group in groups:
         spec, certificate = (_read_content(group.runs[0], name) for name in ("spec.json", "certificate.json"))
-        if spec is not None and (spec, certificate) not in seen:
-            parts.append(html.paragraph(f"{spec.group}" + (f": {group.label}" if seen else "")))
+        if spec is not None and (spec, certificate) not in printed:
+            parts.append(html.paragraph(f"{spec.group}" + (f": {group.label}" if printed else "")))
             if certificate is not None:
                 parts.append(_certificate(certificate))
             else:
@@ -545,7 +546,7 @@ def _certificates(groups: Sequence[RunGroup]) -> Markup | None:
                 rows = [[s.name, _verdict(s.verdict), rewards[s.reward_symmetric], s.note] for s in spec.symmetries]
                 head = ["generator", "dynamics", "reward", "note"]
                 parts.append(html.table("What the spec states of its generators", head, rows))
-            seen.append((spec, certificate))
+            printed.append((spec, certificate))
     if parts:
         return blocks(parts)
     return html.paragraph("None of the runs holds a symmetry spec that can be read.") if _is_agent(groups[0]) else None

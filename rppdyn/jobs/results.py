@@ -140,12 +140,12 @@ class TrainAgentResult(RunResult):
             rows["mean return"] = f"{_return(m['eval/return_mean'])}  ({spread})"
             rows["equivariance error"] = "none: the environment has no symmetry here"
             if any(name.startswith("equivariance/policy/") for name in m):
-                sizes = {who: m[f"equivariance/{who}"] for who in ("policy", "critic")}
+                sizes = {name: m[f"equivariance/{name}"] for name in ("policy", "critic")}
                 vacuous = "vacuous (the outputs are all but zero)"
-                errors = ", ".join(f"{who} {vacuous if x is None else f'{x:.1e}'}" for who, x in sizes.items())
+                errors = ", ".join(f"{name} {vacuous if x is None else f'{x:.1e}'}" for name, x in sizes.items())
                 rows["equivariance error"] = f"{errors}  (0 is equivariant, 1 as far from it as can be)"
-            names = {who: f"pathway/{who}_free_share" for who in ("actor", "critic")}
-            shares = ", ".join(f"{who} {100 * m[name]:.3g}%" for who, name in names.items() if name in m)
+            names = {network: f"pathway/{network}_free_share" for network in ("actor", "critic")}
+            shares = ", ".join(f"{network} {100 * m[name]:.3g}%" for network, name in names.items() if name in m)
             rows["free pathway"] = f"{shares} of the squared weights"
         rows |= {"its prior allows": self.prior} if self.prior else {}
         if self.fresh_episodes:

@@ -108,7 +108,7 @@ def plain_function(
     Args:
         sample: a few inputs, on which the callable is tried.
     """
-    f = in_accepted_precision(call, sample, spec.action.dim if spec else rep_out.dim)
+    f = adapt_precision(call, sample, spec.action.dim if spec else rep_out.dim)
     networks = {}
     if isinstance(call, RPPEMLP) and call.rep_in == rep_in and call.rep_out == rep_out:
         networks = {"network": MeasuredNetwork(cast_module(call, torch.float64), lambda x: x)}
@@ -127,7 +127,7 @@ def plain_function(
     )
 
 
-def in_accepted_precision(
+def adapt_precision(
     call: Callable[[Tensor], Any], sample: Tensor, outputs: int | None = None
 ) -> Callable[[Tensor], Tensor]:
     """Call a function in double precision if it accepts that, else in single. It may write into its inputs.
@@ -228,12 +228,12 @@ def check_environment(name: str, policy: BasePolicy, env: gymnasium.Env, flag: s
         ConfigError: naming both shapes.
     """
     for part in ("observation", "action"):
-        here, there = (getattr(owner, f"{part}_space") for owner in (env, policy))
-        if here.shape != there.shape:
+        env_space, policy_space = (getattr(owner, f"{part}_space") for owner in (env, policy))
+        if env_space.shape != policy_space.shape:
             environment = "it" if env.spec is None else env.spec.id
             raise ConfigError(
-                f"{name} is for {part}s of shape {there.shape}, and those of {environment} have {here.shape}: give {flag} "
-                "of the environment it was trained on"
+                f"{name} is for {part}s of shape {policy_space.shape}, and those of {environment} have {env_space.shape}: "
+                f"give {flag} of the environment it was trained on"
             )
 
 
@@ -300,7 +300,7 @@ def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) ->
     source = config.states_from or "rollouts"
     if source not in ("rollouts", "reset"):
         observations, origin = inputs_of(config, spec.obs.dim)
-        return observations, _explored_actions(target, observations), origin
+        return observations, _draw_actions(target, observations), origin
     if target.evaluator is None:
         raise ConfigError(f"{config.what}: states from {source} need an environment; give --env, or --from FILE")
     evaluator = target.evaluator()
@@ -310,13 +310,11 @@ def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) ->
         if source == "reset":
             env = evaluator.envs[0]
             observations = np.stack([env.reset(seed=config.seed + i)[0] for i in range(config.states)])
-            return observations, _explored_actions(target, observations), "reset distribution"
+            return observations, _draw_actions(target, observations), "reset distribution"
         if target.call is None:
             episodes, how = evaluator.explore(target.policy), "exploring episodes of its own"
         else:
-            f = in_accepted_precision(
-                target.call, torch.as_tensor(evaluator.envs[0].reset(seed=0)[0])[None], spec.action.dim
-            )
+            f = adapt_precision(target.call, torch.as_tensor(evaluator.envs[0].reset(seed=0)[0])[None], spec.action.dim)
             policy = add_noise(array_policy(f), evaluator.envs[0].action_space, config.seed)
             episodes, how = evaluator.run(policy), "episodes of its own with Gaussian noise"
         return *episodes.spread(config.states), f"{config.episodes} {how}"
@@ -324,7 +322,7 @@ def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) ->
         evaluator.close()
 
 
-def _explored_actions(target: Loaded, observations: NDArray) -> NDArray | None:
+def _draw_actions(target: Loaded, observations: NDArray) -> NDArray | None:
     """Actions for critics, uniform in half the range around the policy's own; None without a policy."""
     if target.policy is None:
         return None
@@ -462,7 +460,7 @@ def image_function(config: EquivarianceConfig) -> tuple[str, ImageTarget]:
         f"{type(call).__name__}, {config.weights or 'its own weights'}" if isinstance(call, nn.Module) else "a function"
     )
     network = cast_module(call, torch.float64) if isinstance(call, nn.Module) else None
-    f = in_accepted_precision(network if network is not None else call, x[:2])
+    f = adapt_precision(network if network is not None else call, x[:2])
     return described, ImageTarget("function", f, network, x.double(), origin)
 
 
@@ -541,12 +539,12 @@ def measure_images(target: ImageTarget, flows: Mapping[str, Flow], whole: tuple[
 
 def _layers(target: ImageTarget, flows: Mapping[str, Flow], whole: tuple[str, ...]) -> Layers:
     assert target.network is not None
-    few = target.images[evenly(len(target.images), DETAIL_IMAGES)]
+    images = target.images[evenly(len(target.images), DETAIL_IMAGES)]
     attributions = {}
     for name, flow in flows.items():
         hidden = {"*": flow, **dict.fromkeys(whole)}
         try:
-            attributions[name] = layerwise_lie_derivative(target.network, flow, flow, few, hidden=hidden)
+            attributions[name] = layerwise_lie_derivative(target.network, flow, flow, images, hidden=hidden)
         except ValueError as error:
             message = re.sub(r"hidden=\{'([^']*)': None, \.\.\.\}", r"--whole \1", str(error))
             raise ConfigError(message.replace("hidden names", "--whole names")) from error

@@ -134,9 +134,11 @@ def measure(agent: Agent, evaluator: Evaluator, states: int) -> dict[str, Any]:
         "eval/returns": episodes.returns.tolist(),
     }
     if not agent.spec.is_trivial:
-        for who, error in agent.equivariance_errors(observations, actions).items():  # null where they are vacuous
-            named = {who: error.error} | {f"{who}/{name}": value for name, value in error.per_generator.items()}
-            values |= {f"equivariance/{name}": None if error.vacuous else value for name, value in named.items()}
+        for network, error in agent.equivariance_errors(observations, actions).items():  # null where they are vacuous
+            errors = {network: error.error} | {
+                f"{network}/{name}": value for name, value in error.per_generator.items()
+            }
+            values |= {f"equivariance/{name}": None if error.vacuous else value for name, value in errors.items()}
     return values | {f"pathway/{name}": value for name, value in agent.pathway_statistics().items()}
 
 

@@ -59,10 +59,10 @@ def draw_panels(
     height = size[1] * rows + 0.25 * len(title.splitlines())
     figure = Figure(figsize=(size[0] * columns, height), layout=ConstrainedLayoutEngine(h_pad=0.06))
     FigureCanvasAgg(figure)
-    every = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in every[len(panels) :]:
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid[len(panels) :]:
         axes.set_axis_off()
-    for axes, panel in zip(every, panels, strict=False):
+    for axes, panel in zip(grid, panels, strict=False):
         if panel is None:
             axes.set_axis_off()
             continue
@@ -110,7 +110,7 @@ def paint_curves(
         label, unit: labels of the axes.
         each: draw every run, too, as a thin line.
     """
-    shown = {name: metric for name, metric in metrics.items() if any(group.curve(metric) for group in groups)}
+    drawn_metrics = {name: metric for name, metric in metrics.items() if any(group.curve(metric) for group in groups)}
     alone = len({group.label for group in groups}) == 1
     notes: dict[str, None] = {}
     handles: list[Artist] = []
@@ -120,8 +120,8 @@ def paint_curves(
             f"far below: {name} {size:.0e}" if size else f"zero: {name}" for name, size in tiny.items()
         )
         for group in groups:
-            colour = COLOURS[k % len(COLOURS)] if alone and len(shown) > 1 else group.colour
-            line = group.line if len(shown) < 2 or alone else LINES[k % len(LINES)]
+            colour = COLOURS[k % len(COLOURS)] if alone and len(drawn_metrics) > 1 else group.colour
+            line = group.line if len(drawn_metrics) < 2 or alone else LINES[k % len(LINES)]
             if lost := group.lost(metric):
                 finite = len(group.runs) - lost  # diverged runs are not drawn
                 count = f"{finite} of {len(group.runs)} seeds" if finite else f"{lost} of {lost} diverged"
@@ -133,7 +133,7 @@ def paint_curves(
                 axes.axhline(float(curve.centre[0]), color=colour, ls=":", lw=1.6)
             else:
                 draw_several(axes, curve.steps, curve.each, colour, style=line, each=each, log=log)
-        if name in shown:
+        if name in drawn_metrics:
             colour, line = (COLOURS[k % len(COLOURS)], "-") if alone else ("0.35", LINES[k % len(LINES)])
             handles.append(Line2D([], [], label=name, color=colour, linestyle=line))  # type: ignore[arg-type]
     axes.set_xlabel("\n".join([unit, *notes]) if axes.lines else unit)

@@ -77,9 +77,9 @@ def keep_signed(run: Path) -> Iterator[None]:
 def _digest(run: Path, *, create: bool) -> str | None:
     """The keyed digest of a run's files and of the code they name; None without such code or without a key."""
     parts = [(run / name).read_bytes() if (run / name).is_file() else b"" for name in CODE_NAMING_FILES]
-    named = _modules_named_in(*parts)
-    files = {name: _files(name) for name in named}
-    if not named or not all(files.values()) or (key := _key(create)) is None:
+    names = _modules_named_in(*parts)
+    files = {name: _files(name) for name in names}
+    if not names or not all(files.values()) or (key := _key(create)) is None:
         return None
     digest = hmac.new(key, digestmod="sha256")
     for name, places in sorted(files.items()):
@@ -377,9 +377,9 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.config_file} holds no configuration: put it back, or delete the folder to start again"
             )
-        for key, usual in RETIRED_KEYS.items():
+        for key, default in RETIRED_KEYS.items():
             section, _, name = key.rpartition(".")
-            if isinstance(inner := content.get(section), dict) and inner.get(name, ABSENT) == usual:
+            if isinstance(inner := content.get(section), dict) and inner.get(name, ABSENT) == default:
                 del inner[name]
         if content.get("logger") == "mlflow":
             content["logger"] = "tensorboard"

@@ -170,11 +170,11 @@ class Worker:
     def __init__(self, preload: Sequence[str] = ("torch",)) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(preload))  # no effect if the server runs already
-        records, there = context.Pipe(duplex=False)
-        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(there, {**os.environ}))
+        records, sender = context.Pipe(duplex=False)
+        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(sender, {**os.environ}))
         with _hide_main_module():
             self._pid = self._pool.submit(os.getpid)  # starts the process
-        there.close()  # the records then end with the process
+        sender.close()  # the records then end with the process
         (self.process,) = self._pool._processes.values()
         self._listener = threading.Thread(target=_listen, args=(records,), daemon=True)
         self._listener.start()
@@ -188,10 +188,10 @@ class Worker:
         """
         answer: Future[Any] = Future()
 
-        def take(done: Future[Any]) -> None:
-            error = done.exception()
+        def take(future: Future[Any]) -> None:
+            error = future.exception()
             if error is None:
-                answer.set_result(done.result())
+                answer.set_result(future.result())
             else:
                 answer.set_exception(self._gone() if isinstance(error, BrokenProcessPool) else error)
 

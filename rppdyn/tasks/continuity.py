@@ -82,10 +82,10 @@ class Log:
             else:
                 self._warn_of_jumps()
             self._warn_of_repeated_rows()
-        every = zip(self.recordings.trajectories, self.states, strict=True)
+        pairs = zip(self.recordings.trajectories, self.states, strict=True)
         return replace(
             self.recordings,
-            trajectories=tuple(replace(recording, states=torch.from_numpy(states)) for recording, states in every),
+            trajectories=tuple(replace(recording, states=torch.from_numpy(states)) for recording, states in pairs),
         )
 
     def place(self, step: int) -> str:
@@ -110,8 +110,8 @@ class Log:
         for states, seconds in zip(self.states, self.seconds, strict=True):
             v = states[:, self.pairs + column]
             expected.append(seconds * (v[1:] + v[:-1]) / 2)
-            wide = np.abs(np.concatenate([v[:1], v, v[-1:]]))  # an impact within a step shows in its neighbours
-            widest = np.max([wide[:-3], wide[1:-2], wide[2:-1], wide[3:]], 0)
+            sizes = np.abs(np.concatenate([v[:1], v, v[-1:]]))  # an impact within a step shows in its neighbours
+            widest = np.max([sizes[:-3], sizes[1:-2], sizes[2:-1], sizes[3:]], 0)
             slack.append(2 * seconds * np.where(widest < self.limit, widest, MAX_CLIPPED_VELOCITY))
         return np.concatenate(expected), np.concatenate(slack)
 
@@ -157,31 +157,31 @@ class Log:
         smooth = [np.diff(np.unwrap(states[:, column], period=period)) for states in self.states]
         if self.pairs:
             expected, slack = self._predict_changes(column)
-            off = np.abs(np.concatenate(smooth) - expected) - slack / 4
+            errors = np.abs(np.concatenate(smooth) - expected) - slack / 4
         else:
             change = [np.abs(np.diff(steps, prepend=steps[:1], append=steps[-1:])) for steps in smooth]
-            off = np.concatenate([np.maximum(steps[:-1], steps[1:]) for steps in change])
-        typical = np.quantile(off[~large], 0.9)
+            errors = np.concatenate([np.maximum(steps[:-1], steps[1:]) for steps in change])
+        typical = np.quantile(errors[~large], 0.9)
         return bool(
-            typical < 0.05 * period and (off[large] <= max(0.03 * period, 3 * typical)).mean() > MIN_CORRELATION
+            typical < 0.05 * period and (errors[large] <= max(0.03 * period, 3 * typical)).mean() > MIN_CORRELATION
         )
 
     def _refuse_jump(self, column: int) -> None:
         """Refuse a step that neither its own velocities nor the largest logged ones explain."""
         name, velocity, sizes = self.names[column], self.names[self.pairs + column], self._sizes(column)
         expected, slack = self._predict_changes(column)
-        off = np.abs(sizes - expected)
+        errors = np.abs(sizes - expected)
         values = np.concatenate([states[:, column] for states in self.states])
         factor = 1 if self._smooth()[column] else 4
-        lost = off > factor * np.maximum(10 * np.quantile(off, 0.8), 0.1 * np.std(values)) + slack
-        lost = lost & (np.abs(sizes) > 2 * np.quantile(np.abs(expected), 0.99))
-        if not lost.any() or lost.mean() > MAX_JUMP_SHARE:
+        is_jump = errors > factor * np.maximum(10 * np.quantile(errors, 0.8), 0.1 * np.std(values)) + slack
+        is_jump = is_jump & (np.abs(sizes) > 2 * np.quantile(np.abs(expected), 0.99))
+        if not is_jump.any() or is_jump.mean() > MAX_JUMP_SHARE:
             return
-        step = int(lost.nonzero()[0][0])
+        step = int(is_jump.nonzero()[0][0])
         before, after = self._ends(column, step)
         raise UserError(
             f"{self.place(step)}: {name} jumps from {before:.4g} to {after:.4g}, where its velocity {velocity} says "
-            f"{before + expected[step]:.4g} ({lost.sum()} such steps): another episode begins there, or rows are missing; "
+            f"{before + expected[step]:.4g} ({is_jump.sum()} such steps): another episode begins there, or rows are missing; "
             f"cut the trajectory there{TRAJECTORY_ADVICE if self.has_keys else ''}"
         )
 
@@ -237,12 +237,12 @@ class Log:
         steps, spread = steps[:, moving], np.std(z[:, moving], axis=0)
         typical = np.quantile(steps, 0.9, axis=0)
         sizes = np.sqrt(np.mean((steps / spread) ** 2, axis=1))
-        lost = ((steps > 6 * typical).mean(1) > 0.6) & (sizes > 0.5)
-        if lost.any() and lost.mean() < MAX_JUMP_SHARE / 2:
-            step = int(lost.nonzero()[0][0])
+        is_jump = ((steps > 6 * typical).mean(1) > 0.6) & (sizes > 0.5)
+        if is_jump.any() and is_jump.mean() < MAX_JUMP_SHARE / 2:
+            step = int(is_jump.nonzero()[0][0])
             logger.warning(
                 "%s: all columns jump at once (%d such steps): does another episode begin there? Cut the trajectory there%s",
-                self.place(step), lost.sum(), TRAJECTORY_ADVICE if self.has_keys else "",
+                self.place(step), is_jump.sum(), TRAJECTORY_ADVICE if self.has_keys else "",
             )  # fmt: skip
 
     def _warn_of_repeated_rows(self) -> None:

@@ -143,10 +143,14 @@ def read_images(
     return _classify(name, x, values, parts)
 
 
-def _array(name: str, arrays: Mapping[str, NDArray], key: str | None, usual: Sequence[str], key_name: str) -> NDArray:
-    keys = [key] if key is not None else [candidate for candidate in usual if candidate in arrays]
+def _array(
+    name: str, arrays: Mapping[str, NDArray], key: str | None, defaults: Sequence[str], key_name: str
+) -> NDArray:
+    keys = [key] if key is not None else [candidate for candidate in defaults if candidate in arrays]
     if len(keys) != 1 or keys[0] not in arrays:
-        missing = f"{key_name}={key}: {name} has no such array" if key else f"{name} has no array {' or '.join(usual)}"
+        missing = (
+            f"{key_name}={key}: {name} has no such array" if key else f"{name} has no array {' or '.join(defaults)}"
+        )
         raise ValueError(f"{missing}; name it, {key_name}=NAME; it has {list_names(list(arrays))}")
     return arrays[keys[0]]
 
@@ -198,9 +202,9 @@ def _classify(name: str, x: Tensor, labels: NDArray, parts: NDArray | None) -> L
         raise ValueError(f"{name}: all labels are {names[0]}; two classes are needed")
     counts = np.bincount(y)
     if parts is None and counts.min() < MIN_DATA:
-        few = int(counts.argmin())
+        count = int(counts.min())
         raise ValueError(
-            f"{name}: class {names[few]} has {counts[few]} image{'s' * int(counts[few] > 1)}, and one is needed in each of "
+            f"{name}: class {names[int(counts.argmin())]} has {count} image{'s' * (count > 1)}, and one is needed in each of "
             f"{', '.join(PARTS)}; give {MIN_DATA}, or leave the class out (labels that are numbers to predict are targets=)"
         )
     return LabelledImages(name, x, torch.from_numpy(y.astype(np.int64)), names, parts)

@@ -149,8 +149,8 @@ def _trim(table: Mapping[str, NDArray]) -> dict[str, NDArray]:
     """Remove the rows at the end that are all nan, the padding of shorter trajectories."""
     trimmed = {}
     for key, values in table.items():
-        known = ~np.isnan(values).all(1) if np.issubdtype(values.dtype, np.floating) else np.ones(len(values), bool)
-        trimmed[key] = values[: int(known.nonzero()[0].max(initial=-1)) + 1]
+        is_known = ~np.isnan(values).all(1) if np.issubdtype(values.dtype, np.floating) else np.ones(len(values), bool)
+        trimmed[key] = values[: int(is_known.nonzero()[0].max(initial=-1)) + 1]
     length = min(map(len, trimmed.values()))
     return {key: values[:length] if len(values) - length > 1 else values for key, values in trimmed.items()}
 
@@ -169,29 +169,29 @@ def _split(tables: Iterator[Table], column: str | None) -> Iterator[tuple[str, M
                 if key in table and len(table[key]) == count and table[key].dtype.kind in "biuf"
             ]
             labels, noun = np.cumsum([0, *np.any(ends, 0)[:-1]]) if ends else np.zeros(count, int), "episode"
-        every = dict.fromkeys(labels.tolist())
-        if column is None and len(every) < 2:
+        distinct = dict.fromkeys(labels.tolist())
+        if column is None and len(distinct) < 2:
             yield name, table, np.arange(count) + 1
             continue
-        for label in every:
-            shown = f"{label:g}" if isinstance(label, float) else str(label)
+        for label in distinct:
+            label_text = f"{label:g}" if isinstance(label, float) else str(label)
             rows = labels == label
             if column is None and rows.sum() == 1:
-                logger.warning("%s, episode %s has one row, and is left out", name, shown)
+                logger.warning("%s, episode %s has one row, and is left out", name, label_text)
                 continue
             columns = {key: values[rows] for key, values in table.items() if len(values) == len(rows)}
-            yield f"{name}, {noun} {shown}", columns, rows.nonzero()[0] + 1
+            yield f"{name}, {noun} {label_text}", columns, rows.nonzero()[0] + 1
 
 
 def _times(name: str, table: Mapping[str, NDArray], time: str | float | None, length: int, rows: NDArray) -> NDArray:
     if isinstance(time, int | float):
         return np.arange(length, dtype=np.float64) * time
     if time is None:
-        known = [key for key in TIMES if key in table] or [LEROBOT[2]] * (table.keys() >= set(LEROBOT))
-        if len(known) != 1:
-            has = f"has columns {' and '.join(known)}" if known else "has no column time or t"
+        candidates = [key for key in TIMES if key in table] or [LEROBOT[2]] * (table.keys() >= set(LEROBOT))
+        if len(candidates) != 1:
+            has = f"has columns {' and '.join(candidates)}" if candidates else "has no column time or t"
             raise ValueError(f"{name} {has}; give the step in seconds, time=0.02, or a column's name")
-        time = known[0]
+        time = candidates[0]
     _, values = columns_of(name, table, [time], "time")
     if values.shape[1] != 1 or len(values) < length:
         raise ValueError(f"time={time}: {name} has {values.shape} of it for {length} states; give one for each")

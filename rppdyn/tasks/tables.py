@@ -42,7 +42,7 @@ def read_tables(source: str | Path) -> Iterator[Table]:
     Raises:
         ValueError: no such file, an empty or a damaged one.
     """
-    path, named = Path(source), str(source)
+    path, text = Path(source), str(source)
     lerobot = (path / "meta" / "info.json").is_file()
     if lerobot or (path.is_dir() and not (path / "data").is_dir()):
         candidates = path.glob("data/*/*.parquet") if lerobot else path.iterdir()
@@ -53,10 +53,10 @@ def read_tables(source: str | Path) -> Iterator[Table]:
             yield from _read_file(file)
     elif path.is_file():
         yield from _read_file(path)
-    elif path.suffix.lower() in SUFFIXES or not (path.is_dir() or re.search(r"-v\d+$", named)):
+    elif path.suffix.lower() in SUFFIXES or not (path.is_dir() or re.search(r"-v\d+$", text)):
         raise ValueError(f"{path}: there is no such file, folder or Minari dataset")
     else:
-        yield from _read_episodes(named)
+        yield from _read_episodes(text)
 
 
 def _read_file(path: Path) -> Iterator[Table]:
@@ -170,7 +170,7 @@ def require_contained(file: Any, name: str) -> None:
     import h5py
 
     remedy = "copy the numbers into the file (h5repack, h5copy)"
-    known, waiting, size = {h5py.h5o.get_info(file.id).addr}, [file], 0.0
+    addresses, waiting, size = {h5py.h5o.get_info(file.id).addr}, [file], 0.0
     while waiting:
         group = waiting.pop()
         for key in group:
@@ -179,9 +179,9 @@ def require_contained(file: Any, name: str) -> None:
                 raise UserError(f"{place} is a link to the file {link.filename}, which is not read: {remedy}")
             item = group[key]
             if isinstance(item, h5py.Group):
-                if (address := h5py.h5o.get_info(item.id).addr) in known:
+                if (address := h5py.h5o.get_info(item.id).addr) in addresses:
                     raise UserError(f"{place} is another group's second name: remove the link")
-                known.add(address)
+                addresses.add(address)
                 waiting.append(item)
             elif isinstance(item, h5py.Dataset):
                 if item.is_virtual or item.external:

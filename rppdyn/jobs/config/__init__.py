@@ -1,1 +1,1 @@
-"""Configurations of the verbs, their checks, and how the words of a command line become one."""
+"""Configurations of the commands and their checks."""

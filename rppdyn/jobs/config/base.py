@@ -230,11 +230,11 @@ class RunConfig(ABC):
 
     def identity(self) -> dict[str, Any]:
         """The configuration without the keys that may change when a run is resumed."""
-        content = without(asdict(self), [*self.resumable, "model.certified_variance"])  # determined by other keys
+        content = without_keys(asdict(self), [*self.resumable, "model.certified_variance"])  # determined by other keys
         return content | {"threads": self.threads or 1}  # null means one
 
 
-def without(config: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+def without_keys(config: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """A copy of a nested dictionary without some dotted keys."""
     copy = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
     for key in keys:

@@ -450,8 +450,8 @@ def require_environment(env_id: str) -> None:
         raise ConfigError(
             f"env={env_id}: there is no module {module!r} to import; run in the folder of its file, or set PYTHONPATH"
         )
-    if not _registered(env_id):
-        if colon and (kind := _unregistered_class(env_id)):
+    if not _is_registered(env_id):
+        if colon and (kind := _find_unregistered_class(env_id)):
             raise ConfigError(
                 f"env={env_id}: {module} has a class {kind}, which is no registered environment: add "
                 f'gymnasium.register("{kind}-v0", "{module}:{kind}", max_episode_steps=...) at the end of its file, and give '
@@ -472,7 +472,7 @@ def _importable(module: str) -> bool:
         return False
 
 
-def _unregistered_class(env_id: str) -> str:
+def _find_unregistered_class(env_id: str) -> str:
     """The environment class of that name in its module, or the only one there; "" if there is none."""
     import sys
 
@@ -486,7 +486,7 @@ def _unregistered_class(env_id: str) -> str:
     return base if base in kinds else kinds[0] if len(kinds) == 1 else ""
 
 
-def _registered(env_id: str) -> bool:
+def _is_registered(env_id: str) -> bool:
     import gymnasium
 
     module, colon, name = env_id.rpartition(":")
@@ -550,13 +550,13 @@ def expand_own_data_words(name: str, words: Sequence[str], *, begun: bool = Fals
 def overrides(name: str, **options: Any) -> list[str]:
     """Convert options of a function to overrides; ``__`` in a name stands for a dot."""
     return expand_own_data_words(
-        name, [f"{key.replace('__', '.')}={_as_word(value)}" for key, value in options.items()]
+        name, [f"{key.replace('__', '.')}={_format_option(value)}" for key, value in options.items()]
     )
 
 
-def _as_word(value: Any) -> str:
+def _format_option(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_as_word, value))}]"
+        return f"[{','.join(map(_format_option, value))}]"
     return "null" if value is None else f"'{value}'" if isinstance(value, str) else f"{value}"
 
 

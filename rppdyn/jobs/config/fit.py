@@ -20,7 +20,7 @@ from rppdyn.jobs.config.base import (
     Shares,
     at_least,
     file_stem,
-    without,
+    without_keys,
 )
 from rppdyn.settings import ConfigError, Count, Natural, Number, Positive, Text, Variance, setting, settings, settle
 
@@ -181,8 +181,8 @@ class PendulumTaskConfig:
         at_least("task.time_step", self.time_step, self.horizon / MAX_TIME_STEPS, f"task.horizon / {MAX_TIME_STEPS}")
         if abs(round(self.horizon / self.time_step) * self.time_step / self.horizon - 1) > 1e-9:
             raise ConfigError(f"task.horizon={self.horizon:g}: must be a multiple of task.time_step={self.time_step:g}")
-        least = self.chunk * self.time_step * (1 - 1e-9)  # 3 * 0.2 is more than 0.6
-        at_least("task.horizon", self.horizon, least, "task.chunk steps")
+        minimum = self.chunk * self.time_step * (1 - 1e-9)  # 3 * 0.2 is more than 0.6
+        at_least("task.horizon", self.horizon, minimum, "task.chunk steps")
 
 
 @settings
@@ -255,7 +255,7 @@ class FitConfig(RunConfig):
         return getattr(self.task, "data", None)
 
     def identity(self) -> dict[str, Any]:
-        return without(super().identity(), () if self._data is None else self.written)
+        return without_keys(super().identity(), () if self._data is None else self.written)
 
     @property
     def all_seeds(self) -> list[int]:
@@ -326,10 +326,12 @@ class FitDynamicsConfig(FitConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rollout.step is not None:
-            least = self.task.time_step / MAX_STEPS_BETWEEN_STATES
-            at_least("rollout.step", self.rollout.step, least, f"task.time_step / {MAX_STEPS_BETWEEN_STATES}, or null")
-        least = self.task.horizon / MAX_TEST_STEPS
-        at_least("rollout.test_step", self.rollout.test_step, least, f"task.horizon / {MAX_TEST_STEPS}")
+            minimum = self.task.time_step / MAX_STEPS_BETWEEN_STATES
+            at_least(
+                "rollout.step", self.rollout.step, minimum, f"task.time_step / {MAX_STEPS_BETWEEN_STATES}, or null"
+            )
+        minimum = self.task.horizon / MAX_TEST_STEPS
+        at_least("rollout.test_step", self.rollout.test_step, minimum, f"task.horizon / {MAX_TEST_STEPS}")
         if self.task.file is not None and self.seeds > 1:
             raise ConfigError(
                 f"task.file={self.task.file} with seeds={self.seeds}: a file holds the data of one seed; fit one, or leave the "
@@ -477,13 +479,13 @@ class FitTrajectoriesConfig(FitConfig):
     @property
     def place(self) -> tuple[str, ...]:
         *parents, _, seeds = super().place
-        return *parents, self._named(self.model.kind), seeds  # a discovered group does not change the folder
+        return *parents, self._name_with_system(self.model.kind), seeds  # a discovered group does not change the folder
 
     @property
     def model_name(self) -> str:
-        return self._named("mlp" if self.task.generators == [] else self.model.kind)
+        return self._name_with_system("mlp" if self.task.generators == [] else self.model.kind)
 
-    def _named(self, kind: str) -> str:
+    def _name_with_system(self, kind: str) -> str:
         return f"{kind}_{self.model.system}"
 
 
