@@ -1,4 +1,4 @@
-"""Symmetries that are learned: a Hamiltonian's with the system, by evidence, and a network's axis, by gradients."""
+"""Learned symmetries: of a Hamiltonian together with the system, by evidence, and of a network's axis, by gradients."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from torch import Tensor, nn
 from rppdyn.nn.coefficients import ExactBuffers
 from rppdyn.reps import Rep
 
-NUM_STARTS = 24  # directions of the family of which the one with the largest evidence is where learning starts
-NUM_INVARIANCE_STATES = 200  # states at which the energy should be invariant, about: the data, and others near them
-MAX_LOG_STRENGTH = 15.0  # where the energy's change is below 1e-3 of its spread, and factorisations stay exact
-INVARIANCE_SPREAD = 0.3  # how far those are from the data, in standard deviations of each coordinate
+NUM_STARTS = 24  # random directions, of which the one with the largest evidence is the start
+NUM_INVARIANCE_STATES = 200  # approximate number of states for the invariance of the energy: data and states near them
+INVARIANCE_SPREAD = 0.3  # distance of those states from the data, in standard deviations of each coordinate
+MAX_LOG_STRENGTH = 15.0  # the energy then changes by less than 1e-3 of its spread, and factorisations stay exact
 
 
 @dataclass(frozen=True)
 class SymmetricHamiltonian:
-    """A Hamiltonian that is linear in features, with the generator that leaves it alone.
+    """A Hamiltonian linear in features, with a generator under which it is approximately invariant.
 
     Attributes:
-        generator: generator of the symmetry, ``(d, d)``, with the Frobenius norm of a plane rotation; None where none was asked
-            for.
-        strength: prior precision of the energy's change along the generator, beside that of the weights, which is near 1.
-        noise: standard deviation of the noise of rates of positions and of momenta, as learned.
+        generator: generator of the symmetry, ``(d, d)``, with the Frobenius norm of a plane rotation; None without a family.
+        strength: prior precision of the energy's change along the generator; that of the weights is near 1.
+        noise: learned standard deviations of the noise of rates, of positions and of momenta.
         log_evidence: log evidence of the data.
     """
 
@@ -42,10 +41,10 @@ class SymmetricHamiltonian:
         return torch.einsum("...fi,f->...i", self.features.fields(z), self.weights)
 
     def defect(self, z: Float[Tensor, "n dim"], rep: Rep) -> float:
-        """Change of the energy along the generator at some states, relative to the most that it could: 0 if invariant.
+        """Change of the energy along the generator at given states, relative to its largest possible value; 0 if invariant.
 
         Args:
-            rep: representation of the family, as the generator was learned in.
+            rep: representation of the family with which the generator was learned.
         """
         assert self.generator is not None
         size = self.features.size
@@ -56,10 +55,10 @@ class SymmetricHamiltonian:
 
 
 class _EnergyFeatures:
-    """Linear, quadratic and random Fourier functions of a state, by their gradients, in the unit of energy of the data.
+    """Gradients of linear, quadratic and random Fourier functions of a state, in the data's unit of energy.
 
-    Positions and momenta are each in units of their own spread, so that nothing depends on whether metres or millimetres
-    are used, and turns of space keep the units.
+    Positions and momenta are in units of their spread. Results then do not depend on the choice of metres or millimetres, and
+    rotations of space preserve the units.
     """
 
     def __init__(self, z: Tensor, rates: Tensor, count: int, scale: float, generator: torch.Generator):
@@ -73,7 +72,7 @@ class _EnergyFeatures:
         self.kinds = torch.cat([torch.full((k,), i) for i, k in enumerate((n, len(self.rows), count))])
 
     def gradients(self, z: Tensor) -> Tensor:
-        """By the state, ``(..., features, dim)``."""
+        """Gradients by the state, ``(..., features, dim)``."""
         u, eye = (z - self.centre) / self.size, torch.eye(z.shape[-1], dtype=z.dtype)
         quadratic = u[..., self.rows, None] * eye[self.columns] + u[..., self.columns, None] * eye[self.rows]
         sines = (u @ self.frequencies.mT + self.phases).sin()
@@ -107,17 +106,17 @@ def learn_symmetry(
 
     one :math:`\delta_k` for each kind of feature; A is a direction in the Lie algebra of the representation's group. A,
     all precisions and the noise maximise the evidence, which is exact, since the model is linear and Gaussian. An
-    invariance that the data refute gets a small :math:`\delta_1`: how far to believe it is learned with it.
+    invariance that the data refute gets a small :math:`\delta_1`, so that the belief in it is learned as well.
 
     Args:
         z, rates: states ``(positions, momenta)`` and their rates of change, in double precision.
-        rep: how the family acts on states, ``4 * V(SO(3))`` for two bodies in space; None for no symmetry.
-        generator: draws features, states where the energy should be invariant, and starts.
-        fixed: coefficients of A in the family's basis, where it is known and not learned.
-        features: how many Fourier features.
-        scale: their length, in standard deviations of the states.
+        rep: representation of the family on states, ``4 * V(SO(3))`` for two bodies in space; None for no symmetry.
+        generator: random generator of features, states and starts.
+        fixed: coefficients of a known A in the family's basis; None to learn A.
+        features: number of Fourier features.
+        scale: length scale of the Fourier features, in standard deviations of the states.
     Raises:
-        ValueError: an odd number of coordinates, arrays that don't fit, or fewer than two states.
+        ValueError: the number of coordinates is odd, the arrays do not fit, or there are fewer than two states.
     """
     if z.ndim != 2 or z.shape != rates.shape or z.shape[1] % 2 or len(z) < 2:
         raise ValueError(
@@ -173,10 +172,10 @@ def _invariance(phi: _EnergyFeatures, z: Tensor, rep: Rep, generator: torch.Gene
 
 
 class _SymmetryEvidence:
-    """The log evidence of a linear-Gaussian model whose prior favours invariance along one direction.
+    """The log evidence of a linear-Gaussian model with a prior that favours invariance along one direction.
 
     Args:
-        designs, targets: designs and targets of each kind of observation, which has a noise variance of its own.
+        designs, targets: designs and targets of each kind of observation; each kind has its own noise variance.
     """
 
     def __init__(self, designs: list[Tensor], targets: list[Tensor], kinds: Tensor, invariance: Tensor | None):
@@ -190,7 +189,7 @@ class _SymmetryEvidence:
         self.log_noise = torch.stack([(0.01 * target.var()).log() for target in targets])  # of the variances
 
     def __call__(self, direction: Tensor | None) -> tuple[Tensor, Tensor]:
-        """It, and the weights' mean."""
+        """The log evidence, and the posterior mean of the weights."""
         prior = torch.diag(self.precisions.exp()[self.kinds])
         if direction is not None:
             assert self.invariance is not None
@@ -215,7 +214,7 @@ class _SymmetryEvidence:
 
 
 def _start(model: _SymmetryEvidence, fixed: Tensor | None, generator: torch.Generator) -> Tensor | None:
-    """The direction that is given, or the best of some random ones; none without a family."""
+    """The fixed direction, or else the best of some random ones; None without a family."""
     if model.invariance is None:
         return None
     if fixed is not None:

@@ -303,26 +303,26 @@ Ends = Callable[[Float[Tensor, "*batch n"]], Bool[Tensor, "*batch"]]
 
 
 class CrossEntropyPlanner:
-    r"""Plans a sequence of actions whose sum of rewards, along the model's rollouts, is large.
+    r"""Plans a sequence of actions with a large sum of rewards along the model's rollouts.
 
-    Sequences are drawn from a Gaussian, independent over time; it is moved onto the best of them, and so on for some
-    ``iterations``. The first action of the last mean is taken, and the next plan begins with the rest of it (Chua et al. 2018;
-    de Boer et al. 2005 for the method). The mean itself and the best sequences so far are among those that are compared
-    (Pinneri et al. 2020), without which long plans come out worse. Rewards of an ensemble are the mean over its members,
-    each of which rolls out for itself. Draws come from a generator of its own, so that an episode can be repeated.
+    In each iteration sequences are drawn from a Gaussian, independent over time, which is then fitted to the best of them. The
+    first action of the final mean is taken, and the next plan begins with the rest of it (Chua et al. 2018; de Boer et al. 2005
+    for the method). The mean itself and the best sequences so far take part in each comparison (Pinneri et al. 2020), which
+    improves long plans. The reward of an ensemble is the mean over its members, each with its own rollout. An own random
+    generator makes episodes repeatable.
 
     Args:
-        model: with ``reward=True``, unless ``reward`` is given.
+        model: a model with ``reward=True``, unless ``reward`` is given.
         low, high: bounds of the actions, ``(m,)`` each.
-        horizon: steps that are looked ahead.
-        samples, elites: sequences drawn, and the best of them that the Gaussian is moved onto, in each iteration.
-        iterations: how often it is moved.
-        discount: discount of rewards, per step.
-        reward: reward of a step from state to state, as features, in the place of the learned one.
-        ends: whether an episode ends at a state; rewards after that do not count.
-        seed: seed of the draws.
+        horizon: number of planned steps.
+        samples, elites: numbers of sequences drawn, and of the best ones to which the Gaussian is fitted.
+        iterations: number of iterations.
+        discount: discount of rewards per step.
+        reward: reward of a step by state, action and next state, as features, in place of the learned one.
+        ends: whether an episode ends at a state; later rewards do not count.
+        seed: seed of the random generator.
     Raises:
-        ValueError: a number that makes no sense, or a model without rewards and none given.
+        ValueError: a number is out of range, or neither the model nor ``reward`` gives rewards.
     """
 
     def __init__(
@@ -365,7 +365,7 @@ class CrossEntropyPlanner:
 
     @torch.no_grad()
     def plan(self, x: Float[Tensor, " n"]) -> Float[Tensor, "horizon m"]:
-        """The best sequence's mean from a state, after which :meth:`act` would go on."""
+        """The mean of the best sequences from a state; :meth:`act` starts its plan from the last one."""
         mean, std = self.mean, ((self.high - self.low) / 2).expand(self.horizon, -1)
         elite: list[Tensor] = []
         weights = self.model.assemble()
@@ -399,7 +399,7 @@ class CrossEntropyPlanner:
             if self.reward is not None:
                 reward = self.reward(states, u, after)
             assert reward is not None, "the constructor refuses a model without rewards where none is given"
-            total += self.discount**t * torch.where(alive, reward, 0)  # a model may say anything of what follows an end
+            total += self.discount**t * torch.where(alive, reward, 0)  # rewards after the end are meaningless
             if self.ends is not None:
                 alive = alive & ~self.ends(after)
             states = after
