@@ -186,14 +186,11 @@ class Events(KVWriter):
 # -- callbacks of the user ---------------------------------------------------------------------------------------------
 
 
-def load_callbacks(
-    names: Sequence[str], load: Callable[[str], Callable], named_by: str | None = None
-) -> list[BaseCallback]:
+def load_callbacks(names: Sequence[str], named_by: str | None = None) -> list[BaseCallback]:
     """Create callbacks: a class is called without arguments, a function of (locals, globals) is called at each step.
 
     Args:
         names: `module:Class` or `module:function`.
-        load: import the object of a name.
         named_by: a file that nobody has trusted and that names them; their modules are then not imported.
     Raises:
         UntrustedError: an untrusted file names them.
@@ -204,7 +201,7 @@ def load_callbacks(
             f"{named_by} names the callback {names[0]}, and going on runs the module {names[0].partition(':')[0]!r}: add "
             "--trust if you know where it is from"
         )
-    return [_create_callback(name, load(name)) for name in names]
+    return [_create_callback(name, load_function(name)) for name in names]
 
 
 def _create_callback(name: str, kind: Callable) -> BaseCallback:
@@ -417,7 +414,7 @@ class AgentRun(BaseCallback):
 @contextmanager
 def begin(config: TrainAgentConfig) -> Iterator[AgentRun]:
     """Build a run's agent, or restore it from its last checkpoint; the block holds the run folder and its open files."""
-    users = load_callbacks(config.callback_names, load_function, config.env.named_by)
+    users = load_callbacks(config.callback_names, config.env.named_by)
     with ExitStack() as stack:
         session = stack.enter_context(Session(config))
         env = stack.enter_context(closing(build_env(config)))

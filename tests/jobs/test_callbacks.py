@@ -9,7 +9,6 @@ import pytest
 
 from rppdyn.cli import main
 from rppdyn.jobs.config.base import ConfigError
-from rppdyn.jobs.loading import load_function
 from rppdyn.jobs.train_agent import load_callbacks
 from rppdyn.runs import RunFolder, session
 
@@ -75,7 +74,7 @@ def test_they_are_called_and_may_end_a_run(capsys):
 )
 def test_no_callback(name, said):
     with pytest.raises(ConfigError) as error:
-        load_callbacks([name], load_function)
+        load_callbacks([name])
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
