@@ -289,7 +289,7 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
                 raise UsageError(f"--resume {run} with {word}: it goes on where it is; leave out one of the two")
         config = compose.from_run(job.name, RunFolder.open(run), words, trust=trust)
         config.run_dir = run
-        if len(config.each()) > 1:
+        if len(config.runs()) > 1:
             raise UsageError(f"--resume {run} with seeds={config.seeds}: a folder is one run; leave out one of the two")
         return _run_training(job, config, True, trust)[0]
     if not arguments.multirun:
@@ -298,7 +298,7 @@ def _train(job: Training, arguments: argparse.Namespace) -> int:
     if compose.is_search(words):
         return _search(job, words, trust)
     configs = compose.compose_sweep(job.name, words)
-    folders = [run.folder() for config in configs for run in config.each()]
+    folders = [run.folder() for config in configs for run in config.runs()]
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(f"several runs of this sweep share the folder {folder}: {_folder_advice(configs)}")
@@ -420,7 +420,7 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
 def _run_training(job: Training, config: Any, resume: bool, trust: bool) -> tuple[int, Any]:
     """Run a configuration, of one or several seeds; returns the exit status and the result."""
     log = _show_log("rppdyn.runs.session") if resume else contextlib.nullcontext()
-    if len(config.each()) > 1:
+    if len(config.runs()) > 1:
         with _show_warnings_once(job), log:
             result = job.implementation.run_many(config, resume=resume, progress=True)
         print(result)

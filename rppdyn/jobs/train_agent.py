@@ -454,9 +454,9 @@ def run(config: TrainAgentConfig, *, resume: bool = False, progress: bool = Fals
     finished = preflight(config, resume)
     if finished is not None:
         return TrainAgentResult.from_dict(finished)
-    with process_state(config.threads), begin(config) as under_way, stop_on_signals() as stop:
-        with _bar([config], under_way.session.saved, progress) as bar:
-            return under_way.train(stop, bar)
+    with process_state(config.threads), begin(config) as agent_run, stop_on_signals() as stop:
+        with _make_bar([config], agent_run.session.saved, progress) as bar:
+            return agent_run.train(stop, bar)
 
 
 # -- several seeds -----------------------------------------------------------------------------------------------------
@@ -480,25 +480,25 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
     results: dict[int, TrainAgentResult] = {}
     errors: dict[int, Exception] = {}
     waiting: list[TrainAgentConfig] = []
-    for one_seed in config.each():
+    for seed_config in config.runs():
         try:
-            finished = preflight(one_seed, resume)
+            finished = preflight(seed_config, resume)
         except RunFolderError as error:
             if not resume:
                 raise
-            errors[one_seed.seed] = error
-            logger.warning("seed %d: %s", one_seed.seed, error)
+            errors[seed_config.seed] = error
+            logger.warning("seed %d: %s", seed_config.seed, error)
             continue
         if finished is None:
-            waiting.append(one_seed)
+            waiting.append(seed_config)
         else:
-            results[one_seed.seed] = TrainAgentResult.from_dict(finished)
-    parts, threads = share_out(config, waiting)
+            results[seed_config.seed] = TrainAgentResult.from_dict(finished)
+    parts, threads = distribute_seeds(config, waiting)
     with stop_on_signals() as stop:
         if len(parts) > 1:
             trained = _train_in_workers(parts, threads, stop, progress)
         else:
-            trained = [_train_seeds(waiting, threads, stop, partial(_bar, waiting, enabled=progress))]
+            trained = [_train_seeds(waiting, threads, stop, partial(_make_bar, waiting, enabled=progress))]
     if stop and not any(part.results or part.errors for part in trained):
         raise Stopped
     for part in trained:
@@ -509,7 +509,7 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
     return TrainManyResult([results[seed] for seed in sorted(results)], errors)
 
 
-def share_out(config: TrainAgentConfig, waiting: Seeds) -> tuple[list[Seeds], int]:
+def distribute_seeds(config: TrainAgentConfig, waiting: Seeds) -> tuple[list[Seeds], int]:
     """Distribute seeds over processes; returns the seeds of each process, and torch's threads there.
 
     Processes are preferred to threads, which wait for each other after every product. A seed's process depends on all seeds of
@@ -522,7 +522,10 @@ def share_out(config: TrainAgentConfig, waiting: Seeds) -> tuple[list[Seeds], in
     count = 1 if on_cpu and config.workers else min(threads, config.seeds)
     if count == 1:
         return [waiting], config.threads or 1
-    parts = [[each for each in waiting if (each.seed - config.seed) % count == part] for part in range(count)]
+    parts = [
+        [seed_config for seed_config in waiting if (seed_config.seed - config.seed) % count == part]
+        for part in range(count)
+    ]
     return [part for part in parts if part], threads // count
 
 
@@ -531,7 +534,7 @@ def _train_in_workers(parts: Sequence[Seeds], threads: int, stop: StopRequest, p
     with ExitStack() as stack:
         workers = [stack.enter_context(closing(Worker(PRELOAD))) for _ in parts]
         answers = [
-            worker.submit(_train_part, part, threads, progress, position)
+            worker.submit(_train_seeds_in_worker, part, threads, progress, position)
             for position, (worker, part) in enumerate(zip(workers, parts, strict=True))
         ]
         signalled = False
@@ -545,15 +548,17 @@ def _train_in_workers(parts: Sequence[Seeds], threads: int, stop: StopRequest, p
             try:
                 results.append(answer.result())
             except (WorkerError, RuntimeError) as error:
-                logger.warning("seeds %s: %s", ", ".join(str(each.seed) for each in part), error)
-                results.append(TrainManyResult([], {each.seed: error for each in part}))
+                logger.warning("seeds %s: %s", ", ".join(str(seed_config.seed) for seed_config in part), error)
+                results.append(TrainManyResult([], {seed_config.seed: error for seed_config in part}))
         return results
 
 
-def _train_part(part: Seeds, threads: int, progress: bool, position: int) -> TrainManyResult:
+def _train_seeds_in_worker(part: Seeds, threads: int, progress: bool, position: int) -> TrainManyResult:
     """Train seeds, in a worker."""
     with suppress(Stopped):
-        trained = _train_seeds(part, threads, worker_stop, partial(_bar, part, enabled=progress, position=position))
+        trained = _train_seeds(
+            part, threads, worker_stop, partial(_make_bar, part, enabled=progress, position=position)
+        )
         return TrainManyResult(trained.results, {seed: portable(error) for seed, error in trained.errors.items()})
     return TrainManyResult([])
 
@@ -573,22 +578,22 @@ def _train_seeds(seeds: Seeds, threads: int, stop: StopRequest, bar_from: Callab
             return agent
 
         stop.interrupts = True
-        trainers = {each.seed: SeedTrainer(partial(build, each), name=f"seed {each.seed}") for each in seeds}
+        trainers = {c.seed: SeedTrainer(partial(build, c), name=f"seed {c.seed}") for c in seeds}
         stop.interrupts = False
         if runs:
-            bar = stack.enter_context(bar_from(min(each.session.saved for each in runs.values())))
-            for seed, each in runs.items():
-                each.stop, each.bar = stop, bar
-                trainers[seed].callback = each.callbacks
+            bar = stack.enter_context(bar_from(min(agent_run.session.saved for agent_run in runs.values())))
+            for seed, agent_run in runs.items():
+                agent_run.stop, agent_run.bar = stop, bar
+                trainers[seed].callback = agent_run.callbacks
             try:
                 train_together(list(trainers.values()), seeds[0].total_steps)
             except Stopped:  # all runs end at their last checkpoints
-                for each in runs.values():
-                    each.stopped = True
-            for seed, each in runs.items():
+                for agent_run in runs.values():
+                    agent_run.stopped = True
+            for seed, agent_run in runs.items():
                 if trainers[seed].error is None:
                     with trainers[seed].guard():
-                        results.append(each.finish())
+                        results.append(agent_run.finish())
     return TrainManyResult(results, {seed: t.error for seed, t in trainers.items() if t.error is not None})
 
 
@@ -599,26 +604,26 @@ def _train_in_turn(
     results: list[TrainAgentResult] = []
     errors: dict[int, Exception] = {}
     with process_state(threads), bar_from(0) as bar:
-        for each in seeds:
+        for config in seeds:
             if stop:
                 break
             try:
-                with begin(each) as under_way:
-                    results.append(under_way.train(stop, bar))
+                with begin(config) as agent_run:
+                    results.append(agent_run.train(stop, bar))
             except Exception as error:
-                errors[each.seed] = error
+                errors[config.seed] = error
                 logger.warning(
-                    "seed %d: %s", each.seed, one_line(error), exc_info=None if is_user_error(error) else error
+                    "seed %d: %s", config.seed, one_line(error), exc_info=None if is_user_error(error) else error
                 )
     return TrainManyResult(results, errors)
 
 
-def _bar(seeds: Seeds, initial: int, enabled: bool, position: int = 0) -> Progress:
+def _make_bar(seeds: Seeds, initial: int, enabled: bool, position: int = 0) -> Progress:
     """One bar for the seeds of a process, which advance together."""
     config, *rest = seeds
     label = f"{config.env.id} {config.model.kind}"
     if rest or position:
-        label += f", seed{'s' * bool(rest)} {' '.join(str(each.seed) for each in seeds)}"
+        label += f", seed{'s' * bool(rest)} {' '.join(str(seed_config.seed) for seed_config in seeds)}"
     return Progress(config.total_steps, initial=initial, description=label, enabled=enabled, position=position)
 
 

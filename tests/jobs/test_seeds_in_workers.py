@@ -30,7 +30,7 @@ def test_each_seed_has_its_place_whichever_are_finished(monkeypatch, tmp_path):
 
     def shared(*words: str, without: int | None = None) -> tuple[list[list[int]], int]:
         config = many(tmp_path / "run", *words)
-        parts, threads = train_agent.share_out(config, [each for each in config.each() if each.seed != without])
+        parts, threads = train_agent.distribute_seeds(config, [each for each in config.runs() if each.seed != without])
         return [[each.seed for each in part] for part in parts], threads
 
     assert shared("seed=7", "threads=2") == ([[7, 9], [8]], 1)
@@ -90,7 +90,8 @@ def test_they_are_the_runs_of_one_process_and_survive_a_stop_and_a_kill(tmp_path
     Path("undisturbed").touch()
     words = "threads=2", "callbacks=disturb:Disturb"
     with monkeypatch.context() as patch:  # the same parts, one after the other in this process
-        here = lambda parts, threads, *_: [train_agent._train_part(part, threads, False, 0) for part in parts]  # noqa: E731
+        train = train_agent._train_seeds_in_worker
+        here = lambda parts, threads, *_: [train(part, threads, False, 0) for part in parts]  # noqa: E731
         patch.setattr(train_agent, "_train_in_workers", here)
         train_agent.run_many(many(tmp_path / "whole", *words))
     assert workers == []

@@ -256,7 +256,7 @@ class TrainAgentConfig(RunConfig):
         """Names in `callbacks`."""
         return self.callbacks if isinstance(self.callbacks, list) else [self.callbacks] if self.callbacks else []
 
-    def each(self) -> list[TrainAgentConfig]:
+    def runs(self) -> list[TrainAgentConfig]:
         """The configurations of the seeds' runs; with a `run_dir` their folders are `seed0`, ... in it."""
         if self.seeds == 1:
             return [self]

@@ -211,7 +211,7 @@ class RunConfig(ABC):
     def place(self) -> tuple[str, ...]:
         """Folders below that of the command, the last without its checksum."""
 
-    def each(self) -> Sequence[RunConfig]:
+    def runs(self) -> Sequence[RunConfig]:
         """The configurations of the separate runs; one, unless each seed has its own folder."""
         return [self]
 
