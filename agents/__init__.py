@@ -14,20 +14,20 @@ from __future__ import annotations
 if __name__ != "rppdyn.agents":
     raise ImportError(f"this folder is imported as rppdyn.agents, not as {__name__!r}; write `import rppdyn.agents`")
 
-from rppdyn.agents.callbacks import LearnVariances, WidenVariances
-from rppdyn.agents.crossq import CrossQSettings, CrossQUpdate, RPPCrossQ
-from rppdyn.agents.export import DeployedPolicy, export_onnx, export_torch, pretrained_agents, pretrained_card
-from rppdyn.agents.measures import (
+from rppdyn.agents._callbacks import LearnVariances, WidenVariances
+from rppdyn.agents._export import DeployedPolicy, export_onnx, export_torch, pretrained_agents, pretrained_card
+from rppdyn.agents._measures import (
     AgentEquivarianceError,
     critic_equivariance_error,
     policy_equivariance_error,
 )
+from rppdyn.agents._sac import RPPSAC
+from rppdyn.agents._seeds import train_many
+from rppdyn.agents._update import SACSettings, SACUpdate
+from rppdyn.agents.crossq import CrossQSettings, CrossQUpdate, RPPCrossQ
 from rppdyn.agents.policy import MODELS, RPPPolicy
 from rppdyn.agents.ppo import RPPPPO, Agent, RelaxedPPO, RPPActorCriticPolicy
-from rppdyn.agents.sac import RPPSAC
-from rppdyn.agents.seeds import train_many
-from rppdyn.agents.update import SACSettings, SACUpdate
-from rppdyn.envs.episodes import played_episodes, random_policy, replay_episodes, spread_episodes
+from rppdyn.envs._episodes import played_episodes, random_policy, replay_episodes, spread_episodes
 
 __all__ = [
     "MODELS",

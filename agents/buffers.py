@@ -15,14 +15,14 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor
 
-from rppdyn.agents.goals import HindsightBuffer
-from rppdyn.agents.networks import draw_noise, new_generator
-from rppdyn.agents.update import with_features
+from rppdyn.agents._goals import HindsightBuffer
+from rppdyn.agents._networks import draw_noise, new_generator
+from rppdyn.agents._update import with_features
 from rppdyn.envs import SymmetrySpec
 from rppdyn.runs.workers import use_numpy_generator
 
 if TYPE_CHECKING:
-    from rppdyn.agents.sac import RPPSAC
+    from rppdyn.agents._sac import RPPSAC
 
 
 TRANSITIONS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
@@ -293,7 +293,7 @@ def refuse_changed_rewards(spec: SymmetrySpec, setting: str = "augment=True") ->
 
 
 class BatchSampler:
-    """Draws batches for `rppdyn.agents.update` from an agent's replay buffer.
+    """Draws batches for `rppdyn.agents._update` from an agent's replay buffer.
 
     Attributes:
         generator: draws images, and noise if the replay buffer has no generator; on the CPU.

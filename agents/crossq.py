@@ -20,11 +20,11 @@ from stable_baselines3.common.type_aliases import GymEnv
 from torch import Tensor
 from torch.nn import functional as F
 
+from rppdyn.agents._sac import RPPSAC
+from rppdyn.agents._update import Batch, Metrics, SACSettings, SACUpdate, State, gradient_of
 from rppdyn.agents.policy import RPPPolicy
-from rppdyn.agents.sac import RPPSAC
-from rppdyn.agents.update import Batch, Metrics, SACSettings, SACUpdate, State, gradient_of
 from rppdyn.envs import SymmetrySpec
-from rppdyn.nn.normalisation import WARM_UP, RowNorm
+from rppdyn.nn._normalisation import WARM_UP, RowNorm
 
 CRITIC_HEADS = ("scalar", "categorical")
 TARGET_SETTINGS = ("tau", "target_update_interval")

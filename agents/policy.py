@@ -19,7 +19,7 @@ from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.sac.policies import SACPolicy
 from torch import Tensor
 
-from rppdyn.agents.networks import (
+from rppdyn.agents._networks import (
     RewardScale,
     RPPActor,
     RPPCritic,
@@ -29,16 +29,16 @@ from rppdyn.agents.networks import (
     check_spaces,
     new_generator,
 )
-from rppdyn.agents.update import SACSettings
+from rppdyn.agents._update import SACSettings
 from rppdyn.envs import SymmetrySpec, certified_share
 from rppdyn.groups import Group
 from rppdyn.nn import EMLP, MLP, RPPEMLP, RelaxedLinear
-from rppdyn.nn.hidden import activation_of
-from rppdyn.nn.linear import check_chain
-from rppdyn.nn.pathways import prior_unit
+from rppdyn.nn._hidden import activation_of
+from rppdyn.nn._linear import check_chain
+from rppdyn.nn._pathways import prior_unit
 from rppdyn.priors import free_share, free_variance
 from rppdyn.reps import Rep, Scalar
-from rppdyn.reps.rep import is_int
+from rppdyn.reps._rep import is_int
 
 logger = logging.getLogger(__name__)
 

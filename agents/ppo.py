@@ -22,12 +22,12 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
-from rppdyn.agents.base import SymmetricAgent, check_observations, check_policy
-from rppdyn.agents.networks import SymmetricFeatures, cast_module, new_generator
+from rppdyn.agents._base import SymmetricAgent, check_observations, check_policy
+from rppdyn.agents._networks import SymmetricFeatures, cast_module, new_generator
+from rppdyn.agents._sac import RPPSAC
 from rppdyn.agents.policy import OUTPUT_SCALE, SymmetricPolicy
-from rppdyn.agents.sac import RPPSAC
 from rppdyn.envs import SymmetrySpec
-from rppdyn.envs.wrappers import flattened, refuse_vector_env
+from rppdyn.envs._wrappers import flattened, refuse_vector_env
 from rppdyn.errors import DivergedError
 from rppdyn.nn import RPPEMLP, RelaxedLinear
 from rppdyn.priors import negative_log_prior

@@ -69,7 +69,7 @@ def measure(name: str, rep_in: Rep, rep_out: Rep, rounds: int, with_onnx: bool) 
         if with_onnx:
             import onnxruntime
 
-            from rppdyn.agents.export import write_onnx
+            from rppdyn.agents._export import write_onnx
 
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = 1

@@ -26,8 +26,9 @@ import numpy as np
 from growth import Growth, draw, dress, figure, milliseconds, report_growth, save
 from measuring import Timing, begin, command_line, installed, spread, timed, write
 
-from rppdyn.basis import cache, solve, solver
-from rppdyn.basis.problem import Problem
+from rppdyn.basis import _solver as solver
+from rppdyn.basis import cache, solve
+from rppdyn.basis._problem import Problem
 from rppdyn.groups import O13, SO, Group, O, RubiksCube, S, Sp, Z
 from rppdyn.reps import T
 

@@ -40,7 +40,7 @@ from rppdyn.jobs.config.compose import composed
 from rppdyn.jobs.fit import build_network
 from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, Dynamics
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble
-from rppdyn.nn.hidden import component_major
+from rppdyn.nn._hidden import component_major
 from rppdyn.reps import Rep, RepType, Scalar, T, V
 from rppdyn.runs.figures import COLOURS
 from rppdyn.runs.workers import torch_threads

@@ -36,7 +36,7 @@ STATEMENTS = (
     "import rppdyn.envs",
     "import rppdyn.agents",
 )
-DATA = "from rppdyn.tasks.pendulum import Pendulum, load_trajectories; load_trajectories(Pendulum())"
+DATA = "from rppdyn.tasks._pendulum import Pendulum, load_trajectories; load_trajectories(Pendulum())"
 COMMANDS = ("--help", "--version", "train-agent --help", "fit-dynamics --help")
 ASKED = {"Walker2d-v5": 4, "Humanoid-v5": 6}  # processor seconds of certifying it, with nothing kept
 LARGEST = 8

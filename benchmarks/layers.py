@@ -28,8 +28,8 @@ from torch.nn import functional as F
 
 from rppdyn.groups import SO, D, Group, O, S, SO13p, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, merge
-from rppdyn.nn.compiling import compiled
-from rppdyn.nn.hidden import component_major
+from rppdyn.nn._compiling import compiled
+from rppdyn.nn._hidden import component_major
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Rep, Scalar, T, V
 from rppdyn.runs.figures import COLOURS

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rppdyn.nn.compiling import why_not_compiled
+from rppdyn.nn._compiling import why_not_compiled
 from rppdyn.runs.workers import processors
 
 Step = Callable[[], object]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rppdyn.envs.certification.evidence import Comparison, Elements, SimulatedSteps
-from rppdyn.envs.simulator import Outcome, Simulator
-from rppdyn.envs.spec import SPACES, SymmetrySpec
+from rppdyn.envs._simulator import Outcome, Simulator
+from rppdyn.envs._spec import SPACES, SymmetrySpec
+from rppdyn.envs.certification._evidence import Comparison, Elements, SimulatedSteps
 
 __all__ = ["Mutation", "MutationCount", "mutations", "refute_mutations"]
 

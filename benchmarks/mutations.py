@@ -17,8 +17,8 @@ from pathlib import Path
 from mutation import refute_mutations
 
 from rppdyn.envs import certify, symmetry_spec
-from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, symmetry_choices
-from rppdyn.envs.certification.certify import open_simulator
+from rppdyn.envs._catalogue import KNOWN_ENVIRONMENTS, symmetry_choices
+from rppdyn.envs.certification._certify import open_simulator
 from rppdyn.runs import provenance
 from rppdyn.runs.files import write_json
 from rppdyn.runs.session import Progress

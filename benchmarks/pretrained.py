@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rppdyn.agents import RPPSAC, pretrained_card
-from rppdyn.agents.export import (
+from rppdyn.agents._export import (
     FOLDER,
     MANIFEST,
     load_pretrained,

@@ -39,9 +39,9 @@ from stable_baselines3.common.logger import Logger
 from torch import nn
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.compiling import matmul_precision, update_precision
-from rppdyn.agents.seeds import SeedTrainer, Updates, collect
-from rppdyn.agents.update import SACUpdate
+from rppdyn.agents._compiling import matmul_precision, update_precision
+from rppdyn.agents._seeds import SeedTrainer, Updates, collect
+from rppdyn.agents._update import SACUpdate
 from rppdyn.envs import symmetry_spec
 from rppdyn.runs.figures import COLOURS
 

@@ -25,7 +25,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import nn
 
 from rppdyn.agents import RPPSAC
-from rppdyn.agents.seeds import SeedTrainer, Updates, collect
+from rppdyn.agents._seeds import SeedTrainer, Updates, collect
 from rppdyn.envs import make_env, symmetry_spec
 from rppdyn.jobs.building import WorkerEnv
 

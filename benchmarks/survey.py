@@ -26,11 +26,11 @@ import mujoco
 from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs import Certificate, SymmetrySpec, certify, symmetry_spec
-from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, verdict_key
-from rppdyn.envs.certification.certificate import GeneratorReport
+from rppdyn.envs._catalogue import KNOWN_ENVIRONMENTS, verdict_key
+from rppdyn.envs._making import load_model
+from rppdyn.envs._mirror import PUBLISHED
+from rppdyn.envs.certification._certificate import GeneratorReport
 from rppdyn.envs.derivation import derive, symmetrise
-from rppdyn.envs.making import load_model
-from rppdyn.envs.mirror import PUBLISHED
 from rppdyn.runs import provenance
 from rppdyn.runs.files import write_json
 from rppdyn.runs.session import Progress

@@ -16,7 +16,7 @@ import torch
 from measuring import Step, Timing, begin, command_line, interleave, report, write_times
 
 from rppdyn.dynamics import TransitionModel
-from rppdyn.dynamics.transition import INITIAL_SCALE
+from rppdyn.dynamics._transition import INITIAL_SCALE
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
 from rppdyn.nn import EMLP, MLP, RPPEMLP
 from rppdyn.priors import negative_log_prior

@@ -22,18 +22,18 @@ from typing import Any
 import gymnasium as gym
 
 from rppdyn.envs import planar
+from rppdyn.envs._catalogue import compiled_terms, file_spec, symmetry_spec
+from rppdyn.envs._episodes import Episode, read_episodes, write_episodes
+from rppdyn.envs._making import make_env
+from rppdyn.envs._mirror import group_spec, mirror_spec, without
+from rppdyn.envs._spec import Entry, Space, Symmetry, SymmetrySpec
+from rppdyn.envs._state import capture_state, restore_state
 from rppdyn.envs.approximate import CURRENT_SWIMMER, TILTED_REACHER
-from rppdyn.envs.catalogue import compiled_terms, file_spec, symmetry_spec
-from rppdyn.envs.certification.certificate import Certificate, certificate_for, save_certificate
-from rppdyn.envs.certification.certify import certified_share, certify
-from rppdyn.envs.certification.doctor import diagnose
-from rppdyn.envs.certification.faults import find_fault
-from rppdyn.envs.episodes import Episode, read_episodes, write_episodes
-from rppdyn.envs.making import make_env
-from rppdyn.envs.mirror import group_spec, mirror_spec, without
+from rppdyn.envs.certification._certificate import Certificate, certificate_for, save_certificate
+from rppdyn.envs.certification._certify import certified_share, certify
+from rppdyn.envs.certification._doctor import diagnose
+from rppdyn.envs.certification._faults import find_fault
 from rppdyn.envs.planar import NAVIGATION, SWARM
-from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
-from rppdyn.envs.state import capture_state, restore_state
 from rppdyn.envs.windy_pendulum import EPISODE_STEPS, WINDY_PENDULUM
 
 for _id, _class, _steps in (
@@ -53,11 +53,11 @@ __all__ = [
 ]  # fmt: skip
 
 EARLIER = {
-    "catalogue": "KNOWN_ENVIRONMENTS symmetry_choices terms_spec", "mirror": "plain_spec", "making": "ScaledActuators",
-    "state": "Resumable why_not_capturable", "episodes": "EpisodeDataset", "windy_pendulum": "WindyPendulum",
-    "approximate": "KNOBS CurrentSwimmer TiltedReacher", "wrappers": "dictionary_of flat_names flattened unflattening",
-    "certification.certificate": "CertifiedShare Defect GeneratorReport Support share_of find_certificate",
-    "certification.doctor": "Diagnosis", "certification.faults": "FaultReport Suspect", "terms.layout": "CompiledTerms",
+    "_catalogue": "KNOWN_ENVIRONMENTS symmetry_choices terms_spec", "_mirror": "plain_spec", "_making": "ScaledActuators",
+    "_state": "Resumable why_not_capturable", "_episodes": "EpisodeDataset", "windy_pendulum": "WindyPendulum",
+    "approximate": "KNOBS CurrentSwimmer TiltedReacher", "_wrappers": "dictionary_of flat_names flattened unflattening",
+    "certification._certificate": "CertifiedShare Defect GeneratorReport Support share_of find_certificate",
+    "certification._doctor": "Diagnosis", "certification._faults": "FaultReport Suspect", "terms._layout": "CompiledTerms",
 }  # fmt: skip
 """Names that stood here in version 0.1, by the module that has them."""
 

@@ -26,9 +26,9 @@ from gymnasium.envs.mujoco.reacher_v5 import ReacherEnv
 from gymnasium.envs.mujoco.swimmer_v5 import SwimmerEnv
 from gymnasium.utils import EzPickle
 
-from rppdyn.envs.catalogue import symmetry_choices, symmetry_spec
+from rppdyn.envs._catalogue import symmetry_choices, symmetry_spec
+from rppdyn.envs._spec import SymmetrySpec
 from rppdyn.envs.planar import NAVIGATION, SWARM, check_range
-from rppdyn.envs.spec import SymmetrySpec
 
 TILTED_REACHER = "rppdyn/TiltedReacher-v0"
 CURRENT_SWIMMER = "rppdyn/CurrentSwimmer-v0"

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from PIL import Image, ImageDraw
 
-from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
+from rppdyn.envs._spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.groups import D, Group, O, S
 from rppdyn.reps import Rep, V
 

@@ -13,9 +13,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rppdyn.envs.spec import Entry, Space, Symmetry, SymmetrySpec
+from rppdyn.envs._spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.groups import DkeR3, Group, O2eR3, SO2eR3
-from rppdyn.tasks.pendulum import DRIFTS, KICKS, Pendulum
+from rppdyn.tasks._pendulum import DRIFTS, KICKS, Pendulum
 
 WINDY_PENDULUM = "rppdyn/WindyPendulum-v0"
 EPISODE_STEPS = 200

@@ -22,7 +22,7 @@ gc.disable()  # while tests are collected, whose modules stay
 # when they are first imported, so the hook stands before any import of the package.
 CHECKED = ["rppdyn.groups", "rppdyn.reps", "rppdyn.basis", "rppdyn.nn", "rppdyn.priors", "rppdyn.compression",
            "rppdyn.equivariance", "rppdyn.dynamics", "rppdyn.images", "rppdyn.tasks",
-           "rppdyn.envs.episodes"]  # fmt: skip
+           "rppdyn.envs._episodes"]  # fmt: skip
 SHAPE = re.compile(r"\b(Bool|Complex|Float|Inexact|Int|Shaped)\[|\bImages\b")  # Images: a name for one of these
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rppdyn.nn.pathways import Factor, Kronecker, Root
-from rppdyn.priors.laplace import KroneckerEvidence
+from rppdyn.nn._pathways import Factor, Kronecker, Root
+from rppdyn.priors._laplace import KroneckerEvidence
 
 
 def matrix(factor: Factor) -> Tensor:

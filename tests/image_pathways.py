@@ -22,7 +22,7 @@ from rppdyn.images import (
     SparseConvolution,
     SparseFullyConnected,
 )
-from rppdyn.images.operators import (
+from rppdyn.images._operators import (
     DenseOperators,
     FixedOperators,
     LowRankOperators,

@@ -9,8 +9,8 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
+from rppdyn.envs._model_symmetry import ModelSymmetry, finite_element
 from rppdyn.envs.derivation import Derivation, derive, state_spaces
-from rppdyn.envs.model_symmetry import ModelSymmetry, finite_element
 
 FOLDERS = {"gymnasium": "envs/mujoco/assets", "dm_control": "suite"}
 

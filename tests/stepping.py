@@ -8,7 +8,7 @@ import torch
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
-from rppdyn.nn.pathways import named_pathways
+from rppdyn.nn._pathways import named_pathways
 
 
 def settings_of(agent, tau):

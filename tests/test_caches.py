@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
+import rppdyn.basis._problem
 import rppdyn.basis.cache
-import rppdyn.basis.problem
-import rppdyn.envs.catalogue
-import rppdyn.envs.certification.certificate
-import rppdyn.tasks.pendulum
+import rppdyn.envs._catalogue
+import rppdyn.envs.certification._certificate
+import rppdyn.tasks._pendulum
+from rppdyn.basis._problem import Factor, Problem
 from rppdyn.basis.cache import problem_key
-from rppdyn.basis.problem import Factor, Problem
 from rppdyn.envs import certificate_for, certify, make_env, save_certificate, symmetry_spec
-from rppdyn.envs.certification.certificate import find_certificate
+from rppdyn.envs.certification._certificate import find_certificate
 from rppdyn.groups import D, Z
 from rppdyn.reps import V
 from rppdyn.tasks import Pendulum, load_trajectories
@@ -105,8 +105,8 @@ def test_a_certificate_is_of_everything_that_was_stepped(mine, tmp_path, ingredi
     [
         (mujoco, "__version__", "3.9.9"),
         (gym, "__version__", "1.9.9"),
-        (rppdyn.envs.certification.certificate, "__version__", "9.9.9"),
-        (rppdyn.envs.certification.certificate, "FORMAT", 99),
+        (rppdyn.envs.certification._certificate, "__version__", "9.9.9"),
+        (rppdyn.envs.certification._certificate, "FORMAT", 99),
     ],
 )
 def test_a_certificate_is_of_its_versions(mine, monkeypatch, where, name, value):
@@ -181,7 +181,7 @@ def test_a_spec_is_derived_again_where_anything_differs(mine, monkeypatch, tmp_p
     def fail(model):
         raise LookupError("derived")
 
-    monkeypatch.setattr(rppdyn.envs.catalogue, "derive", fail)
+    monkeypatch.setattr(rppdyn.envs._catalogue, "derive", fail)
     assert symmetry_spec(mine(), symmetry="left-right") == spec
     other = SPECS[ingredient](mine, tmp_path)
     env, symmetry = other if isinstance(other, tuple) else (other, "left-right")
@@ -198,8 +198,8 @@ def test_a_spec_is_derived_again_where_anything_differs(mine, monkeypatch, tmp_p
         (mujoco, "__version__", "3.9.9"),
         (gym, "__version__", "1.9.9"),
         (np, "__version__", "9.9.9"),
-        (rppdyn.envs.certification.certificate, "__version__", "9.9.9"),
-        (rppdyn.envs.certification.certificate, "_source_digest", lambda: "another"),
+        (rppdyn.envs.certification._certificate, "__version__", "9.9.9"),
+        (rppdyn.envs.certification._certificate, "_source_digest", lambda: "another"),
     ],
 )
 def test_a_spec_is_of_its_versions(mine, monkeypatch, caplog, tmp_path, where, name, value):
@@ -241,7 +241,7 @@ def test_a_basis_is_of_its_problem(ingredient):
 @pytest.mark.parametrize("name", ["RESIDUAL_LIMIT", "ORTHONORMALITY_LIMIT", "RANK_GAP_LIMIT", "ZERO", "FORMAT_VERSION"])
 def test_a_basis_is_of_its_tolerances(monkeypatch, name):
     before = problem_key(problem(leaf(), leaf()))
-    where = rppdyn.basis.cache if name == "FORMAT_VERSION" else rppdyn.basis.problem
+    where = rppdyn.basis.cache if name == "FORMAT_VERSION" else rppdyn.basis._problem
     monkeypatch.setattr(where, name, 2 * getattr(where, name))
     assert problem_key(problem(leaf(), leaf())) != before
 
@@ -256,17 +256,17 @@ FEW = dict(n_train=1, n_validation=1, n_test=1, horizon=1.0, chunk=1)
         dict(FEW, dt=0.1),
         dict(FEW, horizon=2.0),
         *({"pendulum": Pendulum(**parameter)} for parameter in ({"m1": 2.0}, {"k2": 2.0}, {"w": (0.1, 0, 0)})),
-        *({"constant": name} for name in ("STEP", "ENERGY_TOLERANCE", "MAX_HALVINGS", "FORMAT_VERSION")),
+        *({"constant": name} for name in ("MAX_STEP", "ENERGY_TOLERANCE", "MAX_HALVINGS", "FORMAT_VERSION")),
     ],
     ids=str,
 )
 def test_a_dataset_is_of_its_parameters(monkeypatch, change):
-    folder = rppdyn.tasks.pendulum.TASK_CACHE
+    folder = rppdyn.tasks._pendulum.TASK_CACHE
     load_trajectories(Pendulum(), **FEW)
     load_trajectories(Pendulum(), **FEW)
     assert folder.summary().count == 1
     if (name := change.get("constant")) is not None:
-        monkeypatch.setattr(rppdyn.tasks.pendulum, name, 2 * getattr(rppdyn.tasks.pendulum, name))
+        monkeypatch.setattr(rppdyn.tasks._pendulum, name, 2 * getattr(rppdyn.tasks._pendulum, name))
     rest = FEW if "pendulum" in change or name is not None else change
     load_trajectories(change.get("pendulum", Pendulum()), **rest)
     assert folder.summary().count == 2

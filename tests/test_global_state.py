@@ -94,7 +94,7 @@ def test_the_process_is_left_as_it_was(name):
 def test_exports_leave_it_too(tmp_path):
     pytest.importorskip("onnx")
     from rppdyn.agents import RPPSAC
-    from rppdyn.agents.export import export_onnx, export_torch
+    from rppdyn.agents._export import export_onnx, export_torch
 
     agent = RPPSAC("RPPPolicy", "InvertedPendulum-v5", policy_kwargs=dict(hidden=16, num_layers=1), device="cpu")
     before = state()

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rppdyn.equivariance.error import geometric_mean, relative_difference
+from rppdyn.equivariance._error import geometric_mean, relative_difference
 from rppdyn.groups import D, Group, O, O2eR3
 from rppdyn.nn import RPPEMLP, Ensemble
-from rppdyn.nn.hidden import component_major
+from rppdyn.nn._hidden import component_major
 from rppdyn.priors import VarianceLearning, learn_variances, negative_log_prior, weights_of
 from rppdyn.reps import RepType, T, V
 from rppdyn.runs import iqm

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from rppdyn.dynamics import LearnedFrame, learn_symmetry
 from rppdyn.equivariance import discover, discover_affine
-from rppdyn.equivariance.error import geometric_mean, relative_difference
+from rppdyn.equivariance._error import geometric_mean, relative_difference
 from rppdyn.groups import GL, SO, O2eR3
 from rppdyn.nn import EMLP, MLP
 from rppdyn.reps import Scalar, T, V

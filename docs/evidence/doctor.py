@@ -22,9 +22,9 @@ import mujoco
 import numpy as np
 
 from rppdyn.envs import Episode, diagnose, find_fault
+from rppdyn.envs._model_symmetry import name_of
+from rppdyn.envs._simulator import BareSimulator
 from rppdyn.envs.derivation import derive, symmetrise
-from rppdyn.envs.model_symmetry import name_of
-from rppdyn.envs.simulator import BareSimulator
 
 FACTORS = (0.7, 0.8, 0.9, 1.1, 1.2, 1.3)
 KINDS = {

@@ -32,16 +32,16 @@ from rppdyn.images import (
     omega_penalty,
     sampled,
 )
-from rppdyn.images.continuous import pixel_grid
-from rppdyn.images.lie_convolution import GROUPS, amplitudes, relaxed_pathways, set_elements
-from rppdyn.images.models import FieldNorm, OrientationPooling
-from rppdyn.images.pathways import count_rotations
+from rppdyn.images._continuous import pixel_grid
+from rppdyn.images._lie_convolution import GROUPS, amplitudes, relaxed_pathways, set_elements
+from rppdyn.images._models import FieldNorm, OrientationPooling
+from rppdyn.images._pathways import count_rotations
 from rppdyn.images.registry import FilterSettings
-from rppdyn.nn.pathways import named_pathways
+from rppdyn.nn._pathways import named_pathways
 from rppdyn.priors import Categorical, curvature, kronecker_evidence, negative_log_prior
 from rppdyn.runs.files import write_json
 from rppdyn.tasks import image_data
-from rppdyn.tasks.images import ImageData
+from rppdyn.tasks._images import ImageData
 
 Row = dict[str, Any]
 OMEGAS = (0.0, 0.1, 0.5, 1.0, 2.0)

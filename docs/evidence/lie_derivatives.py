@@ -29,7 +29,7 @@ from rppdyn.runs import RunFolder, provenance
 from rppdyn.runs.figures import COLOURS, label_decades, save
 from rppdyn.runs.files import write_json
 from rppdyn.runs.workers import stream
-from rppdyn.tasks.images import translate
+from rppdyn.tasks._images import translate
 
 EPOCHS, BATCH, SHIFT = 50, 128, 2
 MEASURED, ATTRIBUTED = 100, 30  # images

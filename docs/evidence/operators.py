@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rppdyn.images import ImageModel
-from rppdyn.images.models import one_layer, power_blocks
-from rppdyn.images.operators import affine_base
+from rppdyn.images._models import one_layer, power_blocks
+from rppdyn.images._operators import affine_base
 from rppdyn.images.registry import OperatorSettings
 from rppdyn.runs.files import write_json
-from rppdyn.tasks.images import resample_centred
+from rppdyn.tasks._images import resample_centred
 
 SIDE, TRAINED, VALIDATED = 9, 1000, 437  # of 1,797 digits; 360 are left to test
 RATES = (3e-3, 1e-2)

@@ -14,7 +14,7 @@ import mujoco
 import numpy as np
 
 from rppdyn.envs import compiled_terms
-from rppdyn.envs.certification.evidence import Comparison
+from rppdyn.envs.certification._evidence import Comparison
 from rppdyn.envs.terms import CompiledTerms, TermSteps, step_terms
 from rppdyn.runs import provenance
 

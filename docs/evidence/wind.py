@@ -19,9 +19,9 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from rppdyn.equivariance.error import geometric_mean, relative_difference
+from rppdyn.equivariance._error import geometric_mean, relative_difference
 from rppdyn.nn import RPPEMLP, Ensemble
-from rppdyn.nn.hidden import component_major
+from rppdyn.nn._hidden import component_major
 from rppdyn.priors import VarianceLearning, learn_variances, negative_log_prior, weights_of
 from rppdyn.reps import T, V
 from rppdyn.runs import iqm

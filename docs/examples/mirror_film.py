@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 
 from rppdyn.envs import symmetry_spec
 from rppdyn.envs.derivation import derive
-from rppdyn.envs.derivation.symmetrise import symmetrise
+from rppdyn.envs.derivation._symmetrise import symmetrise
 
 SIZE, RATE, SECONDS = (330, 330), 20, 5.0
 GREY, GHOST, FLOOR = (0.72, 0.76, 0.82, 1.0), (1.0, 0.45, 0.05, 0.8), (0.32, 0.37, 0.43, 1.0)

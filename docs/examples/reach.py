@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 
 from rppdyn.envs import group_spec
-from rppdyn.envs.wrappers import flat_names
+from rppdyn.envs._wrappers import flat_names
 
 NEAR = 0.15
 

@@ -17,7 +17,7 @@ from torch.func import functional_call, jacrev, vmap
 from torch.nn import functional as F
 
 from rppdyn.images import ARCHITECTURES, ImageModel
-from rppdyn.nn.pathways import Pathway, named_pathways
+from rppdyn.nn._pathways import Pathway, named_pathways
 from rppdyn.priors import Categorical, curvature, negative_log_prior
 from rppdyn.runs.files import write_json
 from rppdyn.tasks import image_data

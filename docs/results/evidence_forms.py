@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from rppdyn.groups import Z
 from rppdyn.images import ImageModel, LayerSpec
 from rppdyn.nn import RPPEMLP, Chained
-from rppdyn.nn.pathways import named_pathways
+from rppdyn.nn._pathways import named_pathways
 from rppdyn.priors import (
     Categorical,
     Evidence,
@@ -34,7 +34,7 @@ from rppdyn.priors import (
     kronecker_evidence,
     negative_log_prior,
 )
-from rppdyn.priors.joint import JointEvidence
+from rppdyn.priors._joint import JointEvidence
 from rppdyn.reps import V
 from rppdyn.runs.files import write_json
 from rppdyn.tasks import regression_task

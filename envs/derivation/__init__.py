@@ -8,7 +8,7 @@ symmetry_group(chosen); state_spaces(model, chosen)
 
 from __future__ import annotations
 
-from rppdyn.envs.derivation.search import Derivation, derive
-from rppdyn.envs.derivation.symmetrise import state_spaces, symmetrise, symmetry_group
+from rppdyn.envs.derivation._search import Derivation, derive
+from rppdyn.envs.derivation._symmetrise import state_spaces, symmetrise, symmetry_group
 
 __all__ = ["Derivation", "derive", "state_spaces", "symmetrise", "symmetry_group"]

@@ -38,16 +38,16 @@ and compare what is observed of them with the image under the spec. The terms:
     scalars                   of the task's own: invariant
     ========================  =========================================================================================
 
-M is the map of the base's frame and R that of the world (`rppdyn.envs.model_symmetry`).
+M is the map of the base's frame and R that of the world (`rppdyn.envs._model_symmetry`).
 """
 
 from __future__ import annotations
 
-from rppdyn.envs.terms.auditing import Audit, audit
-from rppdyn.envs.terms.layout import CompiledTerms, Layout, compile_terms, read_terms
-from rppdyn.envs.terms.robot import Robot, Scene
-from rppdyn.envs.terms.simulator import TermsSimulator, TermSteps, step_terms
-from rppdyn.envs.terms.terms import TERMS, Term, parse_term
+from rppdyn.envs.terms._auditing import Audit, audit
+from rppdyn.envs.terms._layout import CompiledTerms, Layout, compile_terms, read_terms
+from rppdyn.envs.terms._robot import Robot, Scene
+from rppdyn.envs.terms._simulator import TermsSimulator, TermSteps, step_terms
+from rppdyn.envs.terms._terms import TERMS, Term, parse_term
 
 __all__ = [
     "TERMS", "Audit", "CompiledTerms", "Layout", "Robot", "Scene", "Term", "TermSteps", "TermsSimulator", "audit",

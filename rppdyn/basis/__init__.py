@@ -10,10 +10,10 @@ r"""Equivariant bases: solving rho(g) v = v with a certificate on every answer.
 from __future__ import annotations
 
 from rppdyn.basis import cache
-from rppdyn.basis.basis import Basis, Block
-from rppdyn.basis.isotypic import IrreducibleType, Isotypic, isotypic
-from rppdyn.basis.problem import BasisCertificate, NotCertified
-from rppdyn.basis.solver import solve
+from rppdyn.basis._basis import Basis, Block
+from rppdyn.basis._isotypic import IrreducibleType, Isotypic, isotypic
+from rppdyn.basis._problem import BasisCertificate, NotCertified
+from rppdyn.basis._solver import solve
 
 __all__ = [
     "Basis",

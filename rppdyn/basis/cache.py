@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rppdyn.basis.basis import InvariantSubspace, from_arrays
-from rppdyn.basis.problem import RESIDUAL_LIMIT, Array, BasisCertificate, Problem
+from rppdyn.basis._basis import InvariantSubspace, from_arrays
+from rppdyn.basis._problem import RESIDUAL_LIMIT, Array, BasisCertificate, Problem
 from rppdyn.runs.files import ArrayCache, CacheSummary
 
 FORMAT_VERSION = 3

@@ -1,6 +1,6 @@
 """Networks in random subspaces, their codes, and PAC-Bayes bounds of what is coded shortly."""
 
-from rppdyn.compression.coding import (
+from rppdyn.compression._coding import (
     Agreement,
     Bound,
     agreement,
@@ -21,7 +21,7 @@ from rppdyn.compression.coding import (
     universal_kl,
     zero_one_loss,
 )
-from rppdyn.compression.subspace import (
+from rppdyn.compression._subspace import (
     PROJECTORS,
     FiLMProjector,
     KroneckerProjector,

@@ -1,9 +1,9 @@
 """Symmetric models of dynamics: Hamiltonian and neural-ODE models, their rollouts, and what they conserve."""
 
-from rppdyn.dynamics.fitted import Drive, FittedDynamics, Scaling
-from rppdyn.dynamics.integrate import METHODS, IntegrationError, Trajectories, integrate
-from rppdyn.dynamics.learned_symmetry import LearnedFrame, SymmetricHamiltonian, learn_symmetry
-from rppdyn.dynamics.models import (
+from rppdyn.dynamics._fitted import Drive, FittedDynamics, Scaling
+from rppdyn.dynamics._integrate import METHODS, IntegrationError, Trajectories, integrate
+from rppdyn.dynamics._learned_symmetry import LearnedFrame, SymmetricHamiltonian, learn_symmetry
+from rppdyn.dynamics._models import (
     DrivenModel,
     DynamicsModel,
     HamiltonianModel,
@@ -14,7 +14,7 @@ from rppdyn.dynamics.models import (
     relative_drift,
     rollout_error,
 )
-from rppdyn.dynamics.transition import CrossEntropyPlanner, Rollout, Step, TransitionModel
+from rppdyn.dynamics._transition import CrossEntropyPlanner, Rollout, Step, TransitionModel
 
 __all__ = [
     "METHODS", "CrossEntropyPlanner", "Drive", "DrivenModel", "DynamicsModel", "FittedDynamics", "HamiltonianModel",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rppdyn.equivariance import images
-from rppdyn.equivariance.discover import (
+from rppdyn.equivariance._discover import (
     Discovery,
     affine_family,
     block_family,
@@ -11,7 +11,7 @@ from rppdyn.equivariance.discover import (
     discover_affine,
     index_families,
 )
-from rppdyn.equivariance.error import (
+from rppdyn.equivariance._error import (
     EquivarianceError,
     RolloutError,
     Summary,
@@ -23,6 +23,9 @@ from rppdyn.equivariance.error import (
     summarise,
     trajectory_equivariance_error,
 )
+from rppdyn.equivariance._layerwise import Attribution, Layer, layers_of, layerwise_difference, layerwise_lie_derivative
+from rppdyn.equivariance._lie import Flow, LocalEquivarianceError, TrivialFlow, lie_derivative, local_equivariance_error
+from rppdyn.equivariance._tracing import Placed, tokens
 from rppdyn.equivariance.images import (
     TranslationError,
     aliasing_error,
@@ -32,9 +35,6 @@ from rppdyn.equivariance.images import (
     eq_t_frac,
     expected_group_sample,
 )
-from rppdyn.equivariance.layerwise import Attribution, Layer, layers_of, layerwise_difference, layerwise_lie_derivative
-from rppdyn.equivariance.lie import Flow, LocalEquivarianceError, TrivialFlow, lie_derivative, local_equivariance_error
-from rppdyn.equivariance.tracing import Placed, tokens
 
 __all__ = [
     "Attribution", "Discovery", "EquivarianceError", "Flow", "Layer", "LocalEquivarianceError", "Placed",

@@ -52,7 +52,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from rppdyn.equivariance.lie import Action, Flow, act, inverse, standard_error
+from rppdyn.equivariance._lie import Action, Flow, act, inverse, standard_error
 
 Interpolation = Literal["shannon_whittaker", "bilinear", "flow"]
 Affine = tuple[tuple[int, int, int], tuple[int, int, int]]

@@ -7,14 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rppdyn.images.continuous import AnchoredConv2d, anchored, sampled
-    from rppdyn.images.group_convolution import (
+    from rppdyn.images._continuous import AnchoredConv2d, anchored, sampled
+    from rppdyn.images._group_convolution import (
         GroupConvolution,
         SeparableGroupConvolution,
         SparseConvolution,
         SparseFullyConnected,
     )
-    from rppdyn.images.lie_convolution import (
+    from rppdyn.images._lie_convolution import (
         LieConvolution,
         RelaxedLieConvolution,
         draw_elements,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         omega_penalty,
         set_omega,
     )
-    from rppdyn.images.models import (
+    from rppdyn.images._models import (
         ARCHITECTURES,
         ImageModel,
         LayerSpec,
@@ -32,12 +32,22 @@ if TYPE_CHECKING:
         MaxSubsampling,
         PolyphaseSubsampling,
         nine_layers,
+        power_blocks,
         small,
         ten_layers,
         three_layers,
     )
-    from rppdyn.images.operators import OperatorPathway
-    from rppdyn.images.pathways import (
+    from rppdyn.images._operators import (
+        DenseOperators,
+        FixedOperators,
+        LowRankOperators,
+        OperatorPathway,
+        PowerOperators,
+        affine_base,
+        kernel_shifts,
+        one_hot,
+    )
+    from rppdyn.images._pathways import (
         Convolution,
         FactoredFullyConnected,
         FullyConnected,
@@ -48,15 +58,16 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "ARCHITECTURES", "AnchoredConv2d", "Convolution", "FactoredFullyConnected", "FullyConnected",
-    "GroupConvolution", "ImageModel", "ImagePathway", "LayerSpec", "LieConvolution", "LieResNet18",
-    "MaxSubsampling", "OperatorPathway", "PixelBias", "PolyphaseSubsampling", "RelaxedImageLayer",
-    "RelaxedLieConvolution", "SeparableGroupConvolution", "SharedBias", "SparseConvolution", "SparseFullyConnected",
-    "anchored", "draw_elements", "implied_omega", "implied_omegas", "learn_omega", "nine_layers", "omega_penalty",
-    "sampled", "set_omega", "small", "ten_layers", "three_layers",
+    "ARCHITECTURES", "AnchoredConv2d", "Convolution", "DenseOperators", "FactoredFullyConnected", "FixedOperators",
+    "FullyConnected", "GroupConvolution", "ImageModel", "ImagePathway", "LayerSpec", "LieConvolution", "LieResNet18",
+    "LowRankOperators", "MaxSubsampling", "OperatorPathway", "PixelBias", "PolyphaseSubsampling", "PowerOperators",
+    "RelaxedImageLayer", "RelaxedLieConvolution", "SeparableGroupConvolution", "SharedBias", "SparseConvolution",
+    "SparseFullyConnected", "affine_base", "anchored", "draw_elements", "implied_omega", "implied_omegas",
+    "kernel_shifts", "learn_omega", "nine_layers", "omega_penalty", "one_hot", "power_blocks", "sampled", "set_omega",
+    "small", "ten_layers", "three_layers",
 ]  # fmt: skip
 
-_MODULES = ("pathways", "group_convolution", "lie_convolution", "continuous", "operators", "models")
+_MODULES = ("_pathways", "_group_convolution", "_lie_convolution", "_continuous", "_operators", "_models")
 
 
 def __getattr__(name: str) -> Any:

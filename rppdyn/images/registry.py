@@ -16,12 +16,12 @@ from rppdyn.settings import ConfigError, Count, Integer, Natural, Nonnegative, N
 if TYPE_CHECKING:
     import torch
 
-    from rppdyn.images.pathways import ImagePathway
+    from rppdyn.images._pathways import ImagePathway
 
 
 @settings
 class OperatorSettings:
-    """Matrices on pixels of an operator pathway; see `rppdyn.images.operators`."""
+    """Matrices on pixels of an operator pathway; see `rppdyn.images._operators`."""
 
     form: Literal["low_rank", "dense", "powers", "shifts"] = setting(
         "low_rank", "or dense (both learned), powers of bases, shifts of a convolution"
@@ -51,7 +51,7 @@ class OperatorSettings:
 
 @settings
 class FilterSettings:
-    """Anchors and group elements of Lie-group filters; see `rppdyn.images.lie_convolution`."""
+    """Anchors and group elements of Lie-group filters; see `rppdyn.images._lie_convolution`."""
 
     elements: Integer = setting(8, "of SE(2) or of scalings, to stand for all", ge=2, le=64)
     redraw: bool = setting(
@@ -108,7 +108,7 @@ class PathwayKind:
 
     Attributes:
         name: its name in layers, models and ``model.pathways``.
-        constructor: "module:Class", of an :class:`~rppdyn.images.pathways.ImagePathway`, whose ``from_place(place, variance,
+        constructor: "module:Class", of an :class:`~rppdyn.images.ImagePathway`, whose ``from_place(place, variance,
             **arguments)`` builds one.
         symmetry: the transformations with which it commutes: ``ROTATIONS_AND_SHIFTS``, ``SHIFTS`` or ``NO_SYMMETRY``.
         arguments: arguments of the constructor, beside the place.
@@ -138,8 +138,8 @@ class PathwayKind:
         return self.rotations(settings) if callable(self.rotations) else self.rotations
 
 
-_CONV, _LIE = "rppdyn.images.pathways:", "rppdyn.images.lie_convolution:"
-_GROUP = _SPARSE = "rppdyn.images.group_convolution:"
+_CONV, _LIE = "rppdyn.images._pathways:", "rppdyn.images._lie_convolution:"
+_GROUP = _SPARSE = "rppdyn.images._group_convolution:"
 _FILTERS: Any = {"settings": ("filters", FilterSettings)}
 _KINDS = (
     PathwayKind("gconv", f"{_GROUP}GroupConvolution", ROTATIONS_AND_SHIFTS, rotations=4, within=("conv", "fc")),
@@ -163,10 +163,10 @@ _KINDS = (
     PathwayKind("s_conv_lengthscales", f"{_SPARSE}SparseConvolution", SHIFTS, {"prior": "lengthscales"}),
     PathwayKind("s_fc", f"{_SPARSE}SparseFullyConnected"),
     PathwayKind("s_fc_lengthscales", f"{_SPARSE}SparseFullyConnected", arguments={"prior": "lengthscales"}),
-    PathwayKind("f_fc", "rppdyn.images.pathways:FactoredFullyConnected"),
+    PathwayKind("f_fc", "rppdyn.images._pathways:FactoredFullyConnected"),
     PathwayKind("fc", f"{_CONV}FullyConnected"),
     PathwayKind(
-        "operators", "rppdyn.images.operators:OperatorPathway", within=("fc",), settings=("operators", OperatorSettings),
+        "operators", "rppdyn.images._operators:OperatorPathway", within=("fc",), settings=("operators", OperatorSettings),
     ),
     PathwayKind("pixel_bias", f"{_CONV}PixelBias", is_map=False),
 )  # fmt: skip

@@ -14,7 +14,7 @@ import torch
 from scipy.linalg import block_diag
 from torch import Tensor
 
-from rppdyn.envs.spec import Space, SymmetrySpec
+from rppdyn.envs._spec import Space, SymmetrySpec
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rppdyn.envs.spec import SymmetrySpec
+from rppdyn.envs._spec import SymmetrySpec
 from rppdyn.integrations.augmentation import SpaceImages, as_spec
 
 __all__ = ["SymmetryUtils"]

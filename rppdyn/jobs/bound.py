@@ -39,7 +39,7 @@ from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS, legend_below, save
 from rppdyn.runs.files import write_json
 from rppdyn.runs.workers import stream
-from rppdyn.tasks.images import TABLES
+from rppdyn.tasks._images import TABLES
 
 BoundConfig = BoundRegressionConfig | BoundImageConfig
 EVALUATION_BATCH = 2000  # data evaluated at a time

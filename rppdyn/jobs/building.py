@@ -31,7 +31,7 @@ from rppdyn.agents import RPPSAC, Agent, RelaxedPPO, RPPCrossQ
 from rppdyn.agents.buffers import RowReplayBuffer
 from rppdyn.agents.policy import FREE_VARIANCE
 from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, symmetry_spec
-from rppdyn.envs.mirror import plain_spec
+from rppdyn.envs._mirror import plain_spec
 from rppdyn.errors import place_in_users_code
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import SAC_ONLY, ModelConfig, TrainAgentConfig

@@ -20,10 +20,10 @@ from rppdyn.envs import (
     save_certificate,
     symmetry_spec,
 )
-from rppdyn.envs.catalogue import read_spec
-from rppdyn.envs.certification.doctor import Diagnosis
-from rppdyn.envs.certification.faults import FaultReport
-from rppdyn.envs.making import is_model_file, load_model, stock_env
+from rppdyn.envs._catalogue import read_spec
+from rppdyn.envs._making import is_model_file, load_model, stock_env
+from rppdyn.envs.certification._doctor import Diagnosis
+from rppdyn.envs.certification._faults import FaultReport
 from rppdyn.envs.terms import Audit, CompiledTerms, read_terms
 from rppdyn.envs.terms import audit as terms_audit
 from rppdyn.jobs.config.base import ConfigError, refuse
@@ -38,7 +38,7 @@ MAX_LOG_TRANSITIONS = 400  # of a log that are compared with the model
 def run(config: CertifyConfig, progress: bool = False) -> Certificate:
     """Certify a symmetry spec; the certificate is cached, and written to the files in the configuration."""
     if config.figure is not None:
-        from rppdyn.envs.certification.figure import picture_format  # with matplotlib, which takes a second
+        from rppdyn.envs.certification._figure import picture_format  # with matplotlib, which takes a second
 
         picture_format(Path(config.figure))  # before the work
     spec = None  # all derived symmetries

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rppdyn.envs.spec import align
+from rppdyn.envs._spec import align
 from rppdyn.equivariance import discover, index_families
-from rppdyn.equivariance.discover import describe_generator
+from rppdyn.equivariance._discover import describe_generator
 from rppdyn.jobs.building import process_state
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, refuse

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from rppdyn.envs import SymmetrySpec, symmetry_spec
-from rppdyn.envs.spec import align
-from rppdyn.equivariance.error import Function
-from rppdyn.equivariance.lie import generator_names
+from rppdyn.envs._spec import align
+from rppdyn.equivariance._error import Function
+from rppdyn.equivariance._lie import generator_names
 from rppdyn.errors import require_trust
 from rppdyn.jobs import building, targets
 from rppdyn.jobs.building import process_state
@@ -63,7 +63,7 @@ class EquivarianceResult:
         seeds, diverged: seeds of a fit's members, and of members left out because of outputs that are not finite.
         rollouts: errors along rollouts of a fit to trajectories.
         pathways: norms and shares of the pathways of an RPP policy.
-        breaking: learned constant inputs (:class:`rppdyn.nn.pathways.BreakingInputs`) by network.
+        breaking: learned constant inputs (:class:`rppdyn.nn._pathways.BreakingInputs`) by network.
         json, figure: files of the result.
     """
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.policies import BasePolicy
 
-from rppdyn.agents.export import (
+from rppdyn.agents._export import (
     TOLERANCE,
     DeployedPolicy,
     export_onnx,

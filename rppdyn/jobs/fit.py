@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from rppdyn import priors
 from rppdyn.equivariance import equivariance_error
-from rppdyn.equivariance.error import Function
+from rppdyn.equivariance._error import Function
 from rppdyn.errors import is_out_of_memory
 from rppdyn.groups import Group
 from rppdyn.jobs.config.base import ConfigError, device_of
@@ -32,7 +32,7 @@ from rppdyn.jobs.config.fit import FitConfig, NetworkConfig
 from rppdyn.jobs.figure import draw_run
 from rppdyn.jobs.results import FitResult
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble
-from rppdyn.nn.hidden import component_major
+from rppdyn.nn._hidden import component_major
 from rppdyn.priors import Evidence, VarianceLearning, learn_variances, negative_log_prior, weights_of
 from rppdyn.reps import Rep, notation
 from rppdyn.runs import CheckpointError, Progress, RunFolder, RunFolderError, Session, stop_on_signals

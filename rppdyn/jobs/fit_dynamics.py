@@ -26,8 +26,8 @@ from rppdyn.dynamics import (
     relative_drift,
     rollout_error,
 )
-from rppdyn.equivariance.discover import discover
-from rppdyn.equivariance.error import (
+from rppdyn.equivariance._discover import discover
+from rppdyn.equivariance._error import (
     Function,
     MeasuredRollout,
     equivariance_error,
@@ -41,7 +41,7 @@ from rppdyn.jobs.config.fit import FitConfig, FitDynamicsConfig, RolloutConfig
 from rppdyn.jobs.fit import StackFit, build_stack, equivariance_metrics, make_with_group, run_fit
 from rppdyn.jobs.results import FitResult, values_by_name
 from rppdyn.nn import Chained, Ensemble
-from rppdyn.nn.compiling import can_compile, check_compiler
+from rppdyn.nn._compiling import can_compile, check_compiler
 from rppdyn.reps import Rep, Scalar, V
 from rppdyn.runs import Progress, RunFolder
 from rppdyn.runs.files import write_json

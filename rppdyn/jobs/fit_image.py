@@ -14,12 +14,12 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.equivariance.error import relative_difference
+from rppdyn.equivariance._error import relative_difference
 from rppdyn.images import ImageModel
-from rppdyn.images.lie_convolution import draw_elements, implied_omegas, learn_omega, omega_penalty, set_elements
-from rppdyn.images.models import ARCHITECTURES
-from rppdyn.images.operators import penalty
-from rppdyn.images.pathways import STATIONARY
+from rppdyn.images._lie_convolution import draw_elements, implied_omegas, learn_omega, omega_penalty, set_elements
+from rppdyn.images._models import ARCHITECTURES
+from rppdyn.images._operators import penalty
+from rppdyn.images._pathways import STATIONARY
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides
@@ -32,7 +32,7 @@ from rppdyn.priors import Categorical
 from rppdyn.runs import RunFolder
 from rppdyn.runs.workers import stream
 from rppdyn.tasks import image_data
-from rppdyn.tasks.images import (
+from rppdyn.tasks._images import (
     ARRANGEMENTS,
     TABLES,
     ImageData,
@@ -43,7 +43,7 @@ from rppdyn.tasks.images import (
     split_images,
     translate,
 )
-from rppdyn.tasks.labelled import read_images
+from rppdyn.tasks._labelled import read_images
 
 EVALUATION_BATCH = 500  # images evaluated at a time
 

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rppdyn.equivariance.error import Function, geometric_mean, index_blocks, measured_networks, relative_difference
-from rppdyn.equivariance.lie import act
+from rppdyn.equivariance._error import Function, geometric_mean, index_blocks, measured_networks, relative_difference
+from rppdyn.equivariance._lie import act
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of, file_stem
@@ -36,7 +36,7 @@ from rppdyn.nn import Chained, Ensemble, InvariantNormaliser
 from rppdyn.reps import V, notation
 from rppdyn.runs.workers import data_stream, stream
 from rppdyn.tasks import RegressionTask, regression_task
-from rppdyn.tasks.labelled import Rows, read_rows
+from rppdyn.tasks._labelled import Rows, read_rows
 
 Data = tuple[Tensor, Tensor]
 

@@ -22,8 +22,8 @@ from rppdyn.dynamics import (
     NeuralODEModel,
     Trajectories,
 )
-from rppdyn.dynamics.fitted import solve
-from rppdyn.equivariance.error import Function
+from rppdyn.dynamics._fitted import solve
+from rppdyn.equivariance._error import Function
 from rppdyn.groups import GL, Group
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
@@ -53,7 +53,7 @@ from rppdyn.jobs.results import FitResult
 from rppdyn.reps import Rep, Scalar
 from rppdyn.runs import RunFolder
 from rppdyn.tasks import Recording, read_recordings
-from rppdyn.tasks.continuity import Log
+from rppdyn.tasks._continuity import Log
 
 MECHANICAL_INITIAL_SCALE = 0.01
 """Initial scale of a mechanical model's last layer. With larger weights a nearly singular mass matrix can give one gradient of

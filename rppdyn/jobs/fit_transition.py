@@ -15,12 +15,12 @@ from torch import Tensor
 
 from rppdyn.agents.buffers import GroupMatrices, refuse_changed_rewards
 from rppdyn.dynamics import Step, TransitionModel
-from rppdyn.dynamics.fitted import as_type_of, combine_members
-from rppdyn.dynamics.transition import INITIAL_SCALE
+from rppdyn.dynamics._fitted import as_type_of, combine_members
+from rppdyn.dynamics._transition import INITIAL_SCALE
 from rppdyn.envs import SymmetrySpec, read_episodes, symmetry_spec
-from rppdyn.envs.catalogue import terms_spec
-from rppdyn.envs.episodes import Segments, check_log, draw_chunks, transition_data
-from rppdyn.equivariance.error import Function, geometric_mean, index_blocks, measured_networks, relative_difference
+from rppdyn.envs._catalogue import terms_spec
+from rppdyn.envs._episodes import Segments, check_log, draw_chunks, transition_data
+from rppdyn.equivariance._error import Function, geometric_mean, index_blocks, measured_networks, relative_difference
 from rppdyn.groups import Group
 from rppdyn.jobs import building
 from rppdyn.jobs.building import certify_variance

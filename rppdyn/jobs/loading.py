@@ -25,10 +25,10 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor, nn
 
-from rppdyn.agents.export import onnx_policy, pretrained_card, pretrained_env, pretrained_policy, torch_policy
-from rppdyn.agents.measures import function_equivariance_error
+from rppdyn.agents._export import onnx_policy, pretrained_card, pretrained_env, pretrained_policy, torch_policy
+from rppdyn.agents._measures import function_equivariance_error
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
-from rppdyn.envs.wrappers import dictionary_of, unflattening
+from rppdyn.envs._wrappers import dictionary_of, unflattening
 from rppdyn.errors import modules_of, place_in_users_code, reason, search_modules
 from rppdyn.jobs.building import Evaluator, Policy, agent_of, policy_of
 from rppdyn.jobs.config import compose

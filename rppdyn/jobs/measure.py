@@ -25,7 +25,7 @@ from rppdyn.equivariance import (
     layerwise_lie_derivative,
     trajectory_equivariance_error,
 )
-from rppdyn.equivariance.error import (
+from rppdyn.equivariance._error import (
     POOLED_FLOOR,
     Function,
     MeasuredNetwork,
@@ -33,7 +33,7 @@ from rppdyn.equivariance.error import (
     pooled_ratio,
     pooled_sums,
 )
-from rppdyn.equivariance.lie import act
+from rppdyn.equivariance._lie import act
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
 from rppdyn.runs.figures import COLOURS, Panel, draw_panels, draw_several, paint_bars, save

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rppdyn.dynamics import Drive, Scaling, learn_symmetry
-from rppdyn.dynamics.fitted import as_type_of, combine_members
+from rppdyn.dynamics._fitted import as_type_of, combine_members
 from rppdyn.equivariance import discover
-from rppdyn.equivariance.discover import describe_generator
+from rppdyn.equivariance._discover import describe_generator
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config.base import AUTO, ConfigError
 from rppdyn.jobs.config.fit import FitTrajectoriesConfig
@@ -29,7 +29,7 @@ from rppdyn.nn import InvariantNormaliser
 from rppdyn.reps import Rep, V, notation
 from rppdyn.runs.statistics import evenly
 from rppdyn.tasks import Recording, Recordings
-from rppdyn.tasks.labelled import LabelledImages, Rows, indices_by_part, split_indices
+from rppdyn.tasks._labelled import LabelledImages, Rows, indices_by_part, split_indices
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from rppdyn.jobs.loading import load_fit
 from rppdyn.runs import RunFolder
 from rppdyn.runs.files import replacing, write_measured
 from rppdyn.tasks import read_recordings
-from rppdyn.tasks.continuity import Log
-from rppdyn.tasks.tables import columns_of, flat, read_arrays, read_tables, require_finite
+from rppdyn.tasks._continuity import Log
+from rppdyn.tasks._tables import columns_of, flat, read_arrays, read_tables, require_finite
 
 
 def _act(agent: Any, observations: NDArray, *, members: str = "mean") -> NDArray:

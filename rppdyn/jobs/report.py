@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from rppdyn._version import __version__
 from rppdyn.agents.policy import MODELS, NetworkOptions
 from rppdyn.envs import Certificate, SymmetrySpec
-from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW
+from rppdyn.envs.certification._certificate import APPROXIMATE_BELOW, EXACT_BELOW
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.base import free_variance_number
 from rppdyn.jobs.config.command import ReportConfig, is_agent_file
@@ -30,7 +30,7 @@ from rppdyn.jobs.loading import measure_file
 from rppdyn.jobs.measure import FORMAT, equivariance_figure
 from rppdyn.jobs.results import FileAgent, final_policy
 from rppdyn.nn import MLP, RPPEMLP
-from rppdyn.nn.linear import equivariant_name
+from rppdyn.nn._linear import equivariant_name
 from rppdyn.runs import paired_ratio
 from rppdyn.runs.figures import COLOURS, Panel, draw_panels, paint_curves, paint_dots
 from rppdyn.runs.files import write_text

@@ -19,13 +19,13 @@ from safetensors.torch import load_file
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from torch import Tensor, nn
 
-from rppdyn.agents.networks import cast_module
+from rppdyn.agents._networks import cast_module
 from rppdyn.agents.policy import SymmetricPolicy
 from rppdyn.envs import Space, SymmetrySpec
 from rppdyn.equivariance import Flow, layerwise_lie_derivative, lie_derivative
-from rppdyn.equivariance.error import POOLED_FLOOR, Function, MeasuredNetwork
+from rppdyn.equivariance._error import POOLED_FLOOR, Function, MeasuredNetwork
+from rppdyn.equivariance._lie import standard_error
 from rppdyn.equivariance.images import TRANSFORMATIONS
-from rppdyn.equivariance.lie import standard_error
 from rppdyn.errors import one_line, place_in_users_code, reason
 from rppdyn.jobs.building import add_noise
 from rppdyn.jobs.config.base import ConfigError
@@ -36,9 +36,9 @@ from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep, Scalar
 from rppdyn.runs.statistics import evenly
 from rppdyn.settings import did_you_mean
-from rppdyn.tasks.images import SOURCES, image_data
-from rppdyn.tasks.labelled import read_picture
-from rppdyn.tasks.tables import read_arrays
+from rppdyn.tasks._images import SOURCES, image_data
+from rppdyn.tasks._labelled import read_picture
+from rppdyn.tasks._tables import read_arrays
 
 if TYPE_CHECKING:
     from rppdyn.jobs.fit_image import ImageFit

@@ -22,12 +22,12 @@ from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, Agent, LearnVariances, WidenVariances
+from rppdyn.agents._seeds import EPISODES_PER_LOG, SeedTrainer, train_together
 from rppdyn.agents.policy import prior_share, widest_layer
-from rppdyn.agents.seeds import EPISODES_PER_LOG, SeedTrainer, train_together
 from rppdyn.envs import SymmetrySpec, certificate_for
-from rppdyn.envs.certification.certificate import share_of
-from rppdyn.envs.spec import VERDICTS
-from rppdyn.envs.state import why_not_capturable
+from rppdyn.envs._spec import VERDICTS
+from rppdyn.envs._state import why_not_capturable
+from rppdyn.envs.certification._certificate import share_of
 from rppdyn.errors import UntrustedError, is_user_error, one_line
 from rppdyn.jobs import building
 from rppdyn.jobs.building import (
@@ -47,7 +47,7 @@ from rppdyn.jobs.config.compose import preflight
 from rppdyn.jobs.figure import draw_run
 from rppdyn.jobs.loading import load_function
 from rppdyn.jobs.results import TrainAgentResult, TrainManyResult
-from rppdyn.priors.likelihood import STRICT_SHARE
+from rppdyn.priors._likelihood import STRICT_SHARE
 from rppdyn.runs import Progress, RunFolder, RunFolderError, Session, StopRequest, stop_on_signals
 from rppdyn.runs.files import replacing, write_json, write_tensors
 from rppdyn.runs.workers import Stopped, Worker, WorkerError, portable, preserve_random_state, processes, worker_stop

@@ -1,8 +1,8 @@
 """Relaxed layers and networks: sums of pathways, each with its own prior."""
 
-from rppdyn.nn.bilinear import Bilinear
-from rppdyn.nn.ensemble import Ensemble
-from rppdyn.nn.hidden import (
+from rppdyn.nn._bilinear import Bilinear
+from rppdyn.nn._ensemble import Ensemble
+from rppdyn.nn._hidden import (
     ACTIVATIONS,
     Activation,
     Gate,
@@ -12,13 +12,13 @@ from rppdyn.nn.hidden import (
     regular_hidden,
     tensor_hidden,
 )
-from rppdyn.nn.linear import RelaxedLinear
-from rppdyn.nn.merging import freeze, merge
-from rppdyn.nn.networks import EMLP, MLP, RPPEMLP, Chained
-from rppdyn.nn.normalisation import BatchNorm
-from rppdyn.nn.normaliser import InvariantNormaliser
-from rppdyn.nn.pathways import EquivariantPathway, FreePathway, LinearPathway, Pathway, named_pathways
-from rppdyn.nn.products import ChannelProducts
+from rppdyn.nn._linear import RelaxedLinear
+from rppdyn.nn._merging import freeze, merge
+from rppdyn.nn._networks import EMLP, MLP, RPPEMLP, Chained
+from rppdyn.nn._normalisation import BatchNorm
+from rppdyn.nn._normaliser import InvariantNormaliser
+from rppdyn.nn._pathways import EquivariantPathway, FreePathway, LinearPathway, Pathway, named_pathways
+from rppdyn.nn._products import ChannelProducts
 
 __all__ = [
     "ACTIVATIONS", "Activation", "BatchNorm", "Bilinear", "ChannelProducts", "Chained", "EMLP",

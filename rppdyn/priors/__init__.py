@@ -1,10 +1,10 @@
 """Gaussian priors of pathways, and the marginal likelihood by which their variances are learned."""
 
-from rppdyn.nn.ensemble import weights_of
-from rppdyn.priors.joint import joint_evidence
-from rppdyn.priors.laplace import Evidence, curvature, gradient_curvature, kronecker_evidence, learn_variances
-from rppdyn.priors.learning import VarianceLearning
-from rppdyn.priors.likelihood import (
+from rppdyn.nn._ensemble import weights_of
+from rppdyn.priors._joint import joint_evidence
+from rppdyn.priors._laplace import Evidence, curvature, gradient_curvature, kronecker_evidence, learn_variances
+from rppdyn.priors._learning import VarianceLearning
+from rppdyn.priors._likelihood import (
     Categorical,
     Gaussian,
     Laplace,

@@ -14,8 +14,8 @@ torch.Size([9, 1])
 
 from __future__ import annotations
 
-from rppdyn.reps.rep import Rep  # isort: skip  (the base class first)
-from rppdyn.reps.builtin import Pseudoscalar, RepType, Scalar, T, V
-from rppdyn.reps.matrices import regular
+from rppdyn.reps._rep import Rep  # isort: skip  (the base class first)
+from rppdyn.reps._builtin import Pseudoscalar, RepType, Scalar, T, V
+from rppdyn.reps._matrices import regular
 
 __all__ = ["V", "Scalar", "Pseudoscalar", "T", "Rep", "RepType", "regular"]

@@ -10,11 +10,11 @@ Errors are `ValueError`s of one line.
 
 from __future__ import annotations
 
-from rppdyn.tasks.images import ImageData, ImageSet, image_data
-from rppdyn.tasks.labelled import LabelledImages, Rows, read_images, read_rows
-from rppdyn.tasks.pendulum import TASK_CACHE, OtherParametersError, Pendulum, TrajectoryData, load_trajectories
-from rppdyn.tasks.recordings import Recording, Recordings, read_recordings
-from rppdyn.tasks.regression import (
+from rppdyn.tasks._images import ImageData, ImageSet, image_data
+from rppdyn.tasks._labelled import LabelledImages, Rows, read_images, read_rows
+from rppdyn.tasks._pendulum import TASK_CACHE, OtherParametersError, Pendulum, TrajectoryData, load_trajectories
+from rppdyn.tasks._recordings import Recording, Recordings, read_recordings
+from rppdyn.tasks._regression import (
     REGRESSION_TASKS,
     ElectronMuon,
     Inertia,

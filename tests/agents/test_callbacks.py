@@ -8,8 +8,8 @@ import torch
 
 from rppdyn.agents import RPPSAC, LearnVariances, WidenVariances
 from rppdyn.envs import certify, make_env, save_certificate, symmetry_spec
-from rppdyn.envs.certification.certificate import share_of
-from rppdyn.nn.pathways import FreePathway, named_pathways, prior_unit
+from rppdyn.envs.certification._certificate import share_of
+from rppdyn.nn._pathways import FreePathway, named_pathways, prior_unit
 from rppdyn.priors import Gaussian, free_share, free_variance, joint_evidence
 
 

@@ -14,9 +14,9 @@ from rppdyn.agents import (
     CrossQUpdate,
     RPPCrossQ,
 )
+from rppdyn.agents._networks import RewardScale
 from rppdyn.agents.crossq import project_on_atoms
-from rppdyn.agents.networks import RewardScale
-from rppdyn.nn.normalisation import pools
+from rppdyn.nn._normalisation import pools
 
 
 def made(model="mlp", env="InvertedPendulum-v5", seed=0, policy_kwargs=(), **options):

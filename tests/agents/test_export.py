@@ -13,7 +13,7 @@ from refusals import refused
 from stable_baselines3 import DQN, PPO, SAC, TD3
 
 from rppdyn.agents import DeployedPolicy, RPPActorCriticPolicy, export_onnx, export_torch
-from rppdyn.agents.export import TOLERANCE, largest_difference, onnx_policy, torch_policy
+from rppdyn.agents._export import TOLERANCE, largest_difference, onnx_policy, torch_policy
 from rppdyn.envs import make_env, symmetry_spec
 
 WALKER = "Walker2d-v5"

@@ -12,8 +12,8 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.agents import RPPSAC, RPPActorCriticPolicy, buffers
-from rppdyn.agents.seeds import train_many
-from rppdyn.agents.update import clip_
+from rppdyn.agents._seeds import train_many
+from rppdyn.agents._update import clip_
 from rppdyn.envs import make_env, symmetry_spec
 from rppdyn.errors import DivergedError
 from rppdyn.jobs.building import WorkerEnv

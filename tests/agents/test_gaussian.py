@@ -11,7 +11,7 @@ from torch.distributions.transforms import TanhTransform
 
 from rppdyn.agents import networks
 from rppdyn.groups import SO, O2eR3, SO2eR3, Z
-from rppdyn.nn.normaliser import deviation_rep, mixing_blocks
+from rppdyn.nn._normaliser import deviation_rep, mixing_blocks
 from rppdyn.reps import Scalar, V
 
 

@@ -14,9 +14,9 @@ from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from rppdyn.agents import RPPSAC, replay_episodes
-from rppdyn.agents.goals import HindsightBuffer
+from rppdyn.agents._goals import HindsightBuffer
 from rppdyn.envs import make_env, read_episodes, write_episodes
-from rppdyn.envs.wrappers import flat_names
+from rppdyn.envs._wrappers import flat_names
 
 
 @pytest.fixture(autouse=True)

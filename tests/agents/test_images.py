@@ -12,10 +12,10 @@ from legged import Legged, legged_spec, legged_states
 from stepping import settings_of, stepped
 
 from rppdyn.agents import SACUpdate, critic_equivariance_error, policy_equivariance_error
+from rppdyn.agents._update import with_features
 from rppdyn.agents.buffers import POOL_SIZE, GroupMatrices
-from rppdyn.agents.update import with_features
 from rppdyn.envs import symmetry_spec
-from rppdyn.envs.simulator import get_integration_state, set_integration_state
+from rppdyn.envs._simulator import get_integration_state, set_integration_state
 
 WALKER = "Walker2d-v5"
 

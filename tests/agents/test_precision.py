@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rppdyn.agents import RPPSAC, compiling, train_many
+from rppdyn.agents import RPPSAC, train_many
+from rppdyn.agents import _compiling as compiling
+from rppdyn.agents._compiling import check_matmul_precision, matmul_precision, product_error
 from rppdyn.agents.buffers import BatchSampler
-from rppdyn.agents.compiling import check_matmul_precision, matmul_precision, product_error
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from rppdyn import cli
-from rppdyn.agents import RPPSAC, export, pretrained_agents, pretrained_card
+from rppdyn.agents import RPPSAC, pretrained_agents, pretrained_card
+from rppdyn.agents import _export as export
 from rppdyn.jobs.building import Evaluator, policy_of
 
 NAMES = sorted(pretrained_agents())

@@ -19,16 +19,17 @@ from torch.distributions import Independent, Normal
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 from torch.utils._pytree import tree_leaves
 
-from rppdyn.agents import RPPSAC, SACUpdate, compiling, train_many
+from rppdyn.agents import RPPSAC, SACUpdate, train_many
+from rppdyn.agents import _compiling as compiling
+from rppdyn.agents._sac import check_compiled
+from rppdyn.agents._update import gradient_of
 from rppdyn.agents.buffers import RowReplayBuffer
-from rppdyn.agents.sac import check_compiled
-from rppdyn.agents.update import gradient_of
 from rppdyn.groups import Z
 from rppdyn.nn import RPPEMLP
-from rppdyn.nn.ensemble import Ensemble
-from rppdyn.nn.pathways import named_pathways
+from rppdyn.nn._ensemble import Ensemble
+from rppdyn.nn._pathways import named_pathways
 from rppdyn.priors import negative_log_prior
-from rppdyn.priors.likelihood import prior_precision
+from rppdyn.priors._likelihood import prior_precision
 from rppdyn.reps import V
 from rppdyn.runs.workers import use_numpy_generator
 
@@ -525,7 +526,7 @@ def test_by_the_real_compiler_training_is_the_plain_one_and_resumed_agents_are_b
 
 
 GRAPHS = """
-from rppdyn.agents import compiling
+from rppdyn.agents import _compiling as compiling
 
 def build(seed, **options):
     fixed = dict(batch_size=32, learning_starts=50, buffer_size=500, device="cuda", learning_rate=2.0**-10)

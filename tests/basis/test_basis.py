@@ -8,9 +8,9 @@ import torch
 from registry import GALILEI, KINDS, SHEAR, TYPES, generator
 
 from rppdyn.basis import BasisCertificate, NotCertified, solve
-from rppdyn.basis.isotypic import solve_isotypic
-from rppdyn.basis.problem import Problem
-from rppdyn.basis.solver import solve_dense, solve_iterative, solve_orbits, solve_problem
+from rppdyn.basis._isotypic import solve_isotypic
+from rppdyn.basis._problem import Problem
+from rppdyn.basis._solver import solve_dense, solve_iterative, solve_orbits, solve_problem
 from rppdyn.groups import O13, SL, SO, SU, D, DkeR3, Group, O, S, SO13p, Sp, U, Z
 from rppdyn.reps import Pseudoscalar, Rep, Scalar, T, V
 

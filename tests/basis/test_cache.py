@@ -13,9 +13,10 @@ import pytest
 import torch
 from forked import start_code
 
-from rppdyn.basis import cache, solve, solver
-from rppdyn.basis.basis import DenseSubspace
-from rppdyn.basis.problem import BasisCertificate, NotCertified, Problem
+from rppdyn.basis import _solver as solver
+from rppdyn.basis import cache, solve
+from rppdyn.basis._basis import DenseSubspace
+from rppdyn.basis._problem import BasisCertificate, NotCertified, Problem
 from rppdyn.groups import O13, SO, SU, Group, RubiksCube
 from rppdyn.reps import T
 from rppdyn.runs import files
@@ -211,10 +212,10 @@ def test_processes_writing_at_once(tmp_path):
     """Two processes solve, write, damage nothing and read each other's entries, over and over."""
     script = """
 import logging
-from rppdyn.basis import cache, solve, solver
-from rppdyn.basis.problem import BasisCertificate, NotCertified
-from rppdyn.basis.problem import Problem
-from rppdyn.basis.basis import DenseSubspace
+from rppdyn.basis import cache, solve, _solver as solver
+from rppdyn.basis._problem import BasisCertificate, NotCertified
+from rppdyn.basis._problem import Problem
+from rppdyn.basis._basis import DenseSubspace
 from rppdyn.groups import SO, SU
 from rppdyn.reps import T
 from rppdyn.runs import files

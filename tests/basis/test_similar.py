@@ -7,10 +7,11 @@ import pytest
 import torch
 from registry import GALILEI, SHEAR
 
-from rppdyn.basis import NotCertified, isotypic, similar, solve
-from rppdyn.basis.problem import Problem
-from rppdyn.basis.similar import self_adjoint_coordinates
-from rppdyn.basis.solver import solve_problem
+from rppdyn.basis import NotCertified, isotypic, solve
+from rppdyn.basis import _similar as similar
+from rppdyn.basis._problem import Problem
+from rppdyn.basis._similar import self_adjoint_coordinates
+from rppdyn.basis._solver import solve_problem
 from rppdyn.groups import O13, SO, SU, D, DkeR3, Group, O, S, SO13p, Sp, Z
 from rppdyn.reps import Scalar, T, V
 

@@ -29,7 +29,7 @@ from rppdyn.compression import (
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import O2eR3, Z
 from rppdyn.images import ImageModel
-from rppdyn.images.models import small
+from rppdyn.images._models import small
 from rppdyn.nn import EMLP, MLP, RPPEMLP
 from rppdyn.reps import T, V
 

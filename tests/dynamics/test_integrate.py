@@ -241,7 +241,7 @@ def test_a_step_that_is_taken_again_loses_nothing():
 def test_the_adaptive_method_says_that_it_finds_no_steps(monkeypatch):
     with pytest.raises(IntegrationError, match=r"dopri5 finds no steps .*underflow in dt.*use method='rk4'"):
         integrate(Field(lambda z: z.square().exp()), torch.tensor([[1.0], [0.1]]), torch.linspace(0, 1, 5))
-    monkeypatch.setattr(import_module("rppdyn.dynamics.integrate"), "MAX_STEPS", 100)
+    monkeypatch.setattr(import_module("rppdyn.dynamics._integrate"), "MAX_STEPS", 100)
     times = torch.tensor([0.0, 20], dtype=torch.float64)
     with pytest.raises(IntegrationError, match=r"max_num_steps exceeded.*give times in between"):
         integrate(pendulum(), Z0, times, rtol=1e-10, atol=1e-10)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rppdyn.dynamics import TransitionModel
-from rppdyn.dynamics.transition import nearest_rotation
+from rppdyn.dynamics._transition import nearest_rotation
 from rppdyn.envs import make_env, symmetry_spec
 from rppdyn.groups import O2eR3, Z
 from rppdyn.nn import EMLP, MLP, Ensemble

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from rppdyn.envs import certificate_for, certified_share, certify, make_env, save_certificate, symmetry_spec
+from rppdyn.envs._catalogue import symmetry_choices
 from rppdyn.envs.approximate import CURRENT_SWIMMER, KNOBS, TILTED_REACHER
-from rppdyn.envs.catalogue import symmetry_choices
-from rppdyn.envs.certification.certificate import find_certificate
+from rppdyn.envs.certification._certificate import find_certificate
 from rppdyn.envs.planar import NAVIGATION, SWARM
 from rppdyn.envs.windy_pendulum import WINDY_PENDULUM
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rppdyn.envs import Symmetry, certificate_for, certify, make_env, mirror_spec, save_certificate, symmetry_spec
-from rppdyn.envs.certification.certificate import environment_digest, find_certificate, model_digest, spec_digest
+from rppdyn.envs.certification._certificate import environment_digest, find_certificate, model_digest, spec_digest
 
 FEW = dict(n_states=20, n_resets=20)
 

@@ -17,11 +17,11 @@ from scipy.linalg import block_diag
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.envs import Certificate, Entry, Space, SymmetrySpec, certify, make_env, mirror_spec, symmetry_spec
-from rppdyn.envs.certification.certificate import APPROXIMATE_BELOW, EXACT_BELOW, Defect, model_digest
-from rppdyn.envs.certification.certify import capture_state, open_simulator
-from rppdyn.envs.certification.evidence import Elements, SimulatedSteps
+from rppdyn.envs._simulator import BareSimulator, Outcome, Simulator, tight_solver
+from rppdyn.envs.certification._certificate import APPROXIMATE_BELOW, EXACT_BELOW, Defect, model_digest
+from rppdyn.envs.certification._certify import capture_state, open_simulator
+from rppdyn.envs.certification._evidence import Elements, SimulatedSteps
 from rppdyn.envs.derivation import derive, symmetrise
-from rppdyn.envs.simulator import BareSimulator, Outcome, Simulator, tight_solver
 
 exact_env = pytest.mark.parametrize("env_id", EXACT)
 
@@ -539,7 +539,7 @@ def test_the_state_of_an_environment_that_was_given_alone_is_put_back(monkeypatc
         captured.append(env)
         return capture_state(env, **options)
 
-    monkeypatch.setattr("rppdyn.envs.certification.certify.capture_state", capture)
+    monkeypatch.setattr("rppdyn.envs.certification._certify.capture_state", capture)
     env = gym.make("Swimmer-v5")
     env.reset(seed=0)
     before = env.unwrapped.data.qpos.copy()

@@ -10,9 +10,9 @@ from refusals import refused
 from robots import derived, robot
 
 from benchmarks.survey import dm_control_models
+from rppdyn.envs._making import load_model
 from rppdyn.envs.derivation import derive, symmetrise
-from rppdyn.envs.derivation.trees import Skeleton
-from rppdyn.envs.making import load_model
+from rppdyn.envs.derivation._trees import Skeleton
 
 
 def test_a_dead_actuator_spoils_a_mirror_no_more_than_a_weak_one():

@@ -12,7 +12,7 @@ from planting import Plant, exact, fields, judge, plants, states_of
 from refusals import refused
 
 from rppdyn.envs.derivation import derive
-from rppdyn.envs.derivation.parameters import CONSTANTS, SHARED, SHORTCUTS
+from rppdyn.envs.derivation._parameters import CONSTANTS, SHARED, SHORTCUTS
 
 CARRIED = {
     "structure: it matches, or there is no symmetry": "body_parentid body_jntnum body_mocapid jnt_type jnt_bodyid "

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.spatial.transform import Rotation
 
-from rppdyn.envs.spec import Encoding, Entry, Space, SymmetrySpec, quaternion, rotation_matrix
+from rppdyn.envs._spec import Encoding, Entry, Space, SymmetrySpec, quaternion, rotation_matrix
 from rppdyn.groups import SO, Group
 
 

@@ -20,7 +20,7 @@ from refusals import refused
 
 from rppdyn.cli import main
 from rppdyn.envs import Episode, make_env, read_episodes, symmetry_spec, write_episodes
-from rppdyn.envs.episodes import _same_box, check_log
+from rppdyn.envs._episodes import _same_box, check_log
 
 WEAK = {"motor1_rot": 0.5}
 NAME = "tests/random-v0"

@@ -9,11 +9,11 @@ import mujoco
 import numpy as np
 import pytest
 
+from rppdyn.envs._model_symmetry import finite_element
 from rppdyn.envs.derivation import derive
-from rppdyn.envs.model_symmetry import finite_element
-from rppdyn.envs.observation.action import set_image_state
-from rppdyn.envs.observation.quantities import quantities_of
-from rppdyn.envs.observation.recognition import compute_derived, keep_data, simulate_states
+from rppdyn.envs.observation._action import set_image_state
+from rppdyn.envs.observation._quantities import quantities_of
+from rppdyn.envs.observation._recognition import compute_derived, keep_data, simulate_states
 
 # Two arms on ball joints, sensors of most types, a target that a mocap body carries, a sign that stands still.
 TWO_ARMS = """

@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from rppdyn.envs.certification.certify import kolmogorov_smirnov
+from rppdyn.envs.certification._certify import kolmogorov_smirnov
 
 
 def largest(x: np.ndarray, y: np.ndarray) -> float:

@@ -13,7 +13,7 @@ import pytest
 from refusals import refused
 
 from rppdyn.envs import make_env
-from rppdyn.envs.making import ScaledActuators, stock_env
+from rppdyn.envs._making import ScaledActuators, stock_env
 
 
 def gears(env):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rppdyn.envs.observation.recognition import Columns, Source, explain
+from rppdyn.envs.observation._recognition import Columns, Source, explain
 
 rng = np.random.default_rng(0)
 COLUMNS = np.concatenate([rng.normal(size=(40, 6)), np.zeros((40, 2))], axis=1)  # the last two never vary

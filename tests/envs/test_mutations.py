@@ -10,9 +10,9 @@ from mutants import EXACT
 
 from benchmarks.mutation import Mutation, mutations, refute_mutations
 from rppdyn.envs import symmetry_spec
-from rppdyn.envs.certification.certificate import EXACT_BELOW, Defect
-from rppdyn.envs.certification.certify import open_simulator
-from rppdyn.envs.certification.evidence import Comparison, Elements, SimulatedSteps
+from rppdyn.envs.certification._certificate import EXACT_BELOW, Defect
+from rppdyn.envs.certification._certify import open_simulator
+from rppdyn.envs.certification._evidence import Comparison, Elements, SimulatedSteps
 
 
 def count(env, spec, **options):

@@ -14,11 +14,11 @@ from gymnasium.envs.mujoco.walker2d_v5 import Walker2dEnv
 from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, RescaleObservation
 from scipy.linalg import expm
 
+from rppdyn.envs._model_symmetry import finite_element
+from rppdyn.envs._simulator import Simulator
 from rppdyn.envs.derivation import derive, state_spaces
-from rppdyn.envs.model_symmetry import finite_element
-from rppdyn.envs.observation.action import notes, observation_space, set_image_state, space_of
-from rppdyn.envs.observation.recognition import compute_derived, keep_data, observation_of, recognise
-from rppdyn.envs.simulator import Simulator
+from rppdyn.envs.observation._action import notes, observation_space, set_image_state, space_of
+from rppdyn.envs.observation._recognition import compute_derived, keep_data, observation_of, recognise
 
 ALL = "exclude_current_positions_from_observation"
 ENVIRONMENTS = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rppdyn.envs import SymmetrySpec, certify, symmetry_spec
-from rppdyn.envs.mirror import without
+from rppdyn.envs._mirror import without
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rppdyn.envs import symmetry_spec
-from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS
-from rppdyn.envs.certification.certificate import EXACT_BELOW, model_digest, spec_digest
-from rppdyn.envs.spec import round_for_digest
+from rppdyn.envs._catalogue import KNOWN_ENVIRONMENTS
+from rppdyn.envs._spec import round_for_digest
+from rppdyn.envs.certification._certificate import EXACT_BELOW, model_digest, spec_digest
 
 GENERATORS = ("discrete_generators", "lie_algebra")
 

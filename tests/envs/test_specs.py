@@ -21,10 +21,10 @@ from refusals import refused
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from rppdyn.envs import Entry, Space, SymmetrySpec, certify, make_env, mirror_spec, symmetry_spec
-from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS, symmetry_choices, symmetry_specs
+from rppdyn.envs._catalogue import KNOWN_ENVIRONMENTS, symmetry_choices, symmetry_specs
+from rppdyn.envs._making import load_model
+from rppdyn.envs._mirror import PUBLISHED
 from rppdyn.envs.derivation import derive
-from rppdyn.envs.making import load_model
-from rppdyn.envs.mirror import PUBLISHED
 from rppdyn.groups import SO, D, S
 from rppdyn.reps import V
 

@@ -21,8 +21,8 @@ from forked import run_code
 from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
 
 from rppdyn.envs import capture_state, make_env, restore_state
-from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS
-from rppdyn.envs.state import Resumable, why_not_capturable
+from rppdyn.envs._catalogue import KNOWN_ENVIRONMENTS
+from rppdyn.envs._state import Resumable, why_not_capturable
 
 every_env = pytest.mark.parametrize("env_id", KNOWN_ENVIRONMENTS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rppdyn.envs.certification.certify import measure_support, rank_places
+from rppdyn.envs.certification._certify import measure_support, rank_places
 
 
 def sample(n: int, seed: int) -> np.ndarray:

@@ -12,10 +12,10 @@ import pytest
 from mjlab_robots import mjlab_model
 
 from rppdyn.envs import SymmetrySpec, certify, compiled_terms, symmetry_spec
-from rppdyn.envs.certification.certify import open_simulator
-from rppdyn.envs.certification.evidence import Comparison
+from rppdyn.envs.certification._certify import open_simulator
+from rppdyn.envs.certification._evidence import Comparison
 from rppdyn.envs.terms import TERMS, read_terms, step_terms
-from rppdyn.envs.terms.robot import Robot
+from rppdyn.envs.terms._robot import Robot
 
 CRAWLER = Path(__file__).parents[2] / "docs" / "examples" / "crawler.xml"
 HANDS = ["left_hand", "right_hand"]

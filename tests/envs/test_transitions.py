@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rppdyn.envs import Episode, symmetry_spec
-from rppdyn.envs.episodes import EpisodeDataset, draw_chunks, transition_data
+from rppdyn.envs._episodes import EpisodeDataset, draw_chunks, transition_data
 
 SPEC = symmetry_spec("InvertedPendulum-v5")
 

@@ -15,10 +15,10 @@ from matplotlib import pyplot
 from scipy.integrate import solve_ivp
 
 from rppdyn.envs import capture_state, certificate_for, make_env, restore_state, symmetry_spec
-from rppdyn.envs.catalogue import symmetry_choices
+from rppdyn.envs._catalogue import symmetry_choices
 from rppdyn.envs.windy_pendulum import WindyPendulum
 from rppdyn.groups import DkeR3, O2eR3
-from rppdyn.tasks.pendulum import symplectic_step
+from rppdyn.tasks._pendulum import symplectic_step
 
 ID = "rppdyn/WindyPendulum-v0"
 

@@ -10,9 +10,9 @@ from refusals import refused
 from stable_baselines3.common.monitor import Monitor
 
 from rppdyn.envs import certificate_for, certify, make_env, save_certificate, symmetry_spec
-from rppdyn.envs.certification.evidence import require_symmetric_wrappers
-from rppdyn.envs.simulator import Simulator
-from rppdyn.envs.wrappers import acting_wrappers, step_wrappers, without_passive
+from rppdyn.envs._simulator import Simulator
+from rppdyn.envs._wrappers import acting_wrappers, step_wrappers, without_passive
+from rppdyn.envs.certification._evidence import require_symmetric_wrappers
 
 PENDULUM = "InvertedPendulum-v5"
 FEW = dict(n_states=20, n_resets=20)

@@ -11,7 +11,7 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import block_family, discover, lie_derivative
-from rppdyn.equivariance.discover import describe_generator
+from rppdyn.equivariance._discover import describe_generator
 from rppdyn.groups import GL, SO, Group, U, Z
 from rppdyn.nn import EMLP
 from rppdyn.reps import Scalar, T, V

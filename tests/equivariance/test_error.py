@@ -9,7 +9,7 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import equivariance_error, error_by_input, error_by_output, lie_derivative, summarise
-from rppdyn.equivariance.lie import check_actions
+from rppdyn.equivariance._lie import check_actions
 from rppdyn.groups import SO, D, O, S, SO2eR3, U
 from rppdyn.nn import EMLP, MLP
 from rppdyn.reps import Pseudoscalar, Scalar, T, V

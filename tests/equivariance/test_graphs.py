@@ -20,9 +20,9 @@ from rppdyn.equivariance import (
     lie_derivative,
     tokens,
 )
-from rppdyn.equivariance.layerwise import _defects, _forward_contributions
-from rppdyn.equivariance.lie import TrivialFlow
-from rppdyn.equivariance.tracing import Placed
+from rppdyn.equivariance._layerwise import _defects, _forward_contributions
+from rppdyn.equivariance._lie import TrivialFlow
+from rppdyn.equivariance._tracing import Placed
 from rppdyn.images import ImageModel, LayerSpec
 
 X = torch.randn(3, 1, 16, 16, generator=generator(0), dtype=torch.float64)

@@ -12,7 +12,7 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import Flow, images, lie_derivative, local_equivariance_error
-from rppdyn.equivariance.lie import tangents
+from rppdyn.equivariance._lie import tangents
 from rppdyn.groups import SO, Group, Z
 from rppdyn.nn import EMLP
 from rppdyn.reps import Scalar, T, V

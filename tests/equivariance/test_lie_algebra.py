@@ -6,7 +6,7 @@ import pytest
 import torch
 from registry import generator
 
-from rppdyn.equivariance import lie as algebra
+from rppdyn.equivariance import _lie as algebra
 from rppdyn.groups import SO, Sp
 
 

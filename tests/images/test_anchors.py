@@ -9,7 +9,7 @@ from refusals import refused
 from registry import generator
 from torch import nn
 
-from rppdyn.images.continuous import AnchorBasis, AnchoredConv2d, anchored, pixel_grid, refit, sampled, spread
+from rppdyn.images._continuous import AnchorBasis, AnchoredConv2d, anchored, pixel_grid, refit, sampled, spread
 
 
 def network(**options) -> nn.Sequential:

@@ -11,7 +11,7 @@ from torch.func import functional_call, jacrev
 
 from rppdyn.images import ImageModel, LayerSpec
 from rppdyn.images.registry import FilterSettings, OperatorSettings
-from rppdyn.nn.pathways import named_pathways
+from rppdyn.nn._pathways import named_pathways
 from rppdyn.priors import Gaussian, curvature, joint_evidence
 
 

@@ -13,8 +13,8 @@ from registry import generator
 from torch import nn
 
 from rppdyn.images import ImageModel, LayerSpec
-from rppdyn.images.continuous import AnchorBasis, pixel_grid
-from rppdyn.images.lie_convolution import (
+from rppdyn.images._continuous import AnchorBasis, pixel_grid
+from rppdyn.images._lie_convolution import (
     LieConvolution,
     RelaxedLieConvolution,
     amplitudes,
@@ -25,7 +25,7 @@ from rppdyn.images.lie_convolution import (
     set_elements,
     set_omega,
 )
-from rppdyn.images.models import LieResNet18
+from rppdyn.images._models import LieResNet18
 from rppdyn.images.registry import FilterSettings
 from rppdyn.priors import Categorical, curvature, kronecker_evidence
 

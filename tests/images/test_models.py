@@ -19,10 +19,10 @@ from rppdyn.images import (
     ten_layers,
     three_layers,
 )
-from rppdyn.images.pathways import MAPS, STATIONARY, Convolution
+from rppdyn.images._pathways import MAPS, STATIONARY, Convolution
 from rppdyn.images.registry import REGISTRY
 from rppdyn.nn import Ensemble
-from rppdyn.nn.pathways import named_pathways
+from rppdyn.nn._pathways import named_pathways
 from rppdyn.priors import Categorical, curvature, kronecker_evidence, negative_log_prior
 
 TINY = [LayerSpec(3), LayerSpec(4, subsample="polyphase"), LayerSpec(4, kernel_size=1)]

@@ -8,11 +8,11 @@ from image_pathways import images, relative
 from registry import generator
 
 from rppdyn.equivariance import equivariance_error
-from rppdyn.equivariance.lie import centraliser
+from rppdyn.equivariance._lie import centraliser
 from rppdyn.groups import SO, Group
 from rppdyn.images import Convolution, FullyConnected, ImageModel, LayerSpec
-from rppdyn.images.models import power_blocks
-from rppdyn.images.operators import (
+from rppdyn.images._models import power_blocks
+from rppdyn.images._operators import (
     FixedOperators,
     LowRankOperators,
     OperatorPathway,

@@ -13,8 +13,8 @@ from registry import generator
 from torch.func import functional_call, vmap
 
 from rppdyn.images import Convolution, FactoredFullyConnected, FullyConnected, RelaxedImageLayer, SparseFullyConnected
-from rppdyn.images.pathways import circular_pad
-from rppdyn.nn.pathways import named_pathways
+from rppdyn.images._pathways import circular_pad
+from rppdyn.nn._pathways import named_pathways
 from rppdyn.priors import negative_log_prior
 
 EXACT_COEFFICIENTS = ("a", "offset")

@@ -11,8 +11,8 @@ import torch
 from registry import generator
 
 from rppdyn.images import Convolution, GroupConvolution, ImageModel, ImagePathway, LayerSpec
-from rppdyn.images.continuous import AnchorBasis, ExponentialBasis, pixel_grid
-from rppdyn.images.pathways import MAPS, PATHWAYS, ROTATIONAL, STATIONARY, RelaxedImageLayer, count_rotations
+from rppdyn.images._continuous import AnchorBasis, ExponentialBasis, pixel_grid
+from rppdyn.images._pathways import MAPS, PATHWAYS, ROTATIONAL, STATIONARY, RelaxedImageLayer, count_rotations
 from rppdyn.images.registry import REGISTRY, ROTATIONS_AND_SHIFTS, PathwayKind
 from rppdyn.jobs.config.image import ImagePathwaysConfig
 
@@ -42,7 +42,7 @@ def test_rotations_are_those_of_the_models_group(monkeypatch):
     ]
     eight = PathwayKind("eight", "nowhere:Pathway", ROTATIONS_AND_SHIFTS, rotations=lambda settings: settings["n"])
     monkeypatch.setitem(REGISTRY, "eight", eight)
-    monkeypatch.setattr("rppdyn.images.pathways.ROTATIONAL", (*ROTATIONAL, "eight"))
+    monkeypatch.setattr("rppdyn.images._pathways.ROTATIONAL", (*ROTATIONAL, "eight"))
     assert count_rotations({"eight": 1.0}, {"eight": {"n": 8}}) == 8
     with pytest.raises(ValueError, match=r"these differ: gconv has 4, eight has 8; give the others filters.elements=4"):
         count_rotations({"gconv": 1.0, "eight": 1.0}, {"eight": {"n": 8}})

@@ -8,7 +8,7 @@ from image_pathways import IN, OUT, PATHWAYS, SIZE, images, pathway, relative
 from registry import generator
 
 from rppdyn.images import ImageModel, LayerSpec, RelaxedImageLayer
-from rppdyn.images.group_convolution import GroupConvolution, expand_filters
+from rppdyn.images._group_convolution import GroupConvolution, expand_filters
 
 TYPES = {name: (4, 4) for name in PATHWAYS if "gconv" in name} | {
     "gconv, lifting": (1, 4),
@@ -51,7 +51,7 @@ def test_filters_that_do_not_turn_are_no_group_convolution(monkeypatch):
     """The published full version: orientations move on, filters stay as they are."""
     f, x = pathway("gconv"), images()
     still = torch.stack([torch.roll(f.weight, r, 2) for r in range(4)], 1).flatten(2, 3)
-    monkeypatch.setattr("rppdyn.images.group_convolution.expand_filters", lambda *_: still)
+    monkeypatch.setattr("rppdyn.images._group_convolution.expand_filters", lambda *_: still)
     assert relative(f(moved(x, 4, "i")), moved(f(x), 4, "i")) < 1e-12
     assert relative(f(turned(x, 4)), turned(f(x), 4)) > 0.05
 

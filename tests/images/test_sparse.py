@@ -10,7 +10,7 @@ from image_pathways import IN, OUT, SIZE, images, pathway, relative
 from registry import generator
 
 from rppdyn.images import FactoredFullyConnected, SparseConvolution, SparseFullyConnected
-from rppdyn.images.group_convolution import ExponentialBasis
+from rppdyn.images._group_convolution import ExponentialBasis
 
 
 @pytest.mark.parametrize("size", [(3, 3), (5, 5), (4, 4), (4, 6), (1, 1)])

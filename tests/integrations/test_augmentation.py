@@ -15,7 +15,7 @@ from forked import run_code
 from mjlab_robots import mjlab_model
 
 from rppdyn.envs import compiled_terms, mirror_spec, symmetry_spec
-from rppdyn.envs.spec import Entry, Space, SymmetrySpec
+from rppdyn.envs._spec import Entry, Space, SymmetrySpec
 from rppdyn.envs.terms import step_terms
 from rppdyn.groups import D, Group, S, Z
 from rppdyn.integrations import isaac_lab, mjlab, rsl_rl

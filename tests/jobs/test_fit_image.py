@@ -10,12 +10,12 @@ import torch
 from torchvision_files import torchvision, write_idx  # noqa: F401 (a fixture)
 
 from rppdyn.cli import main
-from rppdyn.equivariance.lie import algebra_penalties
+from rppdyn.equivariance._lie import algebra_penalties
 from rppdyn.jobs import fit_image
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.runs import RunFolder, RunFolderError, read_metrics
-from rppdyn.tasks.images import translate
+from rppdyn.tasks._images import translate
 
 WORDS = ("model.width=4", "task.train=600", "task.validation=100", "optimiser.epochs=12", "optimiser.batch_size=60",
          "marginal_likelihood.burn_in=2", "marginal_likelihood.every=2", "marginal_likelihood.data=200", "evaluation.every=6",

@@ -15,7 +15,7 @@ import torch
 
 from rppdyn.cli import main
 from rppdyn.envs import Episode, certify, make_env, save_certificate, symmetry_spec, write_episodes
-from rppdyn.equivariance.error import geometric_mean, relative_difference
+from rppdyn.equivariance._error import geometric_mean, relative_difference
 from rppdyn.jobs import fit_transition
 from rppdyn.jobs.config import compose
 from rppdyn.runs import RunFolder, read_metrics

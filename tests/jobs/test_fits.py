@@ -26,7 +26,7 @@ from rppdyn.nn import hidden_representation
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import CheckpointError, RunFolder, RunFolderError, read_metrics
 from rppdyn.tasks import Pendulum, load_trajectories
-from rppdyn.tasks.regression import RegressionTask
+from rppdyn.tasks._regression import RegressionTask
 
 REGRESSION = ("task=inertia", "model.hidden=16", "model.num_layers=2", "task.train=60", "task.validation=40",
               "task.test=50", "optimiser.batch_size=32", "evaluation.every=2", "evaluation.states=20",
@@ -241,7 +241,7 @@ def test_long_fits_go_on_without_a_compiler_and_say_so(tmp_path, monkeypatch, ca
 def test_long_fits_are_compiled_where_that_works(tmp_path, monkeypatch):
     """Only that they are: numbers of compiled fields are compared with the models of dynamics."""
     fields = []
-    monkeypatch.setattr("rppdyn.dynamics.models.compiled", lambda field, **options: fields.append(field) or field)
+    monkeypatch.setattr("rppdyn.dynamics._models.compiled", lambda field, **options: fields.append(field) or field)
     monkeypatch.setattr(fit_dynamics, "MIN_STEPS_TO_COMPILE", 4)
     monkeypatch.setattr(fit_dynamics, "can_compile", lambda device: True)
     words = ("model=mlp_hnn", "task.train=10", "task.test=5", "optimiser.batch_size=5")  # two steps an epoch

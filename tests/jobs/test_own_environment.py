@@ -11,7 +11,7 @@ from stable_baselines3 import SAC
 
 from rppdyn.cli import main
 from rppdyn.envs import make_env
-from rppdyn.envs.wrappers import flat_names, unflattening
+from rppdyn.envs._wrappers import flat_names, unflattening
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.runs import RunFolder, Session, read_metrics

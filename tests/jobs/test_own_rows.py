@@ -15,7 +15,7 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.compose import expand_own_data_words
 from rppdyn.runs import RunFolder
 from rppdyn.tasks import read_images, read_rows
-from rppdyn.tasks.labelled import split_indices
+from rppdyn.tasks._labelled import split_indices
 
 SMALL = ("optimiser.epochs=2", "report=false", "device=cpu")
 NETWORK = ("model.hidden=8", "model.num_layers=1")

@@ -11,7 +11,7 @@ from refusals import refused
 from rppdyn.agents import played_episodes, policy_equivariance_error, random_policy
 from rppdyn.cli import main
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec, write_episodes
-from rppdyn.envs.catalogue import terms_spec
+from rppdyn.envs._catalogue import terms_spec
 from rppdyn.jobs.building import agent_of
 
 JOINTS = "rootz, rooty, thigh_joint, leg_joint, foot_joint, thigh_left_joint, leg_left_joint, foot_left_joint"

@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from rppdyn.agents import RPPSAC
 from rppdyn.cli import main
 from rppdyn.envs import certify, save_certificate, symmetry_spec
-from rppdyn.envs.certification.certificate import share_of
+from rppdyn.envs.certification._certificate import share_of
 from rppdyn.jobs import building, playing, report, train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError

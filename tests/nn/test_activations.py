@@ -11,7 +11,7 @@ from torch import nn
 from rppdyn.groups import Z
 from rppdyn.jobs.config.base import Activation
 from rppdyn.nn import ACTIVATIONS, MLP, Pointwise
-from rppdyn.nn.hidden import ALIASES, activation_of
+from rppdyn.nn._hidden import ALIASES, activation_of
 from rppdyn.reps import Rep, V
 
 SIGN = Rep.from_generators(Z(2), discrete_generators=[[[-1.0]]], name="sign")

@@ -6,12 +6,12 @@ import pytest
 import torch
 from forked import run_code
 
-from rppdyn.nn.compiling import check_compiler, why_not_compiled
+from rppdyn.nn._compiling import check_compiler, why_not_compiled
 
 MANY = """
 import torch
 from rppdyn.dynamics import NeuralODEModel
-from rppdyn.nn.compiling import compiled
+from rppdyn.nn._compiling import compiled
 
 graphs = []
 def backend(graph, inputs):
@@ -43,7 +43,7 @@ PRODUCTS = """
 import torch
 from rppdyn.groups import O2eR3
 from rppdyn.nn import RPPEMLP
-from rppdyn.nn.compiling import compiled
+from rppdyn.nn._compiling import compiled
 from rppdyn.reps import V
 
 x = torch.randn(5, 12, generator=torch.Generator().manual_seed(1))
@@ -60,7 +60,7 @@ def test_products_are_traced_whole_before_they_were_ever_called(tmp_path):
 
 IN_PLACE = """
 import torch
-from rppdyn.nn.compiling import compiled
+from rppdyn.nn._compiling import compiled
 
 def masked(x):
     mask, i = -9 * torch.ones(8, 8), torch.arange(8)
@@ -81,7 +81,7 @@ BROKEN = """
 import os
 import torch
 from torch._inductor import config
-from rppdyn.nn.compiling import why_not_compiled
+from rppdyn.nn._compiling import why_not_compiled
 
 config.cpp.cxx = (None, os.environ["CXX"])  # read when it was imported, which may be before this process began
 found = why_not_compiled(torch.device("cpu"))

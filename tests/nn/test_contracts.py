@@ -363,7 +363,7 @@ import warnings
 import torch
 from rppdyn.groups import D, SO, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble, merge
-from rppdyn.nn.compiling import compiled
+from rppdyn.nn._compiling import compiled
 from rppdyn.reps import Scalar, V
 
 torch.manual_seed(0)

@@ -8,8 +8,8 @@ from factors import matrix, whole
 from registry import generator
 
 from rppdyn.images import FullyConnected
-from rppdyn.nn.pathways import Kronecker, Root, gram, linear_curvature
-from rppdyn.priors.laplace import KroneckerEvidence, PathwayEvidence
+from rppdyn.nn._pathways import Kronecker, Root, gram, linear_curvature
+from rppdyn.priors._laplace import KroneckerEvidence, PathwayEvidence
 
 
 def rows(*shape, seed=0):

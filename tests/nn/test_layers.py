@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from rppdyn.groups import SL, SO, SO13, SU, D, O, S, Sp, U, Z
 from rppdyn.nn import Bilinear, Gate, InvariantNormaliser, Pointwise, RelaxedLinear, gated
-from rppdyn.nn.bilinear import contractions
-from rppdyn.nn.hidden import component_major
+from rppdyn.nn._bilinear import contractions
+from rppdyn.nn._hidden import component_major
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Pseudoscalar, Scalar, T, V, regular
 

@@ -15,7 +15,7 @@ from torch import nn
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SO, Group, O, S, Z
 from rppdyn.nn import EMLP, RPPEMLP, Bilinear, ChannelProducts, Ensemble, Gate, InvariantNormaliser, RelaxedLinear
-from rppdyn.nn.coefficients import CoefficientMap
+from rppdyn.nn._coefficients import CoefficientMap
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
 
 SO3, O3, Z4 = SO(3), O(3), Z(4)

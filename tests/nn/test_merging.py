@@ -82,7 +82,7 @@ EXPORTED = {"products": (2 * V + Scalar, V, SO(3), 48), "points": (MEMBERS, MEMB
 @pytest.mark.parametrize("name", EXPORTED)
 def test_an_exported_network_runs_without_this_package_and_is_equivariant(name, tmp_path):
     pytest.importorskip("onnxruntime")
-    from rppdyn.agents.export import write_onnx
+    from rppdyn.agents._export import write_onnx
 
     rep_in, rep_out, G, hidden = EXPORTED[name]
     net = EMLP(rep_in, rep_out, G, num_layers=2, hidden=hidden, generator=generator())

@@ -11,7 +11,7 @@ from torch import nn
 
 from rppdyn.groups import SL, SO, SO13, SU, D, O, S, Sp, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, named_pathways, tensor_hidden
-from rppdyn.nn.hidden import component_major, hidden_representation
+from rppdyn.nn._hidden import component_major, hidden_representation
 from rppdyn.reps import Pseudoscalar, Scalar, T, V, regular
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from rppdyn.groups import O13, SO, D, S, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, BatchNorm, Ensemble
-from rppdyn.nn.normalisation import pools
+from rppdyn.nn._normalisation import pools
 from rppdyn.reps import Pseudoscalar, Scalar, T, V, regular
 
 CASES = {

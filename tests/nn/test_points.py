@@ -8,7 +8,7 @@ from registry import generator
 
 from rppdyn.groups import SO, D, Group, O, S, Z
 from rppdyn.nn import EMLP, RPPEMLP, ChannelProducts, Ensemble
-from rppdyn.nn.hidden import AtPoints, points_hidden
+from rppdyn.nn._hidden import AtPoints, points_hidden
 from rppdyn.reps import Rep, Scalar, V
 
 

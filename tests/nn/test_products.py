@@ -12,7 +12,7 @@ from registry import generator
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SL, SO, SO13, D, Group, O, SO2eR3, SO13p, Sp, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Bilinear, ChannelProducts, Gate
-from rppdyn.nn.hidden import MIN_PRODUCT_CHANNELS, component_major, missing_types, operand_types, tensor_rank
+from rppdyn.nn._hidden import MIN_PRODUCT_CHANNELS, component_major, missing_types, operand_types, tensor_rank
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
 
 # (group, dimension of the operands, how many products are scalars, and how many are vectors), by hand. Everywhere a scalar

@@ -16,7 +16,7 @@ from rppdyn.groups import SO, D, Group, O, O2eR3, SO2eR3, Z
 from rppdyn.images import ImageModel, LayerSpec, RelaxedImageLayer
 from rppdyn.nn import MLP, RPPEMLP, RelaxedLinear, merge, named_pathways
 from rppdyn.priors import Categorical, Gaussian, Laplace, curvature, joint_evidence, kronecker_evidence, learn_variances
-from rppdyn.priors import joint as module
+from rppdyn.priors import _joint as module
 from rppdyn.reps import Scalar, T, V
 
 

@@ -13,7 +13,7 @@ import torch
 
 from rppdyn.cli import main
 from rppdyn.tasks import Pendulum, Recording, Recordings, load_trajectories, read_recordings
-from rppdyn.tasks.continuity import Log
+from rppdyn.tasks._continuity import Log
 
 STEP = 0.1
 

@@ -10,7 +10,7 @@ import torch
 from registry import generator
 from torchvision_files import torchvision, write_idx  # noqa: F401 (a fixture)
 
-from rppdyn.tasks.images import (
+from rppdyn.tasks._images import (
     ARRANGEMENTS,
     SOURCES,
     _units,

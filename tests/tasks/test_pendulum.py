@@ -18,7 +18,7 @@ from rppdyn.groups import O13, SL, SO, DkeR3, O2eR3, SO2eR3
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import files
 from rppdyn.tasks import TASK_CACHE, Pendulum, load_trajectories, pendulum
-from rppdyn.tasks.pendulum import symplectic_step
+from rppdyn.tasks._pendulum import symplectic_step
 
 TIMES = torch.arange(151, dtype=torch.float64) * 0.2
 UNEVEN = Pendulum(k1=1.5, k2=2.0, l1=0.8, l2=1.2, m1=1.3, m2=0.7, g=0.9, wind=0.1)

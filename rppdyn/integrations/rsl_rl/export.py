@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.agents.export import (
+from rppdyn.agents._export import (
     HIDDEN,
     TOLERANCE,
     list_entries,

@@ -13,10 +13,10 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from rppdyn.envs.spec import Space, SymmetrySpec
+from rppdyn.envs._spec import Space, SymmetrySpec
 from rppdyn.integrations.augmentation import as_spec, group_elements, representation, space_of_groups
 from rppdyn.nn import RPPEMLP, RelaxedLinear, merge
-from rppdyn.nn.hidden import regular_hidden
+from rppdyn.nn._hidden import regular_hidden
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Rep, Scalar
 

@@ -27,7 +27,7 @@ Bilinear = Literal["auto", "channelwise", "published"] | bool | None
 Architecture = Literal["auto", "regular", "tensor"]
 Precision = Literal["highest", "high", "medium"]
 Activation = Literal["swish", "relu", "tanh", "gelu", "elu", "leaky_relu", "mish", "softplus", "sigmoid", "silu"]
-"""As `rppdyn.nn.hidden` has them, which imports torch."""
+"""As `rppdyn.nn._hidden` has them, which imports torch."""
 Logger = Literal["tensorboard", "wandb"]
 """As `rppdyn.runs.session` has them."""
 Betas = Annotated[list[Annotated[Number, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]

@@ -10,9 +10,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from rppdyn.agents import MODELS as AGENT_MODELS
-from rppdyn.agents import SACSettings, compiling
+from rppdyn.agents import SACSettings
+from rppdyn.agents import _compiling as compiling
 from rppdyn.agents import policy as defaults
-from rppdyn.envs.catalogue import KNOWN_ENVIRONMENTS
+from rppdyn.envs._catalogue import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError, Precision, without_keys

@@ -1,0 +1,192 @@
+"""Callbacks of stable-baselines3 that change the prior variances of pathways while an agent is trained."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+
+from rppdyn.agents._update import with_features
+from rppdyn.nn import RPPEMLP, Pathway, RelaxedLinear
+from rppdyn.nn._pathways import named_pathways
+from rppdyn.priors import Gaussian, free_share, free_variance, joint_evidence
+
+if TYPE_CHECKING:
+    from rppdyn.agents._sac import RPPSAC
+
+
+STRICT_VARIANCE = 1e-7
+"""Free variance of a practically strict network, from which widening starts."""
+
+
+class PeriodicCallback(BaseCallback):
+    """Calls `update` when the number of environment steps passes a multiple of `every`, and logs the result."""
+
+    model: RPPSAC
+    every: int
+
+    def _on_step(self) -> bool:
+        before = self.num_timesteps - self.training_env.num_envs
+        if self.num_timesteps // self.every > before // self.every:
+            for name, value in self.update().items():
+                self.logger.record(f"variance/{name}", value)
+        return True
+
+    @abstractmethod
+    def update(self) -> dict[str, float]:
+        """Change the agent; returns numbers for the log."""
+
+
+class LearnVariances(PeriodicCallback):
+    r"""Move the critics' prior variances towards those of largest marginal likelihood, and the actor's after them.
+
+        agent.learn(100_000, callback=LearnVariances(every=2000))
+
+    Around a pathway's weights w, with :math:`\gamma` effective parameters (:func:`rppdyn.priors.joint_evidence`), the Laplace
+    approximation is largest where :math:`\sigma^2 = |w|^2 / \gamma` (MacKay 1992). Every few thousand steps
+
+    .. math:: \log\sigma^2 \leftarrow (1 - r)\log\sigma^2 + r \log(|w|^2 / \gamma),
+
+    which, unlike steps along the gradient, has no state besides the variances. Free pathways are then stored in the unit of
+    their new variance (:meth:`rppdyn.nn.Pathway.follow_variance`), as in networks built with it: no function changes, and
+    Adam's steps keep their share of the prior. The likelihood is that of the critics' loss, with `noise_variance` and the
+    number of data by which the priors are divided. The actor's loss is no likelihood. In each layer its free pathway (with a
+    chain of groups, each pathway but the largest group's) gets the critics' share s of the prior
+    (:func:`rppdyn.priors.free_share`), averaged as the geometric mean of s / (1 - s).
+    **An experiment**: targets move, transitions are correlated, and the data change with the policy, so it is no marginal
+    likelihood of a fixed data set.
+
+    Args:
+        every: environment steps between updates; none before the first gradient step.
+        data: transitions that the curvature is estimated from.
+        rate: r, of the way to the new variance.
+    Raises:
+        ValueError: a number that is not positive, or a rate above 1.
+    """
+
+    def __init__(self, every: int = 2000, data: int = 512, rate: float = 0.5):
+        super().__init__()
+        _require_positive(every=every, data=data, rate=rate)
+        if rate > 1:
+            raise ValueError(f"rate={rate} must be 1 or less: the share of the way to the new variances")
+        self.every, self.data, self.rate = every, data, rate
+
+    def update(self) -> dict[str, float]:
+        """Move the variances once; returns their log10 and effective numbers of parameters, by network, layer and pathway."""
+        agent = self.model
+        if not agent._n_updates:
+            return {}
+        batch = with_features(agent.sampler.transitions(self.data), agent.policy.features_extractor)
+        x = torch.cat([batch["features"], batch["actions"]], -1)
+        moved: dict[str, float] = {}
+        pairs = zip(agent.critic.q_networks, agent.critic_target.q_networks, strict=True)
+        for index, (net, target) in enumerate(pairs):
+            critic = self._move(net, target, x, int(batch["transitions"]))
+            moved |= {f"critic{index}.{name}": v for name, v in critic.items()}
+        return moved | {f"actor.{name}": v for name, v in self._move_actor().items()}
+
+    def _move_actor(self) -> dict[str, float]:
+        """Give the actor's free pathways the mean share of the critics' ones."""
+        odds: dict[str, list[float]] = defaultdict(list)
+        for net in self.model.critic.q_networks:
+            for name, (wide, free, inputs) in _free_pathways(net).items():
+                share = free_share(float(free.variance), float(wide.variance), inputs)
+                odds[name].append(math.log(share) - math.log(max(1 - share, 1e-15)))
+        moved = {}
+        for name, (wide, free, inputs) in _free_pathways(self.model.actor.net).items():
+            if name in odds:
+                share = 1 / (1 + math.exp(-statistics.fmean(odds[name])))
+                variance = free_variance(min(share, 1 - 1e-15), float(wide.variance), inputs)
+                free.log_variance.fill_(math.log(variance))
+                free.follow_variance(self.model.actor.optimizer)
+                moved[name] = math.log10(variance)
+        return moved
+
+    def _move(self, net: RPPEMLP, target_net: RPPEMLP, x: torch.Tensor, transitions: int) -> dict[str, float]:
+        """Move the variances of a critic and its target once; returns numbers for the log."""
+        evidence = joint_evidence(net, x, Gaussian(self.model.noise_variance), total=transitions)
+        pathways, targets = ({(k, name): p for k, name, p in named_pathways(n)} for n in (net, target_net))
+        moved = {}
+        for entry, effective in zip(evidence.pathways, evidence.effective().tolist(), strict=True):
+            pathway, target = pathways[entry.layer, entry.name], targets[entry.layer, entry.name]
+            if entry.squared_norm > 0 and effective > 0:
+                best = torch.tensor(entry.squared_norm / effective, dtype=torch.float64).log()
+                pathway.log_variance.lerp_(best.to(x.device), self.rate)
+                target.log_variance.copy_(pathway.log_variance)
+                pathway.follow_variance(self.model.critic.optimizer)
+                target.follow_variance()  # the moving average of stored weights needs equal units
+            moved[f"{entry.layer}.{entry.name}"] = float(pathway.log_variance) / math.log(10)
+            moved[f"{entry.layer}.{entry.name}.effective"] = effective
+        return moved
+
+
+class WidenVariances(PeriodicCallback):
+    r"""Widen the free pathways' prior variances from narrow ones to the policy's, on a straight line of their logarithms.
+
+        agent.learn(100_000, callback=WidenVariances(50_000))
+
+    At step t of T, :math:`\log\sigma_b^2(t) = \log\sigma_0^2 + \min(t / T, 1)\,(\log\sigma_b^2 - \log\sigma_0^2)`, with
+    :math:`\sigma_b^2` the variance of the policy's options. A network is then practically strict while data are few, and
+    departs from the symmetry later. Free pathways are stored in the unit of the variance, as with `LearnVariances`.
+
+    Args:
+        steps: T, in environment steps.
+        start: the narrow variance; a narrower one of the policy stays as it is.
+        every: environment steps between changes.
+    Raises:
+        ValueError: a number that is not positive.
+    """
+
+    def __init__(self, steps: int, start: float = STRICT_VARIANCE, every: int = 250):
+        super().__init__()
+        _require_positive(steps=steps, start=start, every=every)
+        self.steps, self.start, self.every = steps, start, every
+
+    def _on_training_start(self) -> None:
+        self.update()
+
+    def update(self) -> dict[str, float]:
+        """Give free pathways the variances of the last step that is a multiple of `every`."""
+        agent, options = self.model, self.model.policy.options
+        if options.groups is not None:
+            raise ValueError(
+                "WidenVariances with groups: their variances are given one by one; use LearnVariances, or neither"
+            )
+        share = min(agent.num_timesteps // self.every * self.every / self.steps, 1.0)
+        last = {role: options.prior(role)["free_variance"] for role in ("actor", "critic")}
+        targets = () if agent.critic_target is agent.critic else agent.critic_target.q_networks
+        self._widen([agent.actor.net], last["actor"], share, agent.actor.optimizer)
+        self._widen(agent.critic.q_networks, last["critic"], share, agent.critic.optimizer)
+        self._widen(targets, last["critic"], share, None)
+        return {}
+
+    def _widen(
+        self, nets: Iterable[RPPEMLP], last: float, share: float, optimiser: torch.optim.Optimizer | None
+    ) -> None:
+        for free in (pathway for net in nets for *_, pathway in named_pathways(net) if pathway.is_free):
+            first = math.log(min(self.start, last))
+            free.log_variance.fill_(first + share * (math.log(last) - first))
+            free.follow_variance(optimiser)
+
+
+def _free_pathways(net: RPPEMLP) -> dict[str, tuple[Pathway, Pathway, int]]:
+    """``{layer.pathway: (equivariant pathway, this pathway, number of inputs)}`` for all but the equivariant pathways."""
+    layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, RelaxedLinear)}
+    return {
+        f"{name}.{free}": (layer.equivariant, pathway, layer.rep_in.dim)
+        for name, layer in layers.items()
+        for free in layer.pathway_names[1:]
+        if layer.equivariant is not None and (pathway := getattr(layer, free)) is not None
+    }
+
+
+def _require_positive(**numbers: float) -> None:
+    for name, value in numbers.items():
+        if not value > 0:
+            raise ValueError(f"{name}={value} must be positive")

@@ -1,0 +1,404 @@
+"""Export of policies to modules and files that run without this package; and trained agents that come with the package.
+
+The file of a trained agent holds tensors (safetensors) and, as JSON in the header, its card: how it was trained, and its
+returns. Nothing in it is a pickle. `manifest.json` beside the files has the SHA-256 of each; other files are refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.sac.policies import SACPolicy
+from torch import Tensor, nn
+
+from rppdyn.agents._networks import mode_action, require_vectors
+from rppdyn.agents.policy import RPPPolicy, SymmetricPolicy
+from rppdyn.agents.ppo import RPPActorCriticPolicy
+from rppdyn.envs import Entry, SymmetrySpec, make_env
+from rppdyn.errors import UserError, reading
+from rppdyn.nn import freeze
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.type_aliases import GymEnv
+
+    from rppdyn.agents._sac import RPPSAC
+
+TOLERANCE = 1e-5
+"""Largest accepted difference between an exported policy and its original, as a share of half the action's range."""
+
+INPUT, OUTPUT, HIDDEN = "observation", "action", "hidden_state"
+
+
+class DeployedPolicy(nn.Module):
+    r"""Raw observations ``(batch, n)`` to deterministic actions ``(batch, m)`` in the environment's units.
+
+    Normaliser, network, squash and scale in one module. The network is frozen (:func:`rppdyn.nn.freeze`): its pathways are one
+    matrix per layer, its gates and products a few operations. It is a copy: later training doesn't change it.
+
+    Args:
+        policy: the policy of `RPPSAC` or of PPO with `RPPActorCriticPolicy`, or any policy of stable-baselines3 with vectors as
+            observations and actions.
+    Raises:
+        ValueError: observations or actions that are no vectors.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, policy: BasePolicy):
+        super().__init__()
+        observations = require_vectors(INPUT, policy.observation_space)
+        actions = require_vectors(OUTPUT, policy.action_space)
+        self.register_buffer("low", torch.as_tensor(actions.low))
+        self.register_buffer("high", torch.as_tensor(actions.high))
+        self.dtype = torch.float32
+        if isinstance(policy, SymmetricPolicy):  # features are taken in the observation's own precision
+            self.dtype = torch.float64 if observations.dtype == np.float64 else torch.float32
+        self.act, self.squashed = _act(policy).cpu().eval(), policy.squash_output
+        self._apply(lambda tensor: tensor.clone(memory_format=torch.contiguous_format))  # views can't be saved
+
+    @property
+    def size(self) -> int:
+        """The number of entries of an action."""
+        return len(self.low)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        action = self.act(observation)
+        if self.squashed:
+            return self.low + 0.5 * (action + 1.0) * (self.high - self.low)
+        return action.clamp(self.low, self.high)
+
+
+def _act(policy: BasePolicy) -> nn.Module:
+    if isinstance(policy, RPPPolicy):
+        features, net = policy.features_extractor, policy.actor.net
+        return nn.Sequential(copy.deepcopy(features), freeze(net), _Mode(policy.actor.blocks))
+    if isinstance(policy, RPPActorCriticPolicy):
+        return nn.Sequential(copy.deepcopy(policy.features_extractor), freeze(policy.action_net))
+    return _Mean(copy.deepcopy(policy))
+
+
+class _Mode(nn.Module):
+    """The squashed mean from the output of an actor's network."""
+
+    blocks: Tensor | None
+
+    def __init__(self, blocks: Tensor | None):
+        super().__init__()
+        self.register_buffer("blocks", blocks)
+
+    def forward(self, output: Tensor) -> Tensor:
+        return mode_action(output, self.blocks)
+
+
+class _Mean(nn.Module):
+    """The deterministic action of stable-baselines3's policies, without distributions, whose checks can't be exported."""
+
+    def __init__(self, policy: BasePolicy):
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, observation: Tensor) -> Tensor:
+        policy = self.policy
+        if isinstance(policy, ActorCriticPolicy):
+            features = policy.extract_features(observation, policy.pi_features_extractor)
+            return policy.action_net(policy.mlp_extractor.forward_actor(features))  # type: ignore[arg-type]  # one extractor
+        if isinstance(policy, SACPolicy):
+            mean, *_ = policy.actor.get_action_dist_params(observation)
+            return torch.tanh(mean)
+        return policy._predict(observation, deterministic=True)
+
+
+def list_entries(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """List the entries of a space for the card beside an exported policy."""
+    return [{"index": i, "name": e.name, "joint": e.joint, "unit": e.unit} for i, e in enumerate(entries)]
+
+
+def writable_contract(beside: str | Path, spec: SymmetrySpec) -> Path:
+    """Return the path of `symmetry.json` beside a policy (:meth:`~rppdyn.envs.SymmetrySpec.contract`).
+
+    Raises:
+        UserError: the folder has the contract of another symmetry, on which other policies may rely.
+    """
+    path = Path(beside).with_name("symmetry.json")
+    if path == Path(beside):
+        raise UserError(f"{path} is the name of the contract: call the policy something else")
+    with reading(path, "move it, or export to another folder"):
+        digest = json.loads(path.read_text(encoding="utf-8"))["digest"] if path.exists() else spec.digest
+    if digest != spec.digest:
+        raise UserError(f"{path} is of another symmetry than this policy's: move it, or export to another folder")
+    return path
+
+
+State = tuple[int, int] | None
+"""Layers and size of a hidden state; None for a policy without one."""
+
+
+def _program(module: nn.Module, size: int, dtype: torch.dtype, state: State) -> torch.export.ExportedProgram:
+    batch = torch.export.Dim("batch")
+    example, shapes = [torch.zeros(2, size, dtype=dtype)], [{0: batch}]
+    if state is not None:
+        example.append(torch.zeros(state[0], 2, state[1], dtype=dtype))
+        shapes.append({1: batch})
+    with torch.no_grad():
+        return torch.export.export(module, tuple(example), dynamic_shapes=tuple(shapes), strict=False)
+
+
+def write_program(module: nn.Module, path: str | Path, size: int, dtype: torch.dtype, state: State = None) -> None:
+    """Write a module as a `torch.export` program.
+
+    Args:
+        module: maps observations (batch, size) to actions; or these and a hidden state (layers, batch, h) to both.
+        state: layers and size of the hidden state.
+    """
+    torch.export.save(_program(module, size, dtype, state), str(path))
+
+
+def write_onnx(module: nn.Module, path: str | Path, size: int, dtype: torch.dtype, state: State = None) -> None:
+    """Write a module as an ONNX model; arguments as of :func:`write_program`.
+
+    Raises:
+        ValueError: a package that is not installed.
+    """
+    for name in ("onnx", "onnxscript"):
+        _require(name)
+    program = _program(module, size, dtype, state)
+    names = [INPUT, HIDDEN], [OUTPUT, f"next_{HIDDEN}"]
+    count = 1 if state is None else 2
+    with warnings.catch_warnings():  # torch 2.13's exporter warns of torch's own functions
+        warnings.simplefilter("ignore", FutureWarning)
+        torch.onnx.export(
+            program, (), str(path), input_names=names[0][:count], output_names=names[1][:count], external_data=False,
+            verbose=False,
+        )  # fmt: skip
+
+
+def export_torch(policy: BasePolicy, path: str | Path) -> None:
+    """Write a policy as a `torch.export` program, which torch runs without this package."""
+    module = DeployedPolicy(policy)
+    write_program(module, path, _size(policy), module.dtype)
+
+
+def export_onnx(policy: BasePolicy, path: str | Path) -> None:
+    """Write a policy as an ONNX model: input ``observation`` (batch, n), output ``action`` (batch, m).
+
+    Raises:
+        ValueError: observations or actions that are no vectors; a package that is not installed.
+    """
+    module = DeployedPolicy(policy)
+    write_onnx(module, path, _size(policy), module.dtype)
+
+
+def _size(policy: BasePolicy) -> int:
+    return int(require_vectors(INPUT, policy.observation_space).shape[0])
+
+
+class RecurrentPolicy:
+    """A policy with a hidden state, which is zero after `reset` and kept between calls.
+
+    Args:
+        step: maps observations (n, observation) and hidden state (layers, n, h) to actions and hidden state.
+        state: layers and size of the hidden state.
+        dtype: the dtype of observations.
+    """
+
+    def __init__(self, step: Callable[[NDArray, NDArray], tuple[NDArray, NDArray]], state: tuple[int, int], dtype: Any):
+        self.step, self.state, self.dtype = step, state, dtype
+        self.hidden: NDArray | None = None
+
+    def reset(self) -> None:
+        """Begin new episodes, with a hidden state of zero."""
+        self.hidden = None
+
+    def __call__(self, observations: NDArray) -> NDArray:
+        observations = np.asarray(observations, self.dtype)
+        if self.hidden is None or self.hidden.shape[1] != len(observations):
+            self.hidden = np.zeros((self.state[0], len(observations), self.state[1]), self.dtype)
+        action, self.hidden = self.step(observations, self.hidden)
+        return action
+
+
+def onnx_policy(path: str | Path) -> Callable[[NDArray], NDArray]:
+    """A map from observations (n, observation) to actions (n, action), by ONNX Runtime; a `RecurrentPolicy` if it has a state.
+
+    Raises:
+        ValueError: ONNX Runtime is not installed, or the file is no ONNX model of a policy.
+    """
+    runtime = _require("onnxruntime")
+    try:
+        session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as error:  # whatever its parser raises
+        raise ValueError(
+            f"{path} can't be loaded as an ONNX model ({type(error).__name__}): write it again with rppdyn export"
+        ) from error
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    entry = inputs[0]
+    recurrent = len(inputs) == len(outputs) == 2 and inputs[1].name == HIDDEN
+    if not (recurrent or len(inputs) == len(outputs) == 1) or entry.type not in ("tensor(double)", "tensor(float)"):
+        raise ValueError(
+            f"{path} has not one input and one output of numbers, nor a {HIDDEN} beside them: give a model that rppdyn has "
+            "written"
+        )
+    dtype = np.float64 if entry.type == "tensor(double)" else np.float32
+    if recurrent:
+        layers, _, size = inputs[1].shape
+        step = lambda x, h: tuple(session.run(None, {entry.name: x, HIDDEN: h}))  # noqa: E731
+        return RecurrentPolicy(step, (layers, size), dtype)
+    return lambda observations: session.run(None, {entry.name: np.asarray(observations, dtype)})[0]
+
+
+def torch_policy(program: torch.export.ExportedProgram) -> Callable[[NDArray], NDArray]:
+    """A map from observations (n, observation) to actions (n, action), by a program from :func:`write_program`."""
+    (example, *hidden), _ = program.example_inputs
+    module = program.module()
+    if hidden:
+        dtype = np.float64 if example.dtype == torch.float64 else np.float32
+
+        def step(x: NDArray, h: NDArray) -> tuple[NDArray, NDArray]:
+            action, state = module(torch.as_tensor(x), torch.as_tensor(h))
+            return action.detach().numpy(), state.detach().numpy()
+
+        return RecurrentPolicy(step, (len(hidden[0]), hidden[0].shape[-1]), dtype)
+    return lambda observations: module(torch.as_tensor(observations, dtype=example.dtype)).detach().numpy()
+
+
+def _require(name: str):
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"ONNX needs {name}, which is not installed: pip install 'rppdyn[onnx]'") from error
+
+
+def largest_difference(policy: BasePolicy, exported: Callable[[NDArray], NDArray], observations: NDArray) -> float:
+    """The largest difference between exported and original actions, as a share of half the action's range; 1 if unbounded."""
+    box = require_vectors(OUTPUT, policy.action_space)
+    half = (box.high - box.low) / 2
+    expected = policy.predict(observations, deterministic=True)[0]
+    parts = np.array_split(observations, 3)  # to test several batch sizes
+    actions = np.concatenate([exported(part) for part in parts])
+    return float((np.abs(actions - expected) / np.where(np.isfinite(half), half, 1.0)).max())
+
+
+FOLDER = Path(str(resources.files("rppdyn.agents"))) / "weights"
+MANIFEST = "manifest.json"
+
+PRETRAINED_FORMAT = 1
+CARD_KEY = "rppdyn"
+"""The key of the card in a file's header."""
+
+TRAINING_SETTINGS = ("gamma", "tau", "batch_size", "learning_starts", "noise_variance")
+"""Settings of the agent in its file, with which training may continue."""
+_COPIED_PREFIXES = ("actor.features_extractor.", "critic.features_extractor.", "critic_target.")
+"""Parts of a policy that are not saved: shared features, and targets, which start as copies of the critics."""
+
+
+def pretrained_agents() -> dict[str, dict[str, Any]]:
+    """Trained agents by name: {name: {"file", "sha256", "steps", "return_mean", "return_std"}}."""
+    return json.loads((FOLDER / MANIFEST).read_text(encoding="utf-8"))
+
+
+def pretrained_card(name: str) -> dict[str, Any]:
+    """Card of a trained agent: environment, policy, training (command, commit, seed), certificate, returns and their seeds."""
+    return _read_pretrained(_pretrained_path(name))[0]
+
+
+def pretrained_policy(name: str) -> RPPPolicy:
+    """The policy of a trained agent, on the CPU; no environment is made."""
+    card, tensors = _read_pretrained(_pretrained_path(name))
+    observations, actions = (_box(tensors, space) for space in ("observation_space", "action_space"))
+    policy = RPPPolicy(observations, actions, lambda _: 0.0, **card["policy"])
+    _load_state(policy, tensors)
+    policy.set_training_mode(False)
+    return policy
+
+
+def pretrained_env(card: Mapping[str, Any], **options: Any) -> Any:
+    """The environment that an agent was trained in; options are those of `gymnasium.make`."""
+    return make_env(card["env"]["id"], **card["env"]["kwargs"] | options)
+
+
+def load_pretrained(cls: type[RPPSAC], name: str, env: GymEnv | str | None = None, **kwargs: Any) -> RPPSAC:
+    """See `RPPSAC.pretrained`."""
+    card, tensors = _read_pretrained(_pretrained_path(name))
+    arguments = dict(card["policy"])
+    spec = SymmetrySpec.from_dict(arguments.pop("spec"))
+    options = {**card["settings"], **kwargs}
+    agent = cls(
+        "RPPPolicy", pretrained_env(card) if env is None else env, spec=spec, policy_kwargs=arguments, **options
+    )
+    _load_state(agent.policy, tensors)
+    if agent.log_ent_coef is not None:
+        agent.log_ent_coef.data.copy_(tensors["log_ent_coef"])
+    return agent
+
+
+def write_pretrained(agent: RPPSAC, path: Path, card: Mapping[str, Any]) -> str:
+    """Write an agent's policy and its card into one file; returns its SHA-256.
+
+    Args:
+        card: "name", "env", "training", "certificate" and "evaluation"; policy and settings are the agent's.
+    """
+    policy = agent.policy
+    tensors = {f"policy.{k}": v for k, v in policy.state_dict().items() if not k.startswith(_COPIED_PREFIXES)}
+    for name, space in (("observation_space", policy.observation_space), ("action_space", policy.action_space)):
+        tensors |= {f"{name}.{bound}": torch.as_tensor(getattr(space, bound)) for bound in ("low", "high")}
+    if agent.log_ent_coef is not None:
+        tensors["log_ent_coef"] = agent.log_ent_coef.detach()
+    card = {**card, "policy": policy._arguments, "settings": {name: getattr(agent, name) for name in TRAINING_SETTINGS}}
+    text = json.dumps({"format": PRETRAINED_FORMAT, **card}, allow_nan=False, sort_keys=True)
+    save_file({k: v.cpu().contiguous().clone() for k, v in tensors.items()}, path, metadata={CARD_KEY: text})
+    path.chmod(0o644)  # safetensors makes it readable for the owner only
+    return _digest(path)
+
+
+def _pretrained_path(name: str) -> Path:
+    agents = pretrained_agents()
+    if name not in agents:
+        raise ValueError(f"there is no pretrained agent {name!r}; there are {', '.join(agents)}")
+    path = FOLDER / agents[name]["file"]
+    if not path.is_file() or _digest(path) != agents[name]["sha256"]:
+        raise ValueError(f"{path} is not the file that rppdyn was released with: install rppdyn again")
+    return path
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _read_pretrained(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            card = json.loads(file.metadata()[CARD_KEY])
+            return card, {key: file.get_tensor(key) for key in file.keys()}  # it is no mapping
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} can't be read ({type(error).__name__}): install rppdyn again") from error
+
+
+def _box(tensors: Mapping[str, Tensor], name: str) -> spaces.Box:
+    low, high = (tensors[f"{name}.{bound}"].numpy() for bound in ("low", "high"))
+    return spaces.Box(low, high, dtype=low.dtype.type)
+
+
+def _load_state(policy: RPPPolicy, tensors: Mapping[str, Tensor]) -> None:
+    state = {key.removeprefix("policy."): value for key, value in tensors.items() if key.startswith("policy.")}
+    missing, unknown = policy.load_state_dict(state, strict=False)
+    if unknown or any(not key.startswith(_COPIED_PREFIXES) for key in missing):
+        raise ValueError(
+            f"the file is of another network than its card says: {[*unknown, *missing][:3]}; install rppdyn again"
+        )
+    policy.critic_target.load_state_dict(policy.critic.state_dict())

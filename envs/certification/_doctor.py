@@ -1,0 +1,123 @@
+r"""Rank a model's deviations from a symmetry by their effect on motion: repair each alone, and measure the steps again.
+
+Let d(s) be the defect of a step (:func:`rppdyn.envs.certify`) from state s, and d_k(s) that of the model in which deviation k
+alone is averaged over its two elements. The share of the deviation is
+
+.. math:: s_k = \mathrm{mean}_s\, \max(0, 1 - d_k(s)^2 / d(s)^2).
+
+It is a mean over states and not a ratio of means, because defects in contact are larger than all others by orders of magnitude.
+Shares of deviations with separate effects add up to one. A large deviation may have no effect, and a small one all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+
+from rppdyn.envs._catalogue import symmetry_spec
+from rppdyn.envs._model_symmetry import Deviation, ModelSymmetry
+from rppdyn.envs._simulator import BareSimulator
+from rppdyn.envs._spec import align
+from rppdyn.envs.certification._certificate import EXACT_BELOW
+from rppdyn.envs.certification._certify import open_simulator
+from rppdyn.envs.certification._evidence import Comparison, Elements, SimulatedSteps, step_faults
+from rppdyn.envs.derivation import derive
+from rppdyn.envs.derivation._symmetrise import symmetrise
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A deviation, and the share of the squared defect of a step that disappears when it alone is repaired."""
+
+    deviation: Deviation
+    share: float
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The deviations that break one symmetry of a model, ranked.
+
+    Attributes:
+        symmetry: name of the symmetry.
+        defect: median over states of the relative defect of a step.
+        repaired: the same with all deviations repaired.
+        findings: every deviation, the largest share first.
+    """
+
+    symmetry: str
+    defect: float
+    repaired: float
+    findings: tuple[Finding, ...]
+
+    def table(self, max_rows: int = 12) -> str:
+        """Table of the deviations with the largest shares."""
+        count = len(self.findings)
+        lines = [
+            f"{self.symmetry}: a step is off by {self.defect:.2g}, with all {count} deviations repaired by {self.repaired:.2g}"
+        ]
+        rows = [[f"{100 * finding.share:.1f} %", str(finding.deviation)] for finding in self.findings[:max_rows]]
+        lines += align([["share", "deviation"], *rows])
+        if count > max_rows:
+            lines.append(f"and {count - max_rows} more, none above {100 * self.findings[max_rows].share:.1f} %")
+        return "\n".join(lines)
+
+
+def diagnose(
+    model: str | Path | gym.Env | mujoco.MjModel, symmetry: str | None = None, *, n_states: int = 100, seed: int = 0
+) -> Diagnosis:
+    """Rank the deviations of a model from a symmetry by their effect on motion.
+
+    Args:
+        model: an environment or its id, a model, or the path of an MJCF or URDF file; the bare model is stepped.
+        symmetry: name of a symmetry that `derive` finds; by default the one with the smallest deviations.
+        n_states: number of states, reached by random actions, from which one step is taken.
+        seed: seed of the actions.
+    Raises:
+        ValueError: an unknown symmetry, or none that is discrete and deviates.
+    """
+    with open_simulator(model) as simulator:
+        compiled = simulator.model
+        chosen = _choose_symmetry(compiled, symmetry)
+        spec = symmetry_spec(compiled, symmetry=chosen.name)
+        elements = Elements.of_generator(spec, 0, np.random.default_rng(seed))
+        evidence = SimulatedSteps.visit(BareSimulator(compiled), n_states, np.random.default_rng(seed))
+        evidence.require_enough(evidence.outcome.fault)
+        original = _defects(evidence, elements)
+        inexact = original > EXACT_BELOW
+        findings = []
+        for deviation in chosen.deviations:
+            remaining = _defects(_step_model(symmetrise(compiled, chosen, deviation), evidence), elements)
+            shares = 1 - np.square(remaining[inexact] / original[inexact])
+            findings.append(Finding(deviation, float(np.nanmean(shares.clip(min=0))) if inexact.any() else 0.0))
+        repaired = _defects(_step_model(symmetrise(compiled, chosen), evidence), elements)
+    findings.sort(key=lambda finding: -finding.share)
+    return Diagnosis(chosen.name, float(np.nanmedian(original)), float(np.nanmedian(repaired)), tuple(findings))
+
+
+def _choose_symmetry(model: mujoco.MjModel, name: str | None) -> ModelSymmetry:
+    derived = [s for s in derive(model).symmetries if not s.is_continuous]
+    for symmetry in sorted(derived, key=lambda s: sum(d.relative for d in s.deviations)):
+        if symmetry.name == name or (name is None and symmetry.deviations):
+            return symmetry
+    known = ", ".join(s.name for s in derived) or "none"
+    if name is not None:
+        raise ValueError(f"symmetry={name!r}: no discrete symmetry of the model; known: {known}")
+    raise ValueError(f"no discrete symmetry of the model deviates (known: {known}): there is nothing to repair")
+
+
+def _step_model(model: mujoco.MjModel, evidence: SimulatedSteps) -> SimulatedSteps:
+    """Steps of another model from the same states with the same actions."""
+    simulator, states, actions = BareSimulator(model), evidence.states, evidence.actions
+    return SimulatedSteps(simulator, states, actions, simulator.steps(states, actions))
+
+
+def _defects(evidence: SimulatedSteps, elements: Elements) -> np.ndarray:
+    """Relative defect of the step from each state, (n,); NaN where a step is faulty."""
+    m, s = evidence.images(elements), evidence.outcome
+    defects = np.full(len(evidence.states), np.nan)
+    defects[step_faults(s, m) == ""] = Comparison.of_state(elements, evidence.state_keys, s, m).relative
+    return defects

@@ -1,0 +1,298 @@
+r"""Steps of a simulator from visited states, compared with steps from the images of these states.
+
+The original states are stepped once for all generators; for each generator only the images are stepped.
+
+A discrete generator acts on every state. For a continuous one with matrix A on each space, elements :math:`\exp(t A)` are drawn
+with t uniform over a period; element i modulo `RANDOM_ELEMENTS` acts on state i. An environment's wrappers are tested by the
+same steps, with and without each wrapper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import gymnasium as gym
+import numpy as np
+from scipy.linalg import expm
+
+from rppdyn.envs._simulator import Outcome, Simulator, Tick, ignore, quiet_mujoco
+from rppdyn.envs._spec import SPACES, VERDICTS, Space, SymmetrySpec
+from rppdyn.envs._state import capture_state, restore_state
+from rppdyn.envs._wrappers import step_wrappers
+from rppdyn.envs.certification._certificate import EXACT_BELOW, Defect
+
+MIN_STATES = 20  # fewest states that have a 95th percentile
+STRIDE = 10  # steps between sampled states; neighbours in time are nearly equal
+REST_SHARE = 1e-4  # shorter steps, in units of the median step, count as this long; 1e-12 of the median still shows
+ROUNDING_TOLERANCE = 1e-13  # smaller changes count as none
+HORIZON = 100  # steps after which a rollout restarts, so that an odd episode is a small part of the states
+
+
+def counted_features(space: Space) -> list[int]:
+    """Indices of the features that the spec does not leave free."""
+    return [i for i, entry in enumerate(space.features) if not entry.free]
+
+
+def step_faults(s: Outcome, m: Outcome) -> np.ndarray:
+    """The fault of the step from each state, or else from its image, (n,); "" where both are valid."""
+    return np.where(s.fault == "", m.fault, s.fault)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Differences of features between images and predictions, (n, f), and changes of the originals in the step, (n, f)."""
+
+    names: tuple[str, ...]
+    difference: np.ndarray
+    moved: np.ndarray
+
+    @classmethod
+    def of_space(cls, elements: Elements, key: str, s: Outcome, m: Outcome) -> Comparison:
+        """Compare, on one space, the step from images with the image of the step. Faulty steps are left out.
+
+        Each difference is the larger one of before and after the step: a map whose image of a state is no state, such as a
+        matrix that is no rotation, differs before it.
+        """
+        space: Space = getattr(elements.spec, key)
+        before, after = (space.encode(y) for y in (getattr(s, key), getattr(s, f"next_{key}")))
+        first, second = (space.encode(y) for y in (getattr(m, key), getattr(m, f"next_{key}")))
+        start, end = first - elements.image(key, before), second - elements.image(key, after)
+        counted = counted_features(space)
+        names = tuple(space.features[i].name for i in counted)
+        worse = np.where(np.abs(start) > np.abs(end), start, end)
+        valid = np.ix_(step_faults(s, m) == "", counted)
+        return cls(names, worse[valid], (after - before)[valid])
+
+    @classmethod
+    def of_state(cls, elements: Elements, keys: Sequence[str], s: Outcome, m: Outcome) -> Comparison:
+        """Compare on all spaces of a simulator's state."""
+        spaces = [cls.of_space(elements, key, s, m) for key in keys]
+        names = tuple(name for space in spaces for name in space.names)
+        return cls(names, np.hstack([c.difference for c in spaces]), np.hstack([c.moved for c in spaces]))
+
+    @property
+    def relative(self) -> np.ndarray:
+        """Length of each difference over the length of the step, (n,), with 0/0 = 0.
+
+        Steps count as at least `REST_SHARE` of the median one, since the image of a state at rest may move by rounding.
+        """
+        a, b = np.linalg.norm(self.difference, axis=1), np.linalg.norm(self.moved, axis=1)
+        floor = REST_SHARE * np.median(b[b > 0]) if b.any() else np.finfo(float).tiny
+        return a / np.maximum(b, floor)
+
+    @cached_property
+    def components(self) -> dict[str, Defect]:
+        """Defect of each feature over the states in which it changes, relative to the root mean square of its change.
+
+        In a percentile over all states, a force that acts in one of a hundred would be lost. The defect of a feature that never
+        changes, except by rounding, is its absolute difference.
+        """
+        components = {}
+        for name, difference, moved in zip(self.names, np.abs(self.difference).T, self.moved.T, strict=True):
+            active = (difference != 0) | (moved != 0)
+            scale = np.sqrt(np.mean(moved[active] ** 2)) if np.abs(moved).max(initial=0) > ROUNDING_TOLERANCE else 1.0
+            components[name] = (
+                Defect.from_values(difference[active] / scale) if active.any() else Defect(0.0, 0.0, 0.0, 0.0)
+            )
+        return components
+
+    @property
+    def verdict(self) -> str:
+        """Verdict by the 95th percentile; exact only if every feature is."""
+        overall = Defect.from_values(self.relative).verdict
+        if overall == "exact" and any(defect.verdict != "exact" for defect in self.components.values()):
+            return "approximate"
+        return overall
+
+
+@dataclass(frozen=True)
+class SimulatedSteps:
+    """Visited states with random actions, and one step from each.
+
+    Args:
+        simulator: the simulator, in any state.
+        states, actions: complete states, (n, .), and actions, (n, m).
+        outcome: one step from each state.
+    """
+
+    simulator: Simulator
+    states: np.ndarray
+    actions: np.ndarray
+    outcome: Outcome
+
+    @classmethod
+    def visit(
+        cls, simulator: Simulator, n_states: int, rng: np.random.Generator, tick: Tick = ignore
+    ) -> SimulatedSteps:
+        """Roll out random actions and step from the visited states."""
+        states, actions = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON, tick=tick)
+        return cls(simulator, states, actions, simulator.steps(states, actions, tick))
+
+    def subset(self, n: int) -> SimulatedSteps:
+        """The steps from n evenly spaced states."""
+        chosen = np.linspace(0, len(self.states) - 1, min(n, len(self.states))).astype(int)
+        return SimulatedSteps(self.simulator, self.states[chosen], self.actions[chosen], self.outcome.at(chosen))
+
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        """The spaces of the simulator's state."""
+        return self.simulator.state_keys
+
+    def images(self, elements: Elements, tick: Tick = ignore) -> Outcome:
+        """One step from the image of each state under the image of its action."""
+        actions = elements.transform("action", self.actions)
+        return self.simulator.steps(self.simulator.mirror(elements, self.states), actions, tick)
+
+    def compare(self, elements: Elements, m: Outcome) -> tuple[Comparison, Comparison | None]:
+        """(comparison of states, comparison of observations or None for a bare model)."""
+        self.require_enough(step_faults(self.outcome, m))
+        state = Comparison.of_state(elements, self.state_keys, self.outcome, m)
+        return state, Comparison.of_space(elements, "obs", self.outcome, m) if self.simulator.is_observed else None
+
+    def require_enough(self, fault: np.ndarray) -> None:
+        """Refuse a verdict if too few steps are valid, given each step's fault or ""."""
+        if (n := int(np.sum(fault == ""))) < min(MIN_STATES, len(fault)):
+            kinds, counts = np.unique(fault[fault != ""], return_counts=True)
+            raise ValueError(
+                f"{self.simulator.name}: no verdict, for {n} of {len(fault)} steps are left to judge ({counts.max()} "
+                f"{kinds[counts.argmax()]}); give it weaker controls (control_scale=0.1, "
+                "--control-scale 0.1) or a shorter timestep, or take more states"
+            )
+
+    def verdict(self, elements: Elements, m: Outcome | None = None) -> str:
+        """The worse verdict of state and observation; `m` are the images' steps, simulated if None."""
+        m = self.images(elements) if m is None else m
+        return max((c.verdict for c in self.compare(elements, m) if c), key=VERDICTS.index)
+
+
+# -- action of group elements on many states -------------------------------------------------------------------------------
+
+
+RANDOM_ELEMENTS = 16  # random elements of a continuous generator; each costs a matrix exponential
+
+
+@dataclass(frozen=True)
+class Elements:
+    """Action of one generator's elements on each space of a spec.
+
+    Args:
+        spec: the spec on whose spaces they act.
+        number: number of the generator, discrete ones first.
+        generators: the generator's matrix on each space of the spec, (f, f).
+        times: t of each element of a continuous generator; None for a discrete one, which is the only element.
+        matrices: matrix of each element on each space, (f, f).
+    """
+
+    spec: SymmetrySpec
+    number: int
+    generators: dict[str, np.ndarray]
+    times: tuple[float, ...] | None
+    matrices: dict[str, tuple[np.ndarray, ...]]
+
+    @classmethod
+    def of_generator(cls, spec: SymmetrySpec, k: int, rng: np.random.Generator) -> Elements:
+        """Elements of the spec's k-th generator, discrete ones first."""
+        spaces = {key: space for key in SPACES if (space := getattr(spec, key)) is not None}
+        generators = {key: np.array((*s.discrete_generators, *s.lie_algebra)[k]) for key, s in spaces.items()}
+        times = None
+        if (j := k - len(spec.group.discrete_generators)) >= 0:
+            times = tuple(rng.uniform(0, period(spec.group.lie_algebra[j].numpy()), RANDOM_ELEMENTS).tolist())
+        return cls(spec, k, generators, times, {key: _element_matrices(m, times) for key, m in generators.items()})
+
+    def with_generator(self, key: str, generator: np.ndarray) -> Elements:
+        """A copy with another matrix of the generator on one space."""
+        matrices = self.matrices | {key: _element_matrices(generator, self.times)}
+        return replace(self, generators=self.generators | {key: generator}, matrices=matrices)
+
+    def image(self, key: str, features: np.ndarray) -> np.ndarray:
+        """Images of features (n, ..., f) of a space, row i under element i modulo their number."""
+        matrices = self.matrices[key]
+        images = np.empty_like(features)
+        for i, matrix in enumerate(matrices):
+            images[i :: len(matrices)] = features[i :: len(matrices)] @ matrix.T
+        return images
+
+    def transform(self, key: str, y: np.ndarray) -> np.ndarray:
+        """Images of coordinates (n, ..., d) of a space."""
+        space = getattr(self.spec, key)
+        return space.decode(self.image(key, space.encode(y)))
+
+
+def _element_matrices(generator: np.ndarray, times: tuple[float, ...] | None) -> tuple[np.ndarray, ...]:
+    return (generator,) if times is None else tuple(expm(t * generator) for t in times)
+
+
+def period(A: np.ndarray) -> float:
+    """Period of exp(t A), of its slowest rotation if there are several; 1 without rotations.
+
+    >>> round(period(np.array([[0.0, -2.0], [2.0, 0.0]])), 6)
+    3.141593
+    """
+    speeds = np.abs(np.linalg.eigvals(A).imag)
+    speeds = speeds[speeds > 1e-9]
+    return float(2 * np.pi / speeds.min()) if speeds.size else 1.0
+
+
+# -- wrappers ----------------------------------------------------------------------------------------------------------------
+
+
+WRAPPER_STATES = 40  # states by which a wrapper is tested
+MAX_DEFECT_RATIO = 10.0  # factor by which a wrapper may raise a defect; two samples of one defect differ by less
+REWARD_WRAPPERS = gym.wrappers.NormalizeReward, gym.wrappers.TransformReward, gym.wrappers.ClipReward
+"""Wrappers that map rewards alone, and so keep equal rewards equal."""
+
+
+def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
+    """Refuse wrappers that break a symmetry; wrappers that only map observations are a part of the spec.
+
+    Raises:
+        ValueError: a wrapper remembers earlier steps, draws at random, changes the shape of actions, or raises the defect of
+            dynamics, rewards or terminations.
+    """
+    acting = [layer for layer in step_wrappers(env) if type(layer) not in REWARD_WRAPPERS]
+    if not acting or spec.qpos is None or spec.qvel is None:
+        return
+    remedy = "take it off, or pass spec= to train with it all the same"
+    before = capture_state(env.unwrapped, strict=False)
+    try:
+        with quiet_mujoco():
+            inner_defects = _defects(Simulator(env.unwrapped), spec)
+            for layer in reversed(acting):
+                name = type(layer).__name__
+                if layer.action_space.shape != (spec.action.dim,):
+                    raise ValueError(f"{spec.env_id}: its wrapper {name} changes the shape of actions; {remedy}")
+                simulator = Simulator(layer)
+                try:
+                    simulator.require_memoryless()
+                except ValueError as error:
+                    raise ValueError(f"{error}, or pass spec= to train with it all the same") from None
+                defects = _defects(simulator, spec)
+                for key, value in defects.items():
+                    if value > max(EXACT_BELOW, MAX_DEFECT_RATIO * inner_defects[key]):
+                        raise ValueError(
+                            f"{spec.env_id}: its wrapper {name} spoils the symmetry {key[0]}, whose {key[1]} then differ from "
+                            f"their mirror images (by {value:.2g}); {remedy}"
+                        )
+                inner_defects = defects
+    finally:
+        restore_state(env.unwrapped, before)
+
+
+def _defects(simulator: Simulator, spec: SymmetrySpec) -> dict[tuple[str, str], float]:
+    """{(generator, "dynamics" | "rewards" | "terminations"): 95th percentile of the relative defect}."""
+    evidence = SimulatedSteps.visit(simulator, WRAPPER_STATES, np.random.default_rng(0))
+    s = evidence.outcome
+    defects: dict[tuple[str, str], float] = {}
+    for k, name in enumerate(spec.generator_names):
+        elements = Elements.of_generator(spec, k, np.random.default_rng(0))
+        m = evidence.images(elements)
+        valid = step_faults(s, m) == ""
+        values = {
+            "dynamics": Comparison.of_state(elements, evidence.state_keys, s, m).relative,
+            "rewards": np.abs(m.reward - s.reward)[valid] / (np.std(s.reward[valid]) or 1.0),
+            "terminations": (m.terminated != s.terminated)[valid].astype(float),
+        }
+        defects |= {(name, kind): float(np.quantile(v, 0.95)) if len(v) else 0.0 for kind, v in values.items()}
+    return defects

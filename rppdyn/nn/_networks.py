@@ -1,0 +1,635 @@
+"""Multilayer perceptrons of relaxed layers: EMLP, RPP-EMLP and MLP are one class with different pathways.
+
+A strict network is checked for bottlenecks: between representations without a common part nothing passes.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast, get_args, overload
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rppdyn.groups import Group
+from rppdyn.nn._bilinear import Bilinear
+from rppdyn.nn._coefficients import ExactBuffers, check_layouts, layout_number
+from rppdyn.nn._hidden import (
+    Activation,
+    Architecture,
+    AtPoints,
+    Gate,
+    Points,
+    Pointwise,
+    activation_of,
+    gated,
+    hidden_representation,
+    is_pointwise,
+    missing_types,
+    points_hidden,
+    product_channels,
+    products_hidden,
+    tensor_rank,
+)
+from rppdyn.nn._linear import FREE_SCALE, RelaxedLinear, bind, call_in_float32, chain_text, check_size, largest_group
+from rppdyn.nn._normalisation import WARM_UP, BatchNorm
+from rppdyn.nn._pathways import AffineMap, BreakingInputs, EquivariantPathway, named_pathways
+from rppdyn.nn._products import ChannelProducts, product_maps, with_operands
+from rppdyn.reps import Rep, RepType, Scalar
+from rppdyn.reps._rep import is_int
+
+Form = Literal["channelwise", "published"]
+FORMS = get_args(Form)
+Choice = bool | Form | Literal["auto"] | None
+
+Weights = list[Any]
+Hidden = int | Rep | RepType
+N = TypeVar("N", bound="Network")
+
+
+class Network(nn.Module, ABC):
+    """A network that runs with weights assembled before: ``weights = net.assemble(); net.apply(x, weights)``."""
+
+    @abstractmethod
+    def assemble(self) -> Any:
+        """The weights, for :meth:`apply`, in a form that the network chooses."""
+
+    @overload
+    def apply(self: N, fn: Callable[[nn.Module], None], /) -> N: ...
+
+    @overload
+    def apply(self, x: Tensor, weights: Any = None) -> Tensor: ...
+
+    def apply(self, x, weights=None):
+        """The output, with weights from :meth:`assemble`. (A function in place of ``x`` is ``nn.Module.apply``.)"""
+        if weights is None and not isinstance(x, Tensor):
+            return super().apply(x)
+        return self._run(x, self.assemble() if weights is None else weights)
+
+    @abstractmethod
+    def _run(self, x: Tensor, weights: Any) -> Tensor:
+        """The output for these weights."""
+
+
+if TYPE_CHECKING:
+    M = TypeVar("M", bound=nn.Module)
+
+    class ModuleList(nn.ModuleList, Generic[M]):
+        """``nn.ModuleList`` with the type of its modules, which torch's stubs lack."""
+
+        def __iter__(self) -> Iterator[M]: ...
+
+        @overload
+        def __getitem__(self, idx: slice) -> ModuleList[M]: ...
+
+        @overload
+        def __getitem__(self, idx: int) -> M: ...
+
+        def __getitem__(self, idx): ...
+
+else:
+    ModuleList = nn.ModuleList
+
+
+OLD_PRODUCTS_HINT = (
+    "networks of such a product of groups that were saved before their layers were features at points are built with "
+    "architecture='tensor' (in a run's config.yaml, model: architecture: tensor)"
+)
+
+
+class HiddenBlock(nn.Module):
+    """Linear into ``gated(rep_out)``, then the bilinear layer (identity and contractions) where there is one, then the gate."""
+
+    linear: RelaxedLinear  # `merge` puts an nn.Linear in its place
+    bilinear: Bilinear | ChannelProducts | AtPoints | None
+    gate: Gate | Pointwise | AtPoints
+
+    def __init__(self, rep_in: Rep, rep_out: Rep | Points, *, groups: Sequence[Group], variances: Sequence[int | float],
+                 bilinear: Form | None, bilinear_maps: int | None, gain: int | float, free_scale: int | float,
+                 activation: Activation, generator: torch.Generator | None):  # fmt: skip
+        super().__init__()
+        points, rep_out = (rep_out.rep, rep_out.inner) if isinstance(rep_out, Points) else (None, rep_out)
+        at_points = (lambda layer, **_: layer) if points is None else partial(AtPoints, points=points)
+        pointwise = all(is_pointwise(part) for part, _ in rep_out.blocks())
+        channels = product_channels(rep_out) if bilinear_maps is None else bilinear_maps
+        rows = with_operands(rep_out, channels) if bilinear == "channelwise" else gated(rep_out)
+        self.linear = RelaxedLinear(
+            rep_in, rows if points is None else rows.lift(points.G) * points,
+            groups=groups, variances=variances, gain=gain, free_scale=free_scale, generator=generator,
+        )  # fmt: skip
+        self.bilinear = None
+        options: dict[str, Any] = dict(variance=next(filter(None, variances[:-1]), 0), generator=generator)
+        if bilinear == "channelwise":
+            self.bilinear = at_points(ChannelProducts(rep_out, channels=channels, **options))
+        elif bilinear == "published":
+            self.bilinear = Bilinear(gated(rep_out), maps=bilinear_maps, **options)
+        if pointwise:
+            self.gate = Pointwise(rep_out, activation)
+        else:
+            gate = Gate(
+                rep_out, free_variance=variances[-1], free_scale=free_scale, activation=activation, generator=generator
+            )
+            self.gate = at_points(gate, outermost=True)
+
+    def assemble(self) -> tuple:
+        """Weights of the linear layer, the bilinear one and the gate; None for a layer that is absent."""
+        bilinear = None if self.bilinear is None else self.bilinear.assemble()
+        gate = None if isinstance(self.gate, Pointwise) else self.gate.assemble()
+        return _assemble(self.linear), bilinear, gate
+
+    def forward(self, x: Float[Tensor, "*batch in"], weights: tuple | None = None) -> Float[Tensor, "*batch out"]:
+        weights = self.assemble() if weights is None else weights
+        linear, *_ = weights
+        if self.is_plain:
+            return self.gate(_samples_first(x, *linear))
+        y = self.samples_last(_samples_last(x, linear[0]), weights)
+        return y.mT.view(*x.shape[:-1], y.shape[-2])
+
+    @property
+    def is_plain(self) -> bool:
+        """True for a linear layer and a point-wise activation alone."""
+        return isinstance(self.gate, Pointwise) and self.bilinear is None
+
+    def samples_last(
+        self, x: Float[Tensor, "*stack in samples"], weights: tuple
+    ) -> Float[Tensor, "*stack out samples"]:
+        """The same map for features with the samples last, as they lie in memory between layers."""
+        linear, bilinear, gate = weights
+        y = _affine(x, *linear)
+        y = y if self.bilinear is None else call_in_float32(self.bilinear.samples_last, y, bilinear)
+        gates = self.gate
+        return gates.activation(y) if isinstance(gates, Pointwise) else call_in_float32(gates.samples_last, y, gate)
+
+
+def _assemble(layer: RelaxedLinear | nn.Linear) -> AffineMap:
+    return layer.assemble() if isinstance(layer, RelaxedLinear) else (layer.weight, layer.bias)
+
+
+# Weights of several networks have one leading axis, and so have their features: one product does all.
+
+
+def _samples_last(
+    x: Float[Tensor, "*batch n"], weight: Float[Tensor, "*stack out n"]
+) -> Float[Tensor, "*stack n samples"]:
+    """Features with the samples last, as gates and bilinear layers take them."""
+    return x.reshape(*weight.shape[:-2], -1, x.shape[-1]).mT
+
+
+def _samples_first(x: Float[Tensor, "*batch in"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "*batch out"]:
+    if weight.ndim == 2:
+        return F.linear(x, weight, bias)
+    samples = x.reshape(len(weight), -1, x.shape[-1])
+    y = samples @ weight.mT if bias is None else torch.baddbmm(bias.unsqueeze(1), samples, weight.mT)
+    return y.view(*x.shape[:-1], weight.shape[-2])
+
+
+def _affine(
+    x: Float[Tensor, "*stack in samples"], weight: Tensor, bias: Tensor | None
+) -> Float[Tensor, "*stack out samples"]:
+    if bias is None:
+        return weight @ x
+    return (torch.addmm if weight.ndim == 2 else torch.baddbmm)(bias.unsqueeze(-1), weight, x)
+
+
+class RPPEMLP(Network, ExactBuffers):
+    r"""An equivariant multilayer perceptron with a residual pathway prior (Finzi 2023, 2.6 and 3.4).
+
+    Every linear layer is a sum of an equivariant pathway with prior variance :math:`\sigma_a^2` and a free one with
+    :math:`\sigma_b^2`; biases and gates likewise. ``free_variance=0`` makes it an :class:`EMLP`, exactly equivariant;
+    ``equivariant_variance=0`` a plain MLP where activations are point-wise, and a gated dense network otherwise.
+
+    Hidden layers of finite groups of order up to 64 default to copies of the regular representation with a point-wise
+    activation; those of products of groups, of which some permute, to features of the others at each point
+    (:class:`~rppdyn.nn._hidden.Points`); all others to tensors with gates and bilinear layers, where the activation is of
+    scalars alone.
+
+    Those of infinite groups are scalars and vectors (tensors up to the rank of input and output, and their other types) with
+    :class:`~rppdyn.nn.ChannelProducts`, at about twice an MLP's cost; a width is then the rows of a linear layer, gates and
+    operands included. ``bilinear="published"`` has the thesis's tensors and bilinear layers, at eight to ten times.
+
+    For a chain of groups, the largest first, every linear layer has an equivariant pathway for each (:class:`RelaxedLinear`):
+    which subgroup survives can be learned. Hidden representations, gates and bilinear layers are those of the largest group,
+    restricted to the others, and so equivariant under all; bilinear layers have the prior of the largest group whose variance
+    is not 0.
+
+    ``net(x)`` assembles the dense weights and applies them. A training step that runs the network several times
+    assembles once: ``weights = net.assemble(); net.apply(x, weights)``; nothing is cached in between.
+
+    Args:
+        rep_in, rep_out: representations of input and output, bound or not; those of a factor of ``group`` are lifted.
+        group: the symmetry group, where ``groups`` does not name several.
+        hidden: channels per hidden layer, a representation, or a list with one of these per layer.
+        num_layers: number of hidden layers, 3 unless ``hidden`` is a list.
+        architecture: "auto", "regular" or "tensor"; how an integer width is shared out.
+        bilinear: the bilinear layer of blocks: "channelwise" (:class:`ChannelProducts`); "published" or None
+            (:class:`Bilinear`, where a part of the hidden representation is gated), True for one in every block, False for
+            none; "auto" is "channelwise" for infinite groups and widths that have room for it, and else "published".
+        bilinear_maps: published: how many copies of a part serve as maps, None for as many as it has dimensions;
+            channel-wise: how many channels are multiplied, None for operands half as wide as the hidden features.
+        output_scale: multiplies the initial weights of the last layer, both pathways (0.01 for policies).
+        free_scale: initial size of the free pathway relative to a layer of its own.
+        groups: a chain in the place of ``group``: each a subgroup of the one before, given by the matrices by which it acts.
+        variances: with ``groups``, one for each of them and the free pathway's, in the place of the two variances.
+        activation: activation of hidden features that a symmetry only permutes, "swish", "relu", "tanh", ..., or a class of
+            `torch.nn`; all others are gated by sigmoids.
+        breaking: representation, type or text such as "V" of constant inputs through which a strict network can leave its
+            symmetry (:class:`~rppdyn.nn._pathways.BreakingInputs`); None for none.
+        breaking_variance, breaking_learned: their prior variance; False draws them from it and leaves them so.
+        normalisation: "batch" or "renorm", of the inputs of each linear layer (:class:`BatchNorm`); None for none. Calls use
+            running statistics; :meth:`on_batch`, for training, uses those of the batch.
+        device: where parameters and buffers are; they are drawn on the CPU.
+        generator: source of all random choices, the global one if None; the choices themselves are parameters and
+            buffers, so a state dict rebuilds the network.
+    Raises:
+        ValueError: a representation of another group, a complex group, no pathway, an impossible hidden layer, or, without a
+            free pathway, a layer that lets nothing of the input through; groups that are no chain, or given beside a group;
+            variances of another number; no such activation.
+
+    >>> from rppdyn.groups import Z
+    >>> from rppdyn.reps import V, Scalar
+    >>> net = RPPEMLP(V, V, Z(4), hidden=16, num_layers=1, generator=torch.Generator().manual_seed(0))
+    >>> net(torch.ones(7, 4)).shape
+    torch.Size([7, 4])
+    """
+
+    blocks: ModuleList[HiddenBlock]
+    head: RelaxedLinear  # `merge` puts an nn.Linear in its place
+
+    def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group | None = None,
+                 hidden: Hidden | Sequence[Hidden] = 384, num_layers: int | None = None,
+                 equivariant_variance: int | float = 1e5, free_variance: int | float = 1.0, *,
+                 architecture: Architecture = "auto", bilinear: Choice = "auto", bilinear_maps: int | None = None,
+                 output_scale: int | float = 1.0, free_scale: int | float = FREE_SCALE,
+                 groups: Sequence[Group] | None = None, variances: Sequence[int | float] | None = None,
+                 activation: Any = "swish", breaking: Rep | RepType | str | None = None,
+                 breaking_variance: int | float = 1.0, breaking_learned: bool = True, normalisation: str | None = None,
+                 device: torch.device | str | None = None, generator: torch.Generator | None = None):  # fmt: skip
+        super().__init__()
+        self.activation = activation_of(activation)
+        if groups is not None or variances is not None:
+            group = largest_group(group, groups, variances, rep_in, rep_out)
+            if (equivariant_variance, free_variance) != (1e5, 1.0):
+                raise ValueError(
+                    f"equivariant_variance={equivariant_variance:g} and free_variance={free_variance:g} together with "
+                    f"variances={variances}: give variances alone, the free pathway's last"
+                )
+        elif group is None:
+            raise ValueError("group=None: give the symmetry group, or groups=[...] with variances=[...] for a chain")
+        self.group = group
+        self.groups = (group,) if groups is None else tuple(groups)
+        variances = (equivariant_variance, free_variance) if variances is None else tuple(variances)
+        has_symmetry = any(variances[:-1])
+        self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)
+        self.breaking: BreakingInputs | None = None
+        rep = self.rep_in
+        if breaking is not None:
+            if not has_symmetry:
+                raise ValueError(
+                    f"breaking={breaking!r}: a network without an equivariant pathway has no symmetry to leave"
+                )
+            if isinstance(breaking, str):
+                from rppdyn.reps.notation import representation  # with pydantic, for text alone
+
+                breaking = representation(breaking, group, "breaking")
+            self.breaking = BreakingInputs(bind(breaking, group), breaking_variance, breaking_learned, generator)
+            rep = rep + self.breaking.rep
+        rep_wide = rep  # representation of x and the constants
+        layers: list[Hidden | Points] = [*_list_hidden(hidden, num_layers)]
+        highest = max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out))
+        share: tuple[Any, ...] = (architecture,)
+        is_default = bilinear == "auto"
+        if architecture == "auto" and has_symmetry and bilinear in ("auto", "channelwise"):
+            layers = [self._points(h) for h in layers]
+        if bilinear == "auto":
+            has_vectors = len(group.lie_algebra) or any(isinstance(h, Points) for h in layers)
+            bilinear = "channelwise" if has_symmetry and has_vectors else None
+        if bilinear == "channelwise" and (widths := [h for h in layers if is_int(h)]):
+            share = architecture, highest, missing_types(self.rep_in + self.rep_out, highest)
+            if is_default and not all(tensor_rank(products_hidden(h, group, *share[1:])) for h in widths):
+                # no room for a vector and one of each missing type beside gates and operands
+                bilinear, share = None, (architecture,)
+        shapes = [h if isinstance(h, Points) else self._hidden(h, *share) for h in layers]
+        self.hidden = [shape.hidden if isinstance(shape, Points) else shape for shape in shapes]
+        if has_symmetry:
+            for inner, outer in pairwise([rep_wide, *self.hidden, self.rep_out]):
+                (inner >> outer).require_countable()
+        for name, scale in (("output_scale", output_scale), ("free_scale", free_scale)):
+            if not 0 <= scale < math.inf:
+                raise ValueError(f"{name}={scale!r}: give a number of at least 0")
+        if bilinear not in (None, True, False, *FORMS):
+            raise ValueError(
+                f"bilinear={bilinear!r}: choose 'auto', {', '.join(map(repr, FORMS))}, True, False or None"
+            )
+        if bilinear and not has_symmetry:
+            raise ValueError(
+                f"bilinear={bilinear!r} needs the equivariant pathway: raise equivariant_variance or leave it out"
+            )
+        if normalisation not in (None, *WARM_UP):
+            raise ValueError(f"normalisation={normalisation!r}: choose {', '.join(map(repr, WARM_UP))} or None")
+        shared: dict[str, Any] = dict(
+            groups=self.groups, variances=variances, free_scale=free_scale, generator=generator
+        )
+        in_hidden: dict[str, Any] = shared | dict(activation=self.activation)
+        self.blocks = ModuleList()
+        for i, (rep_hidden, shape) in enumerate(zip(self.hidden, shapes, strict=True)):
+            form = _bilinear_form(bilinear, rep, shape) if has_symmetry else None
+            gain = self.activation.gain if i else 1.0
+            block = HiddenBlock(rep, shape, bilinear=form, bilinear_maps=bilinear_maps, gain=gain, **in_hidden)
+            self.blocks.append(block)
+            rep = rep_hidden
+        self.head = RelaxedLinear(
+            rep, self.rep_out, gain=output_scale * (self.activation.gain if self.hidden else 1.0), **shared
+        )
+
+        self.norms: ModuleList[BatchNorm] = ModuleList()
+        if normalisation is not None:
+            inputs = self.rep_in if has_symmetry else self.rep_in.dim * Scalar(group)
+            self.norms.extend(BatchNorm(rep, warm_up=WARM_UP[normalisation]) for rep in (inputs, *self.hidden))
+        check_bottlenecks(self)
+        parts = [m for m in self.modules() if isinstance(m, ExactBuffers) and "layout" in m._buffers]
+        if numbers := [number for part in parts for number in part.take_layout()]:
+            between = (f"{len(list(layers))} x ({rep})" for rep, layers in groupby(self.hidden))
+            words = " -> ".join([str(rep_wide), *between, str(self.rep_out)])
+            place = torch.arange(len(numbers))
+            self.register_layout(f"{words} of {chain_text(self.groups)}", [layout_number(torch.tensor(numbers), place)])
+        self.register_state_dict_post_hook(pack_variances)
+        if device is not None:
+            self.to(device)
+
+    def _hidden(self, hidden: Hidden, *share: Any) -> Rep:
+        return hidden_representation(hidden, self.group, *share)
+
+    def _points(self, hidden: Hidden | Points) -> Hidden | Points:
+        """A layer of points for a width, if points suffice and the regular representation does not exist or fit."""
+        order = self.group.order
+        if not is_int(hidden) or hidden < 1 or (order is not None and order <= hidden):
+            return hidden
+        layer = points_hidden(int(hidden), self.rep_in, self.rep_out)
+        self.hint = "" if layer is None else OLD_PRODUCTS_HINT
+        return hidden if layer is None else layer
+
+    def assemble(self) -> Weights:
+        """The weights of all layers, assembled: a list of nested tuples of tensors, for :meth:`apply`.
+
+        Weights of several networks (:class:`~rppdyn.nn.Ensemble`) have one leading axis, and so have their inputs.
+        """
+        *hidden, head = self._layers_weights()
+        if not self.norms:
+            return [*hidden, head]
+        *norms, last = self.norms
+        folded = [(norm.fold(*linear), *rest) for norm, (linear, *rest) in zip(norms, hidden, strict=True)]
+        return [*folded, last.fold(*head)]
+
+    def _layers_weights(self) -> Weights:
+        layers: Weights = [*(block.assemble() for block in self.blocks), _assemble(self.head)]
+        if self.breaking is not None:
+            if self.blocks:
+                linear, *rest = layers[0]
+                layers[0] = (self.breaking.fold(*linear), *rest)
+            else:
+                layers[0] = self.breaking.fold(*layers[0])
+        return layers
+
+    def on_batch(self, x: Float[Tensor, "*stack batch in"]) -> tuple[Float[Tensor, "*stack batch out"], Tensor]:
+        """The output of a normalised network with the statistics of this batch, and the new running statistics.
+
+        The caller puts these in place; they are in the order of :attr:`norms`.
+        """
+        check_size(x, self.rep_in)
+        *hidden, head = self._layers_weights()
+        *norms, last = self.norms
+        running = []
+        for block, norm, (linear, *rest) in zip(self.blocks, norms, hidden, strict=True):
+            folded, updated = norm.on_batch(x, *linear)
+            x = block(x, (folded, *rest))
+            running.append(updated)
+        folded, updated = last.on_batch(x, *head)
+        return _samples_first(x, *folded), torch.cat([*running, updated], -1)
+
+    def _run(self, x: Float[Tensor, "*batch in"], weights: Weights) -> Float[Tensor, "*batch out"]:
+        check_size(x, self.rep_in)
+        *hidden, head = weights
+        # ensembles have the samples last: gradients of weights then lie in memory as the weights do
+        if all(block.is_plain for block in self.blocks) and head[0].ndim == 2:
+            for block, block_weights in zip(self.blocks, hidden, strict=True):
+                x = block(x, block_weights)
+            return F.linear(x, *head)
+        y = _samples_last(x, hidden[0][0][0] if hidden else head[0])
+        for block, block_weights in zip(self.blocks, hidden, strict=True):
+            y = block.samples_last(y, block_weights)
+        return _affine(y, *head).mT.contiguous().view(*x.shape[:-1], self.rep_out.dim)
+
+    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
+        return self._run(x, self.assemble())
+
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
+        check_layouts(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def gradient(self, x: Float[Tensor, "*batch in"], weights: Weights | None = None) -> Float[Tensor, "*batch in"]:
+        """The gradient by ``x`` of a network with one output, such as a Hamiltonian; with weights from :meth:`assemble`."""
+        if self.rep_out.dim != 1:
+            raise ValueError(
+                f"a gradient is of one number, and the output is {self.rep_out}, {self.rep_out.dim} of them"
+            )
+        weights = self.assemble() if weights is None else weights
+        return torch.func.grad(lambda x: self._run(x, weights).sum())(x)
+
+    def layers(self) -> list[tuple[str, nn.Module]]:
+        """The layers by name, in the order of a forward pass: (norm,) (breaking,) linear, (bilinear,) gate, ..., head."""
+        layers: list[tuple[str, nn.Module]] = []
+        norms: list[list[tuple[str, nn.Module]]] = [[(f"norms.{i}", norm)] for i, norm in enumerate(self.norms)]
+        if self.breaking is not None:
+            norms = norms or [[] for _ in range(len(self.blocks) + 1)]
+            norms[0].append(("breaking", self.breaking))
+        for i, block in enumerate(self.blocks):
+            parts = ((name, getattr(block, name)) for name in ("linear", "bilinear", "gate"))
+            layers += norms[i] if norms else []
+            layers += [(f"blocks.{i}.{name}", layer) for name, layer in parts if layer is not None]
+        return [*layers, *(norms[-1] if norms else []), ("head", self.head)]
+
+    def pathway_variances(self) -> dict[str, dict[str, float]]:
+        """``{layer: {pathway: prior variance}}``."""
+        rounded = lambda x: float(f"{x:.12g}")  # noqa: E731  exp(log 10) is 10.000000000000002
+        return _nest((layer, name, rounded(p.variance.item())) for layer, name, p in named_pathways(self))
+
+    def pathway_norms(self) -> dict[str, dict[str, float]]:
+        """``{layer: {pathway: Frobenius norm of its dense weight}}``; for pathways that are not linear, of the coefficients."""
+        return _nest((layer, name, p.norm().item()) for layer, name, p in named_pathways(self))
+
+    def extra_repr(self) -> str:
+        return f"{self.rep_in} -> {self.rep_out}, {chain_text(self.groups)}"
+
+
+def pack_variances(net: nn.Module, state_dict: dict[str, Tensor], prefix: str, local_metadata: Any) -> None:
+    """Make a state dict's variances views of one tensor, since a file adds 300 bytes to each tensor, and drop versions."""
+    names = [key for key in state_dict if key.startswith(prefix) and key.endswith(".log_variance")]
+    are_buffers = not any(state_dict[name].ndim or state_dict[name].requires_grad for name in names)
+    if names and are_buffers:
+        state_dict.update(zip(names, torch.stack([state_dict[name] for name in names]).unbind(), strict=True))
+    versions = getattr(state_dict, "_metadata", {})
+    for key in [key for key in versions if key.startswith(prefix)]:
+        del versions[key]
+
+
+class Chained(Network):
+    """The same network as a chain of its layers, each called as a module, so that forward hooks see its inputs.
+
+    It is slower than the network: layers assemble their own weights at each call.
+    """
+
+    def __init__(self, net: RPPEMLP):
+        super().__init__()
+        self.net = net
+
+    def assemble(self) -> None:
+        """Nothing: each layer assembles its own weights."""
+
+    def _run(self, x: Float[Tensor, "*batch in"], weights: None = None) -> Float[Tensor, "*batch out"]:
+        for _, layer in self.net.layers():
+            x = layer(x)
+        return x
+
+    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
+        return self._run(x)
+
+
+def _bilinear_form(bilinear: bool | Form | None, rep_in: Rep, rep_hidden: Rep | Points) -> Form | None:
+    """The form of a block's bilinear layer, None for no layer.
+
+    A channel-wise one needs vectors to multiply, and products that end in the hidden representation.
+    """
+    rep_hidden = rep_hidden.inner if isinstance(rep_hidden, Points) else rep_hidden
+    if bilinear == "channelwise":
+        has_vectors = _has_gated_parts(rep_hidden) or _has_gated_parts(rep_in)
+        return "channelwise" if has_vectors and any(basis.rank for basis in product_maps(rep_hidden)) else None
+    if bilinear in (None, "published"):
+        bilinear = _has_gated_parts(rep_hidden)
+    return "published" if bilinear else None
+
+
+def _has_gated_parts(rep: Rep) -> bool:
+    return any(not is_pointwise(part) for part, _ in rep.blocks())
+
+
+def _list_hidden(hidden: Hidden | Sequence[Hidden], num_layers: int | None) -> list[Hidden]:
+    if isinstance(hidden, Sequence) and not isinstance(hidden, str):
+        if num_layers not in (None, len(hidden)):
+            raise ValueError(f"num_layers={num_layers} but hidden lists {len(hidden)} layers: give one of them")
+        return list(hidden)
+    num_layers = 3 if num_layers is None else num_layers
+    if not is_int(num_layers) or num_layers < 0:
+        raise ValueError(f"num_layers={num_layers!r}: give a number of hidden layers, 0 or more")
+    return [hidden] * num_layers
+
+
+def _nest(triples) -> dict[str, dict[str, float]]:
+    result: dict[str, dict[str, float]] = {}
+    for layer, name, value in triples:
+        result.setdefault(layer, {})[name] = value
+    return result
+
+
+class Options(TypedDict, total=False):
+    """Arguments that :class:`EMLP` and :class:`MLP` pass on to :class:`RPPEMLP`, where they are described."""
+
+    architecture: Architecture
+    bilinear: Choice
+    bilinear_maps: int | None
+    output_scale: int | float
+    free_scale: int | float
+    activation: Any
+    breaking: Rep | RepType | str | None
+    breaking_variance: int | float
+    breaking_learned: bool
+    normalisation: str | None
+    device: torch.device | str | None
+    generator: torch.Generator | None
+
+
+class EMLP(RPPEMLP):
+    """An exactly equivariant multilayer perceptron: :class:`RPPEMLP` without free pathways."""
+
+    def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group,
+                 hidden: Hidden | Sequence[Hidden] = 384, num_layers: int | None = None,
+                 equivariant_variance: int | float = 1e5, **options: Unpack[Options]):  # fmt: skip
+        super().__init__(rep_in, rep_out, group, hidden, num_layers, equivariant_variance, 0.0, **options)
+
+
+class MLP(RPPEMLP):
+    """A plain multilayer perceptron: only free pathways.
+
+    The representations give the sizes of input, output and, where ``hidden`` is one, of hidden layers; these are scalars.
+    """
+
+    def __init__(self, rep_in: Rep | RepType, rep_out: Rep | RepType, group: Group,
+                 hidden: Hidden | Sequence[Hidden] = 384, num_layers: int | None = None,
+                 free_variance: int | float = 1.0, **options: Unpack[Options]):  # fmt: skip
+        super().__init__(rep_in, rep_out, group, hidden, num_layers, 0.0, free_variance, **options)
+
+    def _hidden(self, hidden: Hidden, *share: Any) -> Rep:
+        channels = int(hidden) if is_int(hidden) else hidden_representation(hidden, self.group, *share).dim
+        return channels * Scalar(self.group)
+
+
+def check_bottlenecks(net: RPPEMLP) -> None:
+    """Refuse a strict network whose output can't depend on its input, and warn where parts of the output can't.
+
+    A layer between representations without a common part has no equivariant map but zero, whatever is learned. The check
+    follows the non-zero entries of the linear maps from input to output. Products are taken to reach all features, unless their
+    operands are invariant.
+    """
+    depends = torch.ones(net.rep_in.dim, dtype=torch.bool)
+    is_invariant = False  # whether all features that depend on the input are invariant
+    for name, layer in net.layers():
+        if isinstance(layer, RelaxedLinear):
+            if not layer.equivariant_pathways or layer.free is not None:
+                return
+            widest = layer.equivariant_pathways[-1]
+            is_invariant |= not any(
+                depends[index].any() for part, index in widest.rep_in.blocks() if not part.is_trivial
+            )
+            depends = _reached_outputs(widest, depends)
+            if not depends.any():
+                part = "" if widest.weight is None else "what depends on the input in "
+                raise ValueError(
+                    f"{name} lets nothing through: no equivariant map but zero leads from {part}{layer.rep_in} to "
+                    f"{layer.rep_out} of {widest.rep_in.G}. Give hidden layers parts that input and output share, such as "
+                    "those of an integer width, or the layers a free pathway (RPPEMLP)"
+                )
+        elif isinstance(layer, BreakingInputs):
+            depends = F.pad(depends, (0, layer.rep.dim))
+        elif isinstance(layer, AtPoints) and layer.outermost:
+            depends = depends.view(-1, layer.points)[-layer.layer.rep.dim :].T.flatten()
+        elif isinstance(layer, Gate):
+            depends = depends[-layer.rep.dim :]
+        elif not isinstance(layer, Pointwise | BatchNorm):  # a bilinear layer of any kind
+            rep = cast(Rep, layer.rep)
+            depends = torch.ones(rep.dim, dtype=torch.bool)
+            if is_invariant:  # products reach the coordinates in which a vector invariant under H may differ from zero
+                H = net.blocks[0].linear.equivariant_pathways[-1].rep_in.G  # the smallest group
+                rows = (rep if H == rep.G else rep.restrict(H)).solve().sparse()[0]
+                depends = torch.zeros_like(depends).index_fill_(0, rows, True)
+    constant = [str(part) for part, index in net.rep_out.blocks() if not depends[index].any(1).all()]
+    if constant:
+        warnings.warn(
+            f"parts {', '.join(constant)} of the output {net.rep_out} of {net.group} don't depend on the input: no equivariant "
+            "map but zero leads to them from what does in the last hidden layer; give it such parts, or the network a free "
+            "pathway (RPPEMLP)",
+            stacklevel=3,
+        )
+
+
+def _reached_outputs(pathway: EquivariantPathway, depends: Bool[Tensor, " in"]) -> Bool[Tensor, " out"]:
+    rows, _, values = pathway.weight_map.entries()
+    size_out, size_in = pathway.weight_map.shape
+    rows = rows[values != 0].cpu()
+    rows = rows[depends[rows % size_in]]
+    return torch.zeros(size_out, dtype=torch.bool).index_fill_(0, rows // size_in, True)

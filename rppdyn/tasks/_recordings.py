@@ -1,0 +1,207 @@
+"""Trajectories of the user, read from files, folders of files, LeRobot and Minari datasets.
+
+A file has columns by name: numbers in a CSV file, otherwise arrays with time along the first axis. The columns of the state,
+the controls, the time, and the label of the trajectory are given by name; `name[0:3]` is a part of an array.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rppdyn.tasks._tables import Table, checksum, column_of, columns_of, flat, list_names, read_tables, require_finite
+
+logger = logging.getLogger(__name__)
+
+TIMES = ("time", "t")
+"""Default names of the column of times."""
+ENDS = ("terminals", "timeouts", "terminations", "truncations", "terminated", "truncated", "dones", "done")
+"""Names of columns that are true in the last row of an episode."""
+LEROBOT = ("episode_index", "frame_index", "timestamp")
+"""Columns of every file of a LeRobot dataset."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """One trajectory, float64.
+
+    Attributes:
+        times: increasing, s.
+        states: states at these times.
+        controls: controls, constant from each time to the next.
+        rows: numbers of the rows in the file, from 1.
+    """
+
+    name: str
+    times: Float[Tensor, " T"]
+    states: Float[Tensor, "T n"]
+    controls: Float[Tensor, "T-1 m"]
+    rows: NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Recordings:
+    """Trajectories and the names of their numbers.
+
+    Attributes:
+        source: the file, folder or dataset.
+        names, control_names: names of the coordinates of states and controls.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    control_names: tuple[str, ...]
+    trajectories: tuple[Recording, ...]
+
+    @property
+    def digest(self) -> str:
+        """A checksum of all numbers."""
+        return checksum(values for r in self.trajectories for values in (r.times, r.states, r.controls))
+
+
+def read_recordings(
+    source: str | Path,
+    state: Sequence[str],
+    *,
+    controls: Sequence[str] = (),
+    time: str | float | None = None,
+    trajectory: str | None = None,
+) -> Recordings:
+    """Read trajectories from a file, a folder with a file for each, or a Minari dataset (its id or folder).
+
+    Arrays of NPZ and HDF5 files are ``(time, numbers)`` or ``(time,)``; of several trajectories ``(trajectories, time,
+    numbers)``, shorter ones filled up with nan at the end. An HDF5 file may also have a group for each trajectory. Where
+    episodes stand one after the other, columns such as ``terminals`` and ``timeouts`` say where one ends. Episodes of a Minari
+    dataset have ``observations``, ``actions`` and ``rewards``.
+
+    Args:
+        state: names of the columns of a state, in order; ``name[2]`` and ``name[0:3]`` are parts of an array.
+        controls: names of the columns of the controls, each value constant until the next time; the last state needs none.
+        time: the column of times, or the step between two states as a number; None for a column ``time`` or ``t``.
+        trajectory: a column that labels the trajectory of each row.
+    Raises:
+        ValueError: a file or column is missing or empty, a number is not finite, times do not increase, columns differ in
+            length, or a trajectory has one state.
+    """
+    if not state:
+        raise ValueError("state=[]: name the columns that make up a state")
+    columns: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    recordings = []
+    requested = {re.sub(r"\[[\d:]*\]$", "", str(text)) for text in (*state, *controls, time, trajectory)}
+    tables = (
+        recording for file, arrays in read_tables(source) for recording in _trajectories_in(file, arrays, requested)
+    )
+    for name, table, rows in _split(tables, trajectory):
+        state_names, states = columns_of(name, table, state, "state")
+        control_names, forces = columns_of(name, table, controls, "controls")
+        if columns[0] and (state_names, control_names) != columns:
+            raise ValueError(
+                f"{name}: its columns are {list_names((*state_names, *control_names))}, and those before had others"
+            )
+        columns = (state_names, control_names)
+        length = min(len(states), len(forces) + 1) if controls else len(states)
+        if controls and len(forces) not in (len(states), len(states) - 1):
+            raise ValueError(f"{name}: {len(forces)} controls for {len(states)} states: give as many, or one less")
+        times = _times(name, table, time, length, rows)
+        if length < 2:
+            raise ValueError(f"{name}: one state is no trajectory; leave it out")
+        require_finite(name, states[:length], state_names, rows)
+        require_finite(name, forces[: length - 1], control_names, rows)
+        control = torch.from_numpy(forces[: length - 1]) if controls else torch.zeros(length - 1, 0).double()
+        recordings.append(Recording(name, torch.from_numpy(times), torch.from_numpy(states[:length]), control, rows))
+    return Recordings(str(source), *columns, tuple(recordings))
+
+
+def _trajectories_in(name: str, arrays: Mapping[str, NDArray], requested: Collection[str]) -> Iterator[Table]:
+    """The trajectories in arrays: one, or several along the first axis if a requested column has three axes."""
+    arrays = {key: value for key, value in arrays.items() if value.ndim}
+    if not arrays:
+        raise ValueError(f"{name} holds no arrays")
+    deepest = max(value.ndim for key, value in arrays.items() if key in requested or not arrays.keys() & requested)
+    if deepest > 3:
+        raise ValueError(f"{name}: an array of {deepest} axes; give (trajectories, time, numbers), or fewer")
+    several = deepest == 3 or any(arrays[key].ndim == 2 for key in TIMES if key in arrays)
+    if not several:
+        yield name, flat(arrays)
+        return
+    count = max(
+        len(value) for value in arrays.values() if value.ndim == 3 or not any(v.ndim == 3 for v in arrays.values())
+    )
+    for index in range(count):
+        table = {
+            key: value if value.ndim == 1 and len(value) != count else value[index]
+            for key, value in arrays.items()
+            if value.ndim == 1 or len(value) == count
+        }
+        yield f"{name}, trajectory {index}", _trim(flat(table))
+
+
+def _trim(table: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """Remove the rows at the end that are all nan, the padding of shorter trajectories."""
+    trimmed = {}
+    for key, values in table.items():
+        is_known = ~np.isnan(values).all(1) if np.issubdtype(values.dtype, np.floating) else np.ones(len(values), bool)
+        trimmed[key] = values[: int(is_known.nonzero()[0].max(initial=-1)) + 1]
+    length = min(map(len, trimmed.values()))
+    return {key: values[:length] if len(values) - length > 1 else values for key, values in trimmed.items()}
+
+
+def _split(tables: Iterator[Table], column: str | None) -> Iterator[tuple[str, Mapping[str, NDArray], NDArray]]:
+    """Split tables into trajectories with the numbers of their rows, by a column of labels, else by the ends of episodes."""
+    for name, table in tables:
+        count = max(map(len, table.values()))
+        label_column = LEROBOT[0] if column is None and table.keys() >= set(LEROBOT) else column
+        if label_column is not None:
+            labels, noun = column_of(name, table, label_column, "trajectory")[:, 0], label_column
+        else:
+            ends = [
+                table[key][:, 0].astype(bool)
+                for key in ENDS
+                if key in table and len(table[key]) == count and table[key].dtype.kind in "biuf"
+            ]
+            labels, noun = np.cumsum([0, *np.any(ends, 0)[:-1]]) if ends else np.zeros(count, int), "episode"
+        distinct = dict.fromkeys(labels.tolist())
+        if column is None and len(distinct) < 2:
+            yield name, table, np.arange(count) + 1
+            continue
+        for label in distinct:
+            label_text = f"{label:g}" if isinstance(label, float) else str(label)
+            rows = labels == label
+            if column is None and rows.sum() == 1:
+                logger.warning("%s, episode %s has one row, and is left out", name, label_text)
+                continue
+            columns = {key: values[rows] for key, values in table.items() if len(values) == len(rows)}
+            yield f"{name}, {noun} {label_text}", columns, rows.nonzero()[0] + 1
+
+
+def _times(name: str, table: Mapping[str, NDArray], time: str | float | None, length: int, rows: NDArray) -> NDArray:
+    if isinstance(time, int | float):
+        return np.arange(length, dtype=np.float64) * time
+    if time is None:
+        candidates = [key for key in TIMES if key in table] or [LEROBOT[2]] * (table.keys() >= set(LEROBOT))
+        if len(candidates) != 1:
+            has = f"has columns {' and '.join(candidates)}" if candidates else "has no column time or t"
+            raise ValueError(f"{name} {has}; give the step in seconds, time=0.02, or a column's name")
+        time = candidates[0]
+    _, values = columns_of(name, table, [time], "time")
+    if values.shape[1] != 1 or len(values) < length:
+        raise ValueError(f"time={time}: {name} has {values.shape} of it for {length} states; give one for each")
+    values = values[:length, 0]
+    require_finite(name, values[:, None], [time], rows)
+    back = (np.diff(values) <= 0).nonzero()[0]
+    if len(back):
+        row = int(back[0]) + 1
+        raise ValueError(
+            f"{name}: {time} goes back in row {rows[row]} ({values[row]:g} after {values[row - 1]:g}); sort the rows, or name "
+            "the column that tells trajectories apart, trajectory=NAME"
+        )
+    return values
