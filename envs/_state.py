@@ -38,11 +38,14 @@ if TYPE_CHECKING:
 FORMAT = 2
 
 CAPTURED_ELSEWHERE = frozenset({
-    "env", "model", "data", "spec", "metadata", "action_space", "observation_space", "_action_space", "_observation_space",
+    "env", "spec", "metadata", "action_space", "observation_space", "_action_space", "_observation_space",
     "_np_random", "_np_random_seed", "_metadata", "_cached_spec", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs",
-    "mujoco_renderer", "viewer", "window", "fullpath", "render_mode", "width", "height", "camera_name", "camera_id",
+    "mujoco_renderer", "viewer", "window", "render_mode",
 })  # fmt: skip
-"""Attributes that are captured separately, or belong to construction and rendering."""
+"""Attributes of environments and wrappers that are captured separately, or belong to construction and rendering."""
+
+CAPTURED_OF_MUJOCO = CAPTURED_ELSEWHERE | {"model", "data", "fullpath", "width", "height", "camera_name", "camera_id"}
+"""The same of a `MujocoEnv`."""
 
 RANDOMISED_PREFIXES = (
     "actuator_",
@@ -57,7 +60,7 @@ RANDOMISED_PREFIXES = (
     "site_",
     "tendon_",
 )
-"""Prefixes of the arrays of a model that an environment may randomise in each episode, besides its options."""
+"""Prefixes of the arrays of a model that are captured, since an environment may randomise them; so are its options."""
 
 
 def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, Any]:
@@ -66,7 +69,8 @@ def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, An
     Args:
         env: a Gymnasium MuJoCo environment or one with a `simulator_state`, wrapped or not, or a stable-baselines3
             `DummyVecEnv` or `SubprocVecEnv` (for the latter the environments must come from `rppdyn.envs.make_env`).
-        strict: refuse attributes that can't be captured; otherwise they are left out.
+        strict: refuse instance attributes that can't be captured; otherwise they are left out, as those of classes always
+            are. Environments of a `VecEnv` are always strict.
     Raises:
         ValueError: the environment's state is not known, or an attribute of it or of a wrapper can't be captured.
     """
@@ -84,7 +88,7 @@ def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, An
         "seed": base._np_random_seed,
         "wrappers": [_wrapper_state(layer) for layer in wrappers],
         "own": [
-            packing.pack_attributes(owner, type(owner).__name__, CAPTURED_ELSEWHERE)
+            packing.pack_attributes(owner, type(owner).__name__, _captured_elsewhere(owner))
             for owner in _packed_owners(base, wrappers)
         ],
     }
@@ -147,7 +151,7 @@ def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
     if "own" in state:  # version 0.1 left it out
         unpacking = Unpacking()
         for owner, saved in zip(_packed_owners(base, wrappers), state["own"], strict=True):
-            unpacking.unpack_attributes(owner, saved, CAPTURED_ELSEWHERE)
+            unpacking.unpack_attributes(owner, saved, CAPTURED_OF_MUJOCO)
 
 
 class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -207,9 +211,13 @@ def _state_attributes(layer: Any) -> tuple[str, ...] | None:
 
 
 def _packed_owners(base: Any, wrappers: list[Any]) -> list[Any]:
-    """The environment, unless it defines its own state, and the wrappers all of whose attributes are captured."""
+    """The environment, if it is a MuJoCo one, and the wrappers all of whose attributes are captured."""
     owners = [base] if isinstance(base, MujocoEnv) else []
     return owners + [layer for layer in wrappers if _state_attributes(layer) is None]
+
+
+def _captured_elsewhere(owner: Any) -> frozenset[str]:
+    return CAPTURED_OF_MUJOCO if isinstance(owner, MujocoEnv) else CAPTURED_ELSEWHERE
 
 
 def _simulator_state(base: Any) -> dict:
@@ -261,7 +269,7 @@ def _restore_wrapper(layer: Any, saved: dict) -> None:
     if "elapsed" in saved:
         layer.t_start = time.time() - saved["elapsed"]
     if saved["type"] == "PassiveEnvChecker" and _state_attributes(layer) and layer.checked_reset:
-        # The checker would compare the next step with one that is not saved; it has checked the first run.
+        # The checker compares a step with the one before, which is not saved: mark its checks as done.
         layer.checked_step = layer.checked_data_reuse = True
         layer._previous_data = None
 
@@ -305,7 +313,7 @@ def _unpack_bits(saved: Any) -> Any:
 
 
 def _copy_plain(value):
-    """Copy plain data; refuse anything else."""
+    """Copy plain data: keys become strings, tuples lists, NumPy's scalars numbers. Refuse anything else."""
     if isinstance(value, dict):
         return {str(key): _copy_plain(x) for key, x in value.items()}
     if isinstance(value, (list, tuple)):
@@ -316,7 +324,10 @@ def _copy_plain(value):
         return value.copy()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise ValueError(f"{value!r} is no plain data and can't be kept with an environment's state")
+    raise ValueError(
+        f"{value!r} is no plain data and can't be kept with an environment's state: give arrays, numbers, strings, lists and "
+        "dictionaries"
+    )
 
 
 # -- vectorised environments ------------------------------------------------------------------------------------------
@@ -352,7 +363,7 @@ STATELESS_TYPES = (
     functools.partial, property, Path, re.Pattern, range, slice, logging.Logger, np.ufunc, np.dtype, torch.dtype,
     torch.device, gym.envs.registration.EnvSpec, type(Ellipsis), type(NotImplemented), types.MappingProxyType,
 )  # fmt: skip
-"""Values that hold no state of an episode."""
+"""Values that are not captured: a restored attribute keeps the value that it has in the present environment."""
 CONTAINERS: dict[str, type] = {
     kind.__name__: kind
     for kind in (list, tuple, set, frozenset, collections.deque, dict, collections.OrderedDict, collections.Counter)
@@ -365,7 +376,7 @@ PACKAGES = ("gymnasium", "mujoco", "rppdyn", "stable_baselines3", "builtins", "a
 
 
 NOT_STORED = {"is": "alone"}
-"""Packed form of a value that holds no state; the present value stays."""
+"""Packed form of a value that is not captured; a restore leaves the attribute as it is."""
 
 
 class UnknownStateError(ValueError):
@@ -388,7 +399,7 @@ def attributes_of(owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def class_attributes(kind: type, skip: frozenset[str]) -> Iterator[tuple[type, str, Any]]:
-    """(class, name, value) of the attributes that hold data on a class and its bases, libraries' left out."""
+    """(class, name, value) of the data attributes of a class and its bases, but for classes of `PACKAGES`."""
     for base in kind.__mro__:
         if is_foreign(base):
             for name, value in vars(base).items():
@@ -425,11 +436,15 @@ class Packing:
         }
 
     def _pack_attribute(self, value: Any, where: str, strict: bool) -> Any:
+        count = len(self.alive)
         try:
             return self.pack(value, where)
         except UnknownStateError:
             if strict:
                 raise
+            for part in self.alive[count:]:  # packed parts of what is left out: nothing may refer to them
+                del self.memo[id(part)]
+            del self.alive[count:]
             return NOT_STORED
 
     def _is_state(self, value: Any) -> bool:
@@ -512,18 +527,24 @@ class Packing:
 
 @dataclass
 class Unpacking:
-    """The inverse of `Packing`. Present objects are filled in place, so that those who share them still do."""
+    """The inverse of `Packing`. Existing objects are updated in place, so that other references to them stay valid.
+
+    Args:
+        known: unpacked objects by their number.
+        filled: existing objects that were updated, by id. Each takes one packed object; a second one becomes a new object.
+    """
 
     known: dict[int, Any] = field(default_factory=dict)
+    filled: dict[int, Any] = field(default_factory=dict)
 
-    def unpack_attributes(self, owner: Any, packed: Mapping[str, Any], skip: frozenset[str] = frozenset()) -> None:
-        """Restore the attributes of an object, and delete those that it had not when it was packed."""
-        present = {key: value for key, value in attributes_of(owner) if key not in skip}
+    def unpack_attributes(self, owner: Any, packed: Mapping[str, Any], keep: frozenset[str] = frozenset()) -> None:
+        """Restore the attributes of an object; delete those that were not captured, but for those in `keep`."""
+        present = dict(attributes_of(owner))
         for key, data in packed["attributes"].items():
             value = self.unpack(data, present.get(key))
             if data != NOT_STORED and (key not in present or value is not present[key]):
                 object.__setattr__(owner, key, value)
-        for key in present.keys() - packed["attributes"].keys():
+        for key in present.keys() - packed["attributes"].keys() - keep:
             object.__delattr__(owner, key)
         for key, data in packed["class"].items():
             for kind in filter(is_foreign, type(owner).__mro__):
@@ -546,6 +567,8 @@ class Unpacking:
             return int(data["text"])
         if kind == "enum":
             return type(present)[data["name"]] if isinstance(present, Enum) else _class(data["class"])[data["name"]]
+        if kind != "space":
+            present = None if id(present) in self.filled else self.filled.setdefault(id(present), present)
         value = self._unpack_object(kind, data, present)
         return self.known.setdefault(data["id"], value)
 
@@ -561,11 +584,10 @@ class Unpacking:
             array = np.frombuffer(_raw(data), np.dtype(data["dtype"])).reshape(data["shape"])
             if kind == "number":
                 return array[()]
-            if isinstance(present, np.ndarray) and (present.dtype, present.shape) == (array.dtype, array.shape):
-                if present.flags.writeable:
-                    present[...] = array
-                return present
-            return array.copy()
+            alike = isinstance(present, np.ndarray) and (present.dtype, present.shape) == (array.dtype, array.shape)
+            if alike and present.flags.writeable:
+                present[...] = array
+            return present if alike and present.tobytes() == array.tobytes() else array.copy()
         if kind == "tensor":
             tensor = torch.frombuffer(bytearray(_raw(data)) or bytearray(1), dtype=torch.uint8)[: len(_raw(data))]
             tensor = tensor.view(getattr(torch, data["dtype"].removeprefix("torch."))).reshape(data["shape"])
@@ -653,12 +675,14 @@ def _name(kind: type) -> str:
 
 
 def _class(name: str) -> Any:
-    """The class of this name in an imported module; libraries' are refused, for a file could make anything with them."""
+    """The class of this name in an imported module. Those of `PACKAGES` are refused: a file could build anything with them."""
     module, _, path = name.partition(":")
     try:
         kind = functools.reduce(getattr, path.split("."), sys.modules[module])
     except (KeyError, AttributeError):
         kind = None
     if not isinstance(kind, type) or not is_foreign(kind):
-        raise ValueError(f"the state has an object of the class {name}, which is not there; make the same environment")
+        raise ValueError(
+            f"the state has an object of the class {name}, which is not imported, or is a library's; make the same environment"
+        )
     return kind

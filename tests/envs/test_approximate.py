@@ -136,7 +136,7 @@ def test_an_environment_that_does_not_say_its_state_is_refused():
 
 @pytest.mark.parametrize(("env_id", "masses", "elements"), [(NAVIGATION, 1, 16), (SWARM, 4, 192)])
 def test_masses_move_pay_and_transform_as_the_page_says(env_id, masses, elements):
-    """A mass at rest on its goal stays there and earns 1; one that is alone is a half-way stop of closed form."""
+    """A mass at rest on its goal stays there and earns 1; from rest, speeds under full thrust have a closed form."""
     env = make_env(env_id).unwrapped
     env.reset(seed=0)
     far = 10.0 * np.arange(2 * masses).reshape(masses, 2)  # where masses don't meet
@@ -151,18 +151,17 @@ def test_masses_move_pay_and_transform_as_the_page_says(env_id, masses, elements
     way = h * sum(speeds)
     assert np.allclose(observation[: 2 * masses].reshape(-1, 2) - far, [0.6 * way, 0.8 * way])
     assert np.allclose(observation[2 * masses : 4 * masses].reshape(-1, 2), [0.6 * speeds[-1], 0.8 * speeds[-1]])
-    assert info["reward_goal"] == pytest.approx(masses / (1 + (way / 0.3) ** 2)) and info[
-        "reward_thrust"
-    ] == pytest.approx(-0.01 * masses)
+    expected = {"reward_goal": masses / (1 + (way / 0.3) ** 2), "reward_thrust": -0.01 * masses}
+    assert info == pytest.approx(expected)
     assert reward == pytest.approx(sum(info.values()))
     choice = {NAVIGATION: "D8", SWARM: None}[env_id]
-    found = [np.eye(env.observation_space.shape[0])]
-    for matrix in found:  # grows while it is gone through
+    group = [np.eye(env.observation_space.shape[0])]
+    for matrix in group:  # the list grows as its elements are multiplied by the generators
         for generator in symmetry_spec(env, symmetry=choice).obs.discrete_generators:
-            image = generator @ matrix
-            if not any(np.allclose(image, one) for one in found):
-                found.append(image)
-    assert len(found) == elements
+            product = generator @ matrix
+            if not any(np.allclose(product, element) for element in group):
+                group.append(product)
+    assert len(group) == elements
 
 
 def test_the_hill_turns_masses_away_and_a_wrong_thruster_pushes_back():

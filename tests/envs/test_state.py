@@ -251,6 +251,24 @@ class Arrays(Own):
         return float(self.array.sum() + self.tensor.sum()) + int(self.number)
 
 
+class Shared(Own):
+    """Attributes that begin as one object and become two, arrays that can't be written, names that MuJoCo's classes use."""
+
+    def begin(self):
+        self.low = self.high = np.zeros(2)
+        self.first = self.second = [0.0]
+        self.mean = np.zeros(2)
+        self.mean.flags.writeable = False
+        self.phase = 0.0
+
+    def next(self):
+        self.low, self.high = self.low + 1, self.high + 3
+        self.first, self.second = [self.first[0] + 1], [self.second[0] + 5]
+        self.mean = self.mean + 7
+        self.mean.flags.writeable = False
+        return float(self.low[0] + 10 * self.high[0] + 100 * self.first[0] + 1000 * self.second[0] + 1e4 * self.mean[0])
+
+
 class Gait(Enum):
     WALK = 1
     RUN = 2
@@ -322,7 +340,7 @@ class Stream(Own):
         return next(self.memory)
 
 
-OWN = [Own, Lazy, Containers, Generators, Arrays, Objects, Property, OfTheClass]
+OWN = [Own, Lazy, Containers, Generators, Arrays, Shared, Objects, Property, OfTheClass]
 
 
 def remembering(own: type, where: str = "environment"):
@@ -393,6 +411,39 @@ def test_what_can_not_be_captured_is_named(where):
     env = remembering(Stream, where)
     assert "memory" in (why := why_not_capturable(env)) and "generator" in why
     capture_state(env, strict=False)
+
+
+def test_what_two_attributes_share_is_kept_though_one_of_them_can_not_be():
+    class Half(InvertedPendulumEnv):
+        def reset_model(self):
+            generator = np.random.default_rng(0)
+            self.left_out, self.kept = {"of": generator, "stream": iter([1])}, generator
+            return super().reset_model()
+
+    env, other = Resumable(Half()), Resumable(Half())
+    for e in (env, other):
+        e.reset(seed=0)
+    env.unwrapped.kept.random(5)
+    restore_state(other, json.loads(to_json(capture_state(env, strict=False))))
+    assert other.unwrapped.kept.random() == env.unwrapped.kept.random()
+    assert "left_out" in why_not_capturable(env)
+
+
+def test_a_wrapper_s_attributes_are_its_own_whatever_their_names():
+    class Named(gym.Wrapper):
+        data, height = 1.0, 2.0
+
+    env, other = (Named(gym.make("InvertedPendulum-v5")) for _ in range(2))
+    env.data, env.height, env.width = [1, 2], 3.0, {"a": 4}
+    state = json.loads(to_json(capture_state(env)))
+    restore_state(other, state)
+    assert (other.data, other.height, other.width) == ([1, 2], 3.0, {"a": 4})
+    for packed in state["own"]:  # as earlier versions captured it
+        packed["attributes"] = {
+            key: packed["attributes"][key] for key in packed["attributes"].keys() - {"data", "height"}
+        }
+    restore_state(other, state)
+    assert (other.data, other.height) == ([1, 2], 3.0)
 
 
 def test_a_model_that_an_environment_draws_anew_is_kept():

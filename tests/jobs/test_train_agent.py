@@ -521,7 +521,7 @@ def test_a_stop_writes_a_checkpoint_of_every_seed_and_they_go_on_bit_identically
             return self.looks > 61
 
     def many(name: str, resume: bool = False):
-        words = [*WORDS, "seeds=2", f"run_dir={tmp_path / name}"]
+        words = [*WORDS, "seeds=2", "threads=1", f"run_dir={tmp_path / name}"]
         return train_agent.run_many(compose.composed("train_agent", words), resume=resume)
 
     many("whole")
