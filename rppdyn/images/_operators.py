@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from rppdyn.equivariance._lie import algebra_penalties, check_independent
 from rppdyn.equivariance.images import Interpolation, affine_generator, exponential, shift
-from rppdyn.images._pathways import ImagePathway, Size, check_maps, check_size
+from rppdyn.images._pathways import ImagePathway, Size, check_kernel, check_maps, check_size
 from rppdyn.images.registry import OperatorSettings, Place
 from rppdyn.nn._coefficients import ExactBuffers
 from rppdyn.nn._pathways import Kronecker, linear_curvature
@@ -33,7 +33,7 @@ class Operators(ExactBuffers):
 
     Attributes:
         count, outputs, inputs: n, P' and P.
-        generators: the matrices that penalties apply to, without the identity.
+        generators: the matrices that penalties apply to: learned ones without the identity, bases of powers, or all fixed ones.
     """
 
     count: int
@@ -52,7 +52,7 @@ class Operators(ExactBuffers):
             self.register_exact(name, matrices)
 
     def forward(self, x: Float[Tensor, "N C P"]) -> Float[Tensor, "N n C Q"]:
-        """The image of each channel under each operator."""
+        """Apply each operator to each channel."""
         stacked = self.matrices().flatten(0, 1)  # one product for all
         return (x @ stacked.mT).unflatten(-1, (self.count, self.outputs)).transpose(1, 2)
 
@@ -228,8 +228,12 @@ def affine_base(
 
 
 def kernel_shifts(size: Size, kernel_size: int) -> Float[Tensor, "kk P P"]:
-    """The shifts of a circular convolution's taps, in their order; with these operators a pathway is a convolution."""
-    reach = kernel_size // 2
+    """The shifts of a circular convolution's taps, row by row; with these operators a pathway is a convolution.
+
+    Raises:
+        ValueError: an even kernel size.
+    """
+    reach = check_kernel(kernel_size, pooled=False) // 2
     taps = range(-reach, reach + 1)
     return torch.stack([shift(size, (-i, -j)) for i in taps for j in taps])
 
@@ -243,7 +247,7 @@ def operators_of(settings: OperatorSettings, size: Size, generator: torch.Genera
     """The configured operators on maps of a size.
 
     Raises:
-        ValueError: an unknown base, or an even size with Shannon-Whittaker interpolation; or as the operators.
+        ValueError: an unknown base, an even size with Shannon-Whittaker interpolation, or a setting that the operators refuse.
     """
     pixels = check_size(size)
     if not settings.trained:  # the same in all members of an ensemble, which share buffers

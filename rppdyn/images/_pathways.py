@@ -224,7 +224,7 @@ def check_maps(x: Float[Tensor, "N C H W"], shape: Sequence[int]) -> None:
 
 
 def check_reach(kernel_size: int, size: Sequence[int]) -> int:
-    """Check that a kernel does not wrap around the image (3 x 3 may, on tiny images); returns its margin in pixels."""
+    """Check that a kernel's margin is smaller than the image, or one pixel; returns it, in pixels."""
     if kernel_size // 2 >= max(2, min(size)):
         raise ValueError(
             f"kernel_size={kernel_size} reaches around an image of {tuple(size)} pixels: take a smaller one"
@@ -314,17 +314,18 @@ PATHWAYS = tuple(REGISTRY)
 MAPS = tuple(name for name, kind in REGISTRY.items() if kind.is_map)
 STATIONARY = tuple(name for name, kind in REGISTRY.items() if kind.is_map and kind.symmetry < NO_SYMMETRY)
 ROTATIONAL = tuple(name for name, kind in REGISTRY.items() if kind.is_map and kind.symmetry == ROTATIONS_AND_SHIFTS)
-"""Names of pathways, the most symmetric first: all; all maps; maps that commute with shifts; with shifts and rotations."""
+"""Names of pathways, the most symmetric first: all; all maps; maps that commute with shifts; those that commute with shifts and
+rotations or scalings."""
 
 FREE_SCALE = 1e-2
-"""Initial size of all pathways but the most symmetric ones of their layer, relative to a layer of their own."""
+"""Initial size of all pathways but the most symmetric ones of their layer, relative to a layer that has only these."""
 
 
 def count_rotations(pathways: Mapping[str, int | float], settings: Mapping[str, Any] | None = None) -> int:
-    """Number of rotations in the group of a layer's or a model's pathways; 1 if none commutes with rotations.
+    """Number of group elements, rotations or scalings, that a field's channels stand for; 1 if they stand for none.
 
     Raises:
-        ValueError: pathways of different groups.
+        ValueError: pathways with different numbers, or of rotations and of scalings.
     """
     settings = settings or {}
     counts = {
@@ -332,6 +333,11 @@ def count_rotations(pathways: Mapping[str, int | float], settings: Mapping[str, 
         for name, kind in REGISTRY.items()
         if pathways.get(name, 0) != 0 and (count := kind.orientations(settings.get(name))) > 1
     }
+    if "scaling" in counts and len(counts) > 1:
+        other = next(name for name in counts if name != "scaling")
+        raise ValueError(
+            f"pathways scaling and {other}: channels stand for scalings of one and for rotations of the other; leave one out"
+        )
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{name} has {count}" for name, count in counts.items())
         fixed = {count for name, count in counts.items() if not callable(REGISTRY[name].rotations)}
@@ -360,8 +366,10 @@ class RelaxedImageLayer(nn.Module):
     s_fc                :class:`~rppdyn.images.SparseFullyConnected`, prior on anchor values
     s_fc_lengthscales   the same, prior on lengthscales
     p4, se2, scaling    :class:`~rppdyn.images.LieConvolution`, of features with ``orientations``
-    (p4, se2)_relaxed   :class:`~rppdyn.images.RelaxedLieConvolution`, which depends on absolute angles
+    p4_relaxed,         :class:`~rppdyn.images.RelaxedLieConvolution`, which depends on absolute angles
+    se2_relaxed
     anchored            :class:`~rppdyn.images.LieConvolution` of T(2)
+    operators           :class:`~rppdyn.images.OperatorPathway`
     pixel_bias          :class:`~rppdyn.images.PixelBias`, for layers that depend on absolute positions
     =================== ==========================================================================================
 
@@ -373,8 +381,8 @@ class RelaxedImageLayer(nn.Module):
 
     The most symmetric pathways of the layer (those that commute with rotations and shifts, else with shifts) start with equal
     shares of an output of variance ``gain**2``. The others start at ``free_scale`` of that size, so that they grow only as the
-    data ask. With equal shares free weights memorise the training set before the prior has an effect, convolutions beside group
-    convolutions stay near their initial values, and the marginal likelihood can hardly switch either off again.
+    data ask. With equal shares, free weights memorise the training set before the prior acts, and convolutions beside group
+    convolutions keep their initial values. Learning the variances then hardly switches either off.
 
     Args:
         size, out_size: sizes of input and output maps; ``out_size`` may only differ as (1, 1).
@@ -385,7 +393,7 @@ class RelaxedImageLayer(nn.Module):
             orientations; for p4, N is 4.
         settings: settings of pathways that have any, by the pathway's name.
         gain: output standard deviation at initialisation for inputs of unit mean square.
-        free_scale: initial size of all but the most symmetric pathways, relative to a layer of their own.
+        free_scale: initial size of all but the most symmetric pathways, relative to a layer that has only these.
     Raises:
         ValueError: an unknown pathway, no pathway, a kernel too large for the image, or invalid sizes, channels, orientations
             or scales.

@@ -35,9 +35,9 @@ from rppdyn.runs.figures import (
 from rppdyn.runs.files import plain, write_json
 from rppdyn.runs.folder import read_json, runs_with_metrics
 from rppdyn.runs.table import (
-    AGENT_FILE,
     AT_END,
     AT_STEPS,
+    FILE_VERB,
     Run,
     RunGroup,
     flatten,
@@ -180,7 +180,7 @@ def file_runs(agent: FileAgent) -> list[Run]:
         errors["equivariance/policy"] = {0.0: float(np.mean([*agent.errors.values()]))}
     config = {"model.file": agent.file}
     return [
-        Run(Path(agent.file), AGENT_FILE, agent.env, Path(agent.file).name, seed, 0, 0, config,
+        Run(Path(agent.file), FILE_VERB, agent.env, Path(agent.file).name, seed, 0, 0, config,
             {"eval/return_mean": {0.0: value}} | errors, result={})
         for seed, value in enumerate(agent.returns)
     ]  # fmt: skip
@@ -204,7 +204,7 @@ def draw_run(folder: RunFolder, name: str) -> Path:
 
 def draw_curves(groups: Sequence[RunGroup], extra: Sequence[Panel] = ()) -> Figure:
     """Draw metrics over training, with a row of panels for each environment or task."""
-    is_agent = groups[0].verb in (TrainAgentConfig.verb, AGENT_FILE)
+    is_agent = groups[0].verb in (TrainAgentConfig.verb, FILE_VERB)
     titles = AGENT_PANELS if is_agent else FIT_PANELS | ROLLOUT_PANELS
     measured = {metric for group in groups for metric in group.metrics}
     titles = {title: metrics for title, metrics in titles.items() if is_agent or measured & set(metrics.values())}
@@ -225,7 +225,7 @@ def draw_curves(groups: Sequence[RunGroup], extra: Sequence[Panel] = ()) -> Figu
             panels.append((f"{subject}: {title}" if len(subjects) > 1 else title, paint))
     panels += extra
     columns = len(titles) if len(subjects) > 1 else 2 if len(panels) == 4 else min(3, len(panels))
-    seeds = sorted({len(group.runs) for group in groups if group.verb != AGENT_FILE})
+    seeds = sorted({len(group.runs) for group in groups if group.verb != FILE_VERB})
     label = groups[0].label if len({group.label for group in groups}) == 1 else ""
     heading = ", ".join(filter(None, [subjects[0][0] if len(subjects) == 1 else "", label]))
     legend = [] if label else legend_of(groups)

@@ -22,7 +22,7 @@ AT_END = "final/"
 """Prefix of the measures of a finished fit; their only step is the last epoch."""
 AT_STEPS = "along/"
 """Prefix of the measures along rollouts of a finished fit, over the times of the rollouts."""
-AGENT_FILE = "file"
+FILE_VERB = "file"
 """Verb of an agent from a file, which has one step and no training."""
 
 
@@ -102,7 +102,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs whose configurations differ in the seed alone, with their colour and line style in figures."""
+    """Runs whose configurations differ only in `NEUTRAL_KEYS`, with their colour and line style in figures."""
 
     label: str
     colour: str
@@ -133,7 +133,10 @@ class RunGroup:
         return list(dict.fromkeys(metric for run in self.runs for metric in run.values))
 
     def curve(self, metric: str) -> Curve | None:
-        """A metric at the steps where all runs have a number, without diverged runs; None if there are no such steps."""
+        """A metric at the steps where all runs but diverged ones have a number; None without such steps.
+
+        None also if a run has not logged the metric yet, unless it is one of finished models.
+        """
         runs = [run.values[metric] for run in self.runs if run.has(metric)]
         complete = len(runs) + self.lost(metric) == len(self.runs) or metric.startswith((AT_END, AT_STEPS))
         if not runs or not complete:
@@ -151,15 +154,17 @@ class RunGroup:
             curve, lost = self.curve(name), self.lost(name)
             if curve is not None:
                 return Measure(curve.each[:, -1].tolist(), lost, float(curve.steps[-1]))
-            if lost:
+            if lost == len(self.runs):
                 return Measure([], lost, self.steps)
         return None
 
 
 # -- configurations ----------------------------------------------------------------------------------------------------
 
-NEUTRAL_KEYS = ("seed", "seeds", "total_steps", "checkpoint_every", "run_dir", "runs_root", "threads", "device")
-"""Keys that do not distinguish configurations: seeds, lengths and folders."""
+NEUTRAL_KEYS = (
+    "seed", "seeds", "total_steps", "checkpoint_every", "run_dir", "runs_root", "threads", "device", "logger", "workers",
+)  # fmt: skip
+"""Keys that do not distinguish configurations: seeds, an agent's length, folders, and how a run is executed."""
 NAMED_KEYS = {"model.kind", "model.system"}
 """Keys whose values are in the name of a model."""
 STOCK_KEYS = ("env.actuator_scale.", "env.kwargs.")
@@ -268,7 +273,7 @@ def group_runs(
     for runs_of_group in members.values():
         paths: dict[int, Path] = {}
         for run in runs_of_group:
-            if run.verb != AGENT_FILE and (path := paths.setdefault(run.seed, run.path)) != run.path:
+            if run.verb != FILE_VERB and (path := paths.setdefault(run.seed, run.path)) != run.path:
                 raise RunFolderError(
                     f"{path} and {run.path} both have seed {run.seed} of one configuration: name one of them"
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from image_pathways import images, relative
+from refusals import refused
 from registry import generator
 
 from rppdyn.equivariance import equivariance_error
@@ -187,3 +188,8 @@ def test_refusals_are_one_line(build, words):
 def test_singular_bases_have_powers_from_zero_on():
     M = PowerOperators(torch.diag(torch.tensor([1.0, 2.0, 0.0])).double()[None], (0, 2)).matrices()
     assert M.isfinite().all() and M.shape == (3, 3, 3)
+
+
+def test_kernels_without_a_centre_are_refused():
+    with refused("kernel_size=4", "give an odd number"):
+        kernel_shifts((9, 9), 4)

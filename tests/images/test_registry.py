@@ -13,7 +13,7 @@ from registry import generator
 from rppdyn.images import Convolution, GroupConvolution, ImageModel, ImagePathway, LayerSpec
 from rppdyn.images._continuous import AnchorBasis, ExponentialBasis, pixel_grid
 from rppdyn.images._pathways import MAPS, PATHWAYS, ROTATIONAL, STATIONARY, RelaxedImageLayer, count_rotations
-from rppdyn.images.registry import REGISTRY, ROTATIONS_AND_SHIFTS, PathwayKind
+from rppdyn.images.registry import REGISTRY, ROTATIONS_AND_SHIFTS, FilterSettings, PathwayKind
 from rppdyn.jobs.config.image import ImagePathwaysConfig
 
 
@@ -46,6 +46,10 @@ def test_rotations_are_those_of_the_models_group(monkeypatch):
     assert count_rotations({"eight": 1.0}, {"eight": {"n": 8}}) == 8
     with pytest.raises(ValueError, match=r"these differ: gconv has 4, eight has 8; give the others filters.elements=4"):
         count_rotations({"gconv": 1.0, "eight": 1.0}, {"eight": {"n": 8}})
+    with pytest.raises(
+        ValueError, match="pathways scaling and p4: channels stand for scalings of one and for rotations of"
+    ):
+        count_rotations({"p4": 1.0, "scaling": 1.0}, {"scaling": FilterSettings(elements=4)})
     model = ImageModel([LayerSpec(3)], 1, (4, 4), 2, {"gconv": 1.0}, generator=generator())
     assert model.rotations == 4 and isinstance(model.blocks[0].gconv, GroupConvolution)
     assert isinstance(ImageModel([LayerSpec(3)], 1, (4, 4), 2, {"s_conv": 1.0}).head.s_conv, Convolution)

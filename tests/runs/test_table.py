@@ -84,6 +84,8 @@ def test_runs_that_diverged_are_left_out_and_counted():
     assert final.interval == pytest.approx([float(x) for x in bootstrap_interval(kept)])
     (lost,) = group_runs([make(values={"error": {0: 1.0, 10: nan}})])
     assert lost.curve("error") is None and (lost.final("error").each, lost.final("error").lost) == ([], 1)
+    (some,) = group_runs([make(values={"error": {0: 1.0, 10: nan}}), make(1, values={})])
+    assert some.final("error") is None  # the other one is on its way
 
 
 def test_measures_of_finished_models_come_before_those_of_training():
@@ -107,5 +109,12 @@ def test_a_model_has_one_colour_whatever_stands_beside_it():
 
 
 def test_seeds_and_folders_tell_no_runs_apart():
-    config = {"seed": 1, "run_dir": "x", "model": {"kind": "rpp", "hidden": 8}, "env": {"kwargs": {}}}
+    config = {
+        "seed": 1,
+        "run_dir": "x",
+        "workers": True,
+        "logger": "wandb",
+        "model": {"kind": "rpp", "hidden": 8},
+        "env": {"kwargs": {}},
+    }
     assert flatten(config) == {"model.kind": "rpp", "model.hidden": 8}
