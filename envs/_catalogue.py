@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -129,8 +129,7 @@ def symmetry_spec(
         return _with_verdicts(*_spec_of_system(system, name, names, variant))
 
 
-@contextmanager
-def open_source(source: Source) -> Iterator[tuple[Any, str]]:
+def open_source(source: Source) -> AbstractContextManager[tuple[Any, str]]:
     """Open a source as (model or environment, name); of a `VecEnv` the first environment.
 
     An environment that is made here is closed at the end of the context.
@@ -139,23 +138,26 @@ def open_source(source: Source) -> Iterator[tuple[Any, str]]:
         ValueError: no such environment or file, or another type.
     """
     if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
-        yield load_model(source), Path(source).stem
-    elif isinstance(source, mujoco.MjModel):
-        yield source, "model"
-    elif isinstance(source, str):
-        with closing(stock_env(source, disable_env_checker=True)) as env:
-            yield env, env_name(env)
-    elif hasattr(source, "get_attr") and hasattr(source, "num_envs"):
+        return nullcontext((load_model(source), Path(source).stem))
+    if isinstance(source, mujoco.MjModel):
+        return nullcontext((source, "model"))
+    if isinstance(source, str):  # made here: a generator can't pass on a user's StopIteration
+        return _with_name(closing(stock_env(source, disable_env_checker=True)))
+    if hasattr(source, "get_attr") and hasattr(source, "num_envs"):
         refuse_vector_env(source)
-        with single_environment(source) as env:
-            yield env, env_name(env)
-    elif hasattr(source, "unwrapped"):
+        return _with_name(single_environment(source))
+    if hasattr(source, "unwrapped"):
         refuse_vector_env(source)
-        yield source, env_name(source)
-    else:
-        raise ValueError(
-            f"{type(source).__name__} is no environment id, environment, model or model file; pass one of these"
-        )
+        return nullcontext((source, env_name(source)))
+    raise ValueError(
+        f"{type(source).__name__} is no environment id, environment, model or model file; pass one of these"
+    )
+
+
+@contextmanager
+def _with_name(opened: AbstractContextManager[Any]) -> Iterator[tuple[Any, str]]:
+    with opened as env:
+        yield env, env_name(env)
 
 
 def compiled_terms(

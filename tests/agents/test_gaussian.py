@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from rppdyn.agents import networks
+from rppdyn.agents import _networks as networks
 from rppdyn.groups import SO, O2eR3, SO2eR3, Z
 from rppdyn.nn._normaliser import deviation_rep, mixing_blocks
 from rppdyn.reps import Scalar, V

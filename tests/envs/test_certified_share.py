@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 
 from rppdyn.envs import certified_share, certify, make_env, save_certificate, symmetry_spec
-from rppdyn.envs.certification import certify as module
+from rppdyn.envs.certification import _certify as module
 from rppdyn.envs.certification._certificate import Defect, share_of
 
 FEW = dict(n_states=20, n_resets=20)

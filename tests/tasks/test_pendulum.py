@@ -17,7 +17,7 @@ from rppdyn.equivariance import equivariance_error, lie_derivative
 from rppdyn.groups import O13, SL, SO, DkeR3, O2eR3, SO2eR3
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import files
-from rppdyn.tasks import TASK_CACHE, Pendulum, load_trajectories, pendulum
+from rppdyn.tasks import TASK_CACHE, Pendulum, _pendulum, load_trajectories
 from rppdyn.tasks._pendulum import symplectic_step
 
 TIMES = torch.arange(151, dtype=torch.float64) * 0.2
@@ -232,13 +232,13 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def generated(monkeypatch):
     """How often data were made rather than read."""
-    calls, original = [], pendulum._generate
-    monkeypatch.setattr(pendulum, "_generate", lambda *args: calls.append(args) or original(*args))
+    calls, original = [], _pendulum._generate
+    monkeypatch.setattr(_pendulum, "_generate", lambda *args: calls.append(args) or original(*args))
     return calls
 
 
 def same(a, b) -> bool:
-    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in pendulum.ARRAYS)
+    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in _pendulum.ARRAYS)
 
 
 def test_chunks_lie_on_true_trajectories():
