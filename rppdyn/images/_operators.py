@@ -6,8 +6,8 @@ with an adjacency matrix a graph convolution, with one-hot matrices a fully conn
 A layer commutes with a matrix B on pixels, for all weights, exactly if B commutes with every :math:`M_i`. It is equivariant to
 the *centraliser* of its operators (:func:`rppdyn.equivariance._lie.centraliser`), not to the group that they generate: the
 centraliser of so(3)'s generators has multiples of the identity only. Operators that commute with each other, as powers of one
-base do, are in their own centraliser. An invertible matrix can move between weights and operators, so a learned operator is no
-symmetry by itself.
+base do, are in their own centraliser. The weights W and the operators M can exchange an invertible mixing of the operators, so
+that a single learned operator need not be a symmetry.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class LowRankOperators(Operators):
 class PowerOperators(Operators):
     r"""Products of powers of bases, :math:`A^{D i} B^{D j} \cdots` with i, j from -K to K; PowerNet's.
 
-    Each is divided by its Frobenius norm over the square root of the number of pixels, which is 1 for orthogonal matrices, so
-    that all map white noise to outputs of one size. (A scaling's fourth power has singular values from 1e-4 to 1e4.)
+    Each product is scaled to the Frobenius norm ``sqrt(P)``, which orthogonal matrices have, so that all outputs on white noise
+    have one size. (Without that, a scaling's fourth power has singular values from 1e-4 to 1e4.)
 
     Args:
         bases: invertible matrices. With one base, or commuting ones, a layer is equivariant to the bases.
@@ -151,7 +151,8 @@ class PowerOperators(Operators):
         dilation: D.
         trained: whether bases are learned, from these initial values.
     Raises:
-        ValueError: a singular base with negative powers, or powers that are dependent.
+        ValueError: a base that is not finite, or singular with negative powers; a dilation below 1; powers that are
+            dependent, or overflow.
     """
 
     bases: Tensor
@@ -185,7 +186,8 @@ class PowerOperators(Operators):
         matrices = self._products(bases.double())
         if not matrices.isfinite().all():
             raise ValueError(
-                f"powers of bases from {low * dilation} to {high * dilation} overflow: give a smaller reach or step"
+                f"powers of bases from {low * dilation} to {high * dilation} overflow: give a smaller reach or dilation, or bases "
+                "closer to orthogonal ones"
             )
         check_independent(matrices, "powers of bases")
         self.trained = trained
@@ -310,20 +312,21 @@ class OperatorPathway(ImagePathway):
     def coefficients(self) -> tuple[Tensor, ...]:
         return (self.weight,)
 
-    def stacked(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N nC Q"]:
-        """s: the images of all channels under all operators."""
+    def transform_channels(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N nC Q"]:
+        """Apply all operators to all channels; the n C rows are the inputs of the weights."""
         check_maps(x, self.in_shape)
         return self.operators(x.flatten(2)).flatten(1, 2)
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
-        return (self.weight @ self.stacked(x)).unflatten(-1, self.out_size)
+        return (self.weight @ self.transform_channels(x)).unflatten(-1, self.out_size)
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
-        r""":math:`A = \sum_{n, p} s(p) s(p)^T`, G a mean over places."""
-        return [linear_curvature(self.stacked(x).mT, g.flatten(3).mT)]
+        r""":math:`A = \sum s s^T` over images and pixels, s a column of :meth:`transform_channels`; G is a mean over pixels."""
+        return [linear_curvature(self.transform_channels(x).mT, g.flatten(3).mT)]
 
     def penalty(self) -> Float[Tensor, ""]:
-        """Factors times shares: of commutators outside of the span, and of the Killing form off its diagonal."""
+        """`closure` times the share of commutators outside the operators' span, plus `orthogonality` times the share of the
+        Killing form off its diagonal."""
         outside, off_diagonal = algebra_penalties(self.operators.generators)
         return self.closure * outside + self.orthogonality * off_diagonal
 

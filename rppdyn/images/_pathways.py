@@ -44,7 +44,7 @@ class ImagePathway(Pathway):
 
         Args:
             x: the inputs.
-            g: gradients by this pathway's outputs of the S square-root factors of the loss's Hessian.
+            g: gradients, by this pathway's output, of the S columns of a square root of the loss's Hessian.
         """
 
     def draw(self, *shape: int, std: float, generator: torch.Generator | None, has_prior: bool = True) -> nn.Parameter:
@@ -57,13 +57,13 @@ class ImagePathway(Pathway):
 
 
 def circular_pad(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor, "N C H_padded W_padded"]:
-    """Pad maps circularly for a convolution; curvature tools would miss a layer's ``padding_mode``."""
+    """Pad maps circularly before a convolution. (With ``padding_mode`` curvature would be computed from unpadded inputs.)"""
     margin = check_reach(kernel_size, x.shape[-2:])
     return F.pad(x, [margin] * 4, mode="circular") if margin else x
 
 
 def patch_moments(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor, "Ckk Ckk"]:
-    r"""Sum over images and places of outer products of the patches ``(C, k, k)`` that a circular convolution reads.
+    r"""Sum over images and pixels of outer products of the patches ``(C, k, k)`` that a circular convolution reads.
 
     On a torus an entry depends on the difference of two taps alone: it is the autocorrelation
     :math:`\sum_{n,p} x(c, p) x(c', p + d)` at :math:`(2k - 1)^2` lags d, half of which follow by symmetry. No patch is formed.
@@ -82,14 +82,14 @@ def patch_moments(x: Float[Tensor, "N C H W"], kernel_size: int) -> Float[Tensor
 
 
 def place_moments(g: Float[Tensor, "S N C_out H_out W_out"]) -> Float[Tensor, "C_out C_out"]:
-    """Sum over data and factors, and mean over places, of outer products of gradients."""
+    """Sum over data and factors, and mean over pixels, of outer products of gradients."""
     return Root(g.transpose(0, 2).flatten(1).mT).matrix() / g[0, 0, 0].numel()
 
 
 def constant_input_curvature(gradients: Float[Tensor, "*blocks S N m"]) -> Kronecker:
-    """Exact curvature of coefficients from their gradients, of S factors and N data, as of weights of an input of 1."""
-    ones = gradients.new_full((*gradients.shape[:-3], 1, 1), gradients.shape[-2], dtype=torch.float64)
-    return Kronecker(ones, gram(gradients.flatten(-3, -2)))
+    """Exact curvature of coefficients from their gradients for S factors and N data: that of weights of the input 1, A = N."""
+    A = gradients.new_full((*gradients.shape[:-3], 1, 1), gradients.shape[-2], dtype=torch.float64)
+    return Kronecker(A, gram(gradients.flatten(-3, -2)))
 
 
 class FullyConnected(ImagePathway):
@@ -146,12 +146,12 @@ class Convolution(ImagePathway):
         return F.conv2d(circular_pad(pool(x) if self.pooled else x, self.kernel_size), self.weight)
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
-        """A is a sum over places and G a mean over them (Grosse & Martens 2016, Eq. 21)."""
+        """A is a sum over pixels and G a mean over them (Grosse & Martens 2016, Eq. 21)."""
         return [Kronecker(patch_moments(pool(x) if self.pooled else x, self.kernel_size), place_moments(g))]
 
 
 class SharedBias(ImagePathway):
-    """A bias for each channel, the same at every pixel; for channels ``(c, r)``, one for each c, the same at all r."""
+    """A bias for each channel, the same at every pixel. With orientations, the channels of one field share a bias."""
 
     def __init__(self, channels: int, size: Size, variance: int | float = 1.0, *, orientations: int = 1):
         super().__init__(variance)
@@ -274,14 +274,14 @@ class FactoredFullyConnected(ImagePathway):
 
 
 def reduce_inputs(x: Float[Tensor, "N C P"], U: Float[Tensor, "C_out C P"]) -> Float[Tensor, "C N C_out"]:
-    """h: one product of matrices for each input channel."""
+    """h of F-FC for each image: one matrix product for each input channel."""
     return torch.bmm(x.transpose(0, 1), U.permute(1, 2, 0))
 
 
 def apply_factors(
     x: Float[Tensor, "N C P"], U: Float[Tensor, "C_out C P"], V: Float[Tensor, "C_out C P_out"]
 ) -> Float[Tensor, "N C_out P_out"]:
-    """F-FC of flattened maps; then one product for each output channel."""
+    """Apply F-FC to flattened maps: one product for each input channel, then one for each output channel."""
     return torch.bmm(reduce_inputs(x, U).permute(2, 1, 0), V).transpose(0, 1)
 
 
@@ -373,8 +373,8 @@ class RelaxedImageLayer(nn.Module):
     pixel_bias          :class:`~rppdyn.images.PixelBias`, for layers that depend on absolute positions
     =================== ==========================================================================================
 
-    To output maps of one pixel, a map that commutes with shifts is the mean over pixels and a 1 x 1 convolution. With 1 x 1
-    filters "conv" replaces sparse pathways, and "gconv" the separable one.
+    To output maps of one pixel, a map that commutes with shifts is the mean over pixels and a 1 x 1 convolution. With
+    ``kernel_size=1`` sparse pathways become "conv", and "gconv_separable" becomes "gconv".
 
     A residual pathway prior on images (RPP-Conv, Finzi 2023, 3.5.3) is ``{"conv": sigma_a**2, "fc": sigma_b**2}``. A
     variance of 0 removes a pathway.
@@ -467,6 +467,7 @@ class RelaxedImageLayer(nn.Module):
             if isinstance(child, ImagePathway) and within:
                 child.within = next((wider for wider in within if wider in present), None)
                 pixels = check_size(self.size)
+                # the squared Frobenius norm of one coefficient's dense map; a pooled coefficient is 1 / pixels at each pixel
                 uses = (1 / pixels if self.pooled else pixels) * (self.rotations if name in ROTATIONAL else 1)
                 child.uses = check_size(self.out_size) * self.bias.orientations if name == "bias" else uses
 

@@ -35,7 +35,7 @@ class Run:
         subject: the environment or the task.
         name: name of the model.
         length: number of environment steps or epochs of the whole run.
-        steps: number of steps or epochs at the last evaluation.
+        steps: number of steps or epochs at the last record of any metric.
         config: settings by dotted key, without `NEUTRAL_KEYS`.
         values: values of each metric by step; nan if a member of a fit has diverged.
         result: content of `result.json`; None while the run is unfinished.
@@ -168,7 +168,7 @@ NEUTRAL_KEYS = (
 NAMED_KEYS = {"model.kind", "model.system"}
 """Keys whose values are in the name of a model."""
 STOCK_KEYS = ("env.actuator_scale.", "env.kwargs.")
-"""Prefixes of keys whose absence is a setting, too, that of the stock environment."""
+"""Prefixes of keys that mean the stock environment where they are absent."""
 MAX_LABEL = 40  # characters, on a page
 
 
