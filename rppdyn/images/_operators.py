@@ -186,8 +186,8 @@ class PowerOperators(Operators):
         matrices = self._products(bases.double())
         if not matrices.isfinite().all():
             raise ValueError(
-                f"powers of bases from {low * dilation} to {high * dilation} overflow: give a smaller reach or dilation, or bases "
-                "closer to orthogonal ones"
+                f"powers of bases from {low * dilation} to {high * dilation} overflow: give a smaller reach or dilation, "
+                "or bases closer to orthogonal ones"
             )
         check_independent(matrices, "powers of bases")
         self.trained = trained
