@@ -2,7 +2,7 @@
 
 `pydantic` validates them. `@settings` makes a class of settings; each key is a field such as
 
-    tau: Positive = setting(0.005, "share of the critics that targets move by at each update", le=1)
+    tau: Positive = setting(0.005, "share of the way from target critics to critics at each update", le=1)
 
 and `__post_init__` raises a `ConfigError` about a combination of keys. Nothing here imports torch.
 """

@@ -24,21 +24,21 @@ class OperatorSettings:
     """Matrices on pixels of an operator pathway; see `rppdyn.images._operators`."""
 
     form: Literal["low_rank", "dense", "powers", "shifts"] = setting(
-        "low_rank", "or dense (both learned), powers of bases, shifts of a convolution"
+        "low_rank", "low_rank or dense, both learned matrices; powers of bases; or shifts of a convolution"
     )
-    count: Integer = setting(9, "learned matrices, of which the first is the identity", ge=2, le=10_000)
-    rank: Count = setting(8, "of learned matrices of low rank", le=10_000)
-    trained: bool = setting(True, "false: matrices stay as they were drawn")
-    drawn: Integer = setting(0, "seed of matrices that are not trained")
-    bases: list[str] = setting(["rotation"], "generators, whose exponentials are powered", min_length=1)
-    step: Number = setting(1.0, "how far a base moves the middle of an edge, in pixels")
+    count: Integer = setting(9, "number of low_rank or dense matrices; the first is the identity", ge=2, le=10_000)
+    rank: Count = setting(8, "rank of the matrices of form low_rank", le=10_000)
+    trained: bool = setting(True, "learn matrices of form low_rank or dense; false: they stay as they were drawn")
+    drawn: Integer = setting(0, "random seed of low_rank or dense matrices that are not trained")
+    bases: list[str] = setting(["rotation"], "generators whose exponentials are the bases of powers", min_length=1)
+    step: Number = setting(1.0, "how far a base of form powers moves the middle of an edge, in pixels")
     interpolation: Literal["shannon_whittaker", "bilinear", "flow"] = setting(
-        "shannon_whittaker", "of images between pixels; or bilinear, flow"
+        "shannon_whittaker", "interpolation between pixels, for form powers: shannon_whittaker, bilinear or flow"
     )
-    reach: Natural = setting(2, "K: powers from -K to K; of shifts, a kernel of 2 K + 1 pixels", le=100)
-    dilation: Count = setting(1, "powers are multiples of it", le=10_000)
-    closure: Nonnegative = setting(0.0, "factor of the penalty on commutators that leave the span of learned matrices")
-    orthogonality: Nonnegative = setting(0.0, "factor of the penalty on what their Killing form has off the diagonal")
+    reach: Natural = setting(2, "K: powers of bases from -K to K; with form shifts, kernels of 2 K + 1 pixels", le=100)
+    dilation: Count = setting(1, "factor on the exponents of form powers", le=10_000)
+    closure: Nonnegative = setting(0.0, "weight of a penalty on commutators that leave the span of learned matrices")
+    orthogonality: Nonnegative = setting(0.0, "weight of a penalty on the learned matrices' off-diagonal Killing form")
 
     def __post_init__(self) -> None:
         if self.step == 0:
@@ -53,19 +53,17 @@ class OperatorSettings:
 class FilterSettings:
     """Anchors and group elements of Lie-group filters; see `rppdyn.images._lie_convolution`."""
 
-    elements: Integer = setting(8, "of SE(2) or of scalings, to stand for all", ge=2, le=64)
+    elements: Integer = setting(8, "number of elements that stand for all of SE(2) or of scalings", ge=2, le=64)
     redraw: bool = setting(
-        False, "draw elements anew for each training step, alike in all layers; evaluation has the usual ones"
+        False, "draw group elements anew for each training step, alike in all layers; in evaluation they are fixed"
     )
-    share: Positive = setting(1.0, "anchors for each pixel of a filter", le=1)
-    learned: bool = setting(False, "whether anchors move")
+    share: Positive = setting(1.0, "number of anchors of a filter for each of its pixels", le=1)
+    learned: bool = setting(False, "learn the places of anchors; false: they are fixed")
     omega: Nonnegative = setting(
-        1.0, "how much a relaxed pathway relaxes before its variance is learned; 0 is nothing", le=4
+        1.0, "omega, how far relaxed pathways break the symmetry; 0: not at all; a learned one starts there", le=4
     )
     penalty: Nonnegative = setting(
-        0.0,
-        "above 0 omega is learned with the weights, and this times its square is added to the loss",
-        le=1e6,
+        0.0, "weight of omega^2 in the loss; above 0, omega is learned with the weights; 0: fixed", le=1e6
     )
 
 

@@ -34,7 +34,7 @@ from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, symm
 from rppdyn.envs._mirror import plain_spec
 from rppdyn.errors import place_in_users_code
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.agent import SAC_ONLY, ModelConfig, TrainAgentConfig
+from rppdyn.jobs.config.agent import OFF_POLICY_KEYS, ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import CERTIFIED, ConfigError, device_of
 from rppdyn.jobs.results import final_policy
 from rppdyn.priors import free_variance
@@ -115,7 +115,7 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent
     if model.groups is not None:
         chain = notation.chain(model.groups, spec.group, spec.generator_names)
         networks |= dict(groups=chain, variances=model.variances)
-    kind, options = RPPSAC, {name: getattr(agent, name) for name in SAC_ONLY}
+    kind, options = RPPSAC, {name: getattr(agent, name) for name in OFF_POLICY_KEYS}
     options["replay_buffer_class"] = HerReplayBuffer if options.pop("hindsight") else None
     if agent.crossq is not None:
         kind, options = RPPCrossQ, options | asdict(agent.crossq)

@@ -439,7 +439,7 @@ def test_what_is_no_chain_is_refused_in_one_line_before_there_is_a_folder(tmp_pa
     with pytest.raises(ValueError, match=re.escape(parts)) as caught:
         train_agent.run(compose.composed("train_agent", [*WORDS, *words, f"run_dir={tmp_path / 'run'}"]))
     assert len(str(caught.value).splitlines()) == 1 and not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match="it is of agent=sac"):
+    with pytest.raises(ConfigError, match="agent=ppo has no such setting; use agent=sac or agent=crossq"):
         compose.composed("train_agent", [*CHAIN, "agent=ppo"])
 
 

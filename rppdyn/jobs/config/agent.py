@@ -23,8 +23,8 @@ from rppdyn.settings import (
 )
 
 Variant = Literal["derived", "published"]
-SYMMETRY_HELP = 'a choice of the task ("D4"), or derived symmetries joined by "+"; null: its default'
-VARIANT_HELP = "derived, or published, the representation of the residual-pathway papers, right or wrong"
+SYMMETRY_HELP = 'symmetry by its name in the task, "D4", or derived ones joined by "+"; null: the task\'s default'
+VARIANT_HELP = "representation: derived, or published, that of the residual-pathway papers, right or wrong"
 
 EVALUATION_SEED = 10_000  # of the first evaluation episode's reset; training uses other seeds
 
@@ -33,14 +33,14 @@ EVALUATION_SEED = 10_000  # of the first evaluation episode's reset; training us
 class EnvConfig:
     """The task: a Gymnasium environment, stock or with actuators made weaker or stronger, and which symmetry is used."""
 
-    id: str = setting(..., "of a Gymnasium environment, module:Id for one of your own; written by env=")
+    id: str = setting(..., "Gymnasium id of the environment, module:Id for one of your own; written by env=")
     symmetry: str | None = setting(None, SYMMETRY_HELP)
     variant: Variant = setting("derived", VARIANT_HELP)
     spec: str | None = setting(
         None,
-        "a file with the symmetry: YAML of terms or of a mirror image, or JSON of a spec; null: derived from the model",
+        "file with the symmetry: YAML of terms or of a mirror image, or JSON of a spec; null: derived from the model",
     )
-    actuator_scale: dict[str, Nonnegative] = setting({}, "strength by name of an actuator")
+    actuator_scale: dict[str, Nonnegative] = setting({}, "factors on actuators' strength: env.actuator_scale.NAME=0.5")
     kwargs: dict[str, Any] = setting({}, "options of gymnasium.make: env.kwargs.NAME=VALUE")
 
     named_by: ClassVar[str | None] = None  # an untrusted file that names the environment
@@ -54,39 +54,40 @@ class EnvConfig:
             )
         for name in ("env_id", "actuator_scale", "monitor", "named_by"):
             if name in self.kwargs:
-                raise ConfigError(f"env.kwargs.{name}: it is no option of an environment; leave it out")
+                remedy = "give env.actuator_scale.NAME=VALUE instead" if name == "actuator_scale" else "leave it out"
+                raise ConfigError(f"env.kwargs.{name}: it is no option of an environment; {remedy}")
 
-    def read_from(self, file: str) -> None:
+    def mark_untrusted(self, file: str) -> None:
         """Record that an untrusted file names the environment: no module is then imported to make it."""
         object.__setattr__(self, "named_by", file)
 
 
 @settings
 class ModelConfig(NetworkSettings):
-    """The networks of actor and critics: which pathways, how wide, how much each is believed."""
+    """The networks of actor and critics: which pathways, how wide, and their prior variances."""
 
     kind: Literal["rpp", "emlp", "mlp", "rpp_policy_only"] = setting(
-        ..., "rpp (both pathways), emlp (strict), mlp (no symmetry), rpp_policy_only; written by model="
+        ..., "rpp (both pathways), emlp (strict), mlp (no symmetry), rpp_policy_only (mlp critics); written by model="
     )
-    hidden: Widths = setting(256, "channels of each hidden layer; or a list, one for each: [64,32]")
-    critic_hidden: Widths | None = setting(None, "the critics' own; null: as the actor's")
+    hidden: Widths = setting(256, "channels of each hidden layer; or a list with one number per layer: [64,32]")
+    critic_hidden: Widths | None = setting(None, "channels of the critics' hidden layers; null: as the actor's")
     free_variance: Literal["certified", "learned"] | Variance = setting(
         1e-7,
-        "prior variance of the free pathway; or certified, by how far the symmetry is off in the simulator; or learned by the "
-        "critics, whom the actor follows",
+        "prior variance of the free pathway; certified: from the symmetry's error in the simulator; learned: "
+        "from the critics' evidence, for the actor, too",
     )
     critic_equivariant_variance: Variance | None = setting(
-        None, "of the critics' equivariant pathway; null: as the actor's"
+        None, "prior variance of the critics' equivariant pathway; null: as the actor's"
     )
-    critic_free_variance: Variance | None = setting(None, "of the critics' free pathway; null: as the actor's")
+    critic_free_variance: Variance | None = setting(None, "prior variance of critics' free pathway; null: the actor's")
     free_scale: Literal["prior"] | Nonnegative | None = setting(
-        None, "initial size of free pathways, of a layer's own; prior: as their prior has it; null: 1e-3"
+        None, "initial size of free pathways, relative to a layer with only them; prior: their prior's size; null: 1e-3"
     )
     widen: Count | None = setting(
-        None, "steps in which free variances widen from 1e-7 to what they are; null: they don't"
+        None, "environment steps over which free variances rise from 1e-7 to their configured values; null: constant"
     )
-    certified_variance: Variance | None = setting(None, "what free_variance=certified came to; written by the run")
-    learn_every: Count = setting(2000, "steps of the environment between updates of learned variances")
+    certified_variance: Variance | None = setting(None, "value of free_variance=certified; written by the run")
+    learn_every: Count = setting(2000, "environment steps between updates of the variances, with free_variance=learned")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,32 +102,32 @@ class ModelConfig(NetworkSettings):
 class PPOConfig:
     """Settings of `agent=ppo` alone; names and defaults are stable-baselines3's."""
 
-    n_steps: Count = setting(2048, "of each environment between updates")
-    n_epochs: Count = setting(10, "passes over a rollout")
+    n_steps: Count = setting(2048, "steps of each environment between updates")
+    n_epochs: Count = setting(10, "passes over the rollout in an update")
     gae_lambda: Nonnegative = setting(
-        0.95, "of generalised advantage estimation, from 0 (one step) to 1 (whole returns)", le=1
+        0.95, "lambda of generalised advantage estimation, from 0 (one step) to 1 (whole returns)", le=1
     )
-    clip_range: Positive = setting(0.2, "of the ratio of probabilities, about 1")
-    clip_range_vf: Positive | None = setting(None, "of the value; null: none")
-    normalize_advantage: bool = setting(True, "of each batch")
-    ent_coef: Nonnegative = setting(0.0, "weight of the entropy in the loss")
-    vf_coef: Nonnegative = setting(0.5, "0.5: the value's part is a Gaussian likelihood of variance 1")
-    target_kl: Positive | None = setting(None, "a pass ends above one and a half times this; null: none does")
+    clip_range: Positive = setting(0.2, "largest change of the probability ratio from 1")
+    clip_range_vf: Positive | None = setting(None, "largest change of a value in an update; null: not clipped")
+    normalize_advantage: bool = setting(True, "normalise advantages over each batch")
+    ent_coef: Nonnegative = setting(0.0, "weight of the entropy bonus in the loss")
+    vf_coef: Nonnegative = setting(0.5, "weight of the value loss; 0.5 is a Gaussian likelihood of variance 1")
+    target_kl: Positive | None = setting(None, "a KL divergence 1.5 times this ends a rollout's updates; null: never")
 
 
 @settings
 class CrossQConfig:
     """Settings of `agent=crossq` alone."""
 
-    policy_delay: Count = setting(3, "updates of the critics for one of the actor")
+    policy_delay: Count = setting(3, "updates of the critics for each update of the actor")
     normalisation: Literal["batch", "renorm"] = setting(
-        "renorm", "of networks, by batches: batch, or renorm, which running statistics correct in long runs"
+        "renorm", "network normalisation: batch, or renorm, which running statistics correct in long runs"
     )
     critic_head: Literal["scalar", "categorical"] = setting(
-        "scalar", "or categorical: probabilities of values, of rewards that are divided by a running scale"
+        "scalar", "scalar, or categorical: a distribution over bins, on rewards divided by a running scale"
     )
-    bins: Integer = setting(101, "values of a categorical head", ge=2)
-    value_range: list[Number] = setting([-5.0, 5.0], "the least and the largest of them", min_length=2, max_length=2)
+    bins: Integer = setting(101, "number of bins of a categorical head", ge=2)
+    value_range: list[Number] = setting([-5.0, 5.0], "smallest and largest value of bins", min_length=2, max_length=2)
     weight_norm: bool = setting(False, "scale rows of hidden layers to norm 1 after each update")
 
     def __post_init__(self) -> None:
@@ -136,11 +137,11 @@ class CrossQConfig:
             )
 
 
-SAC_ONLY = (
+OFF_POLICY_KEYS = (
     "buffer_size", "learning_starts", "tau", "train_freq", "gradient_steps", "target_entropy", "noise_variance", "augment",
     "mirror_loss", "hindsight", "matmul_precision", "compile",
 )  # fmt: skip
-"""Keys of an agent without effect for `agent=ppo`."""
+"""Keys that `agent=ppo` does not use."""
 
 OTHER_AGENTS = ("ppo", "crossq")
 """Agents beside soft actor-critic, which have their own keys."""
@@ -150,37 +151,39 @@ OTHER_AGENTS = ("ppo", "crossq")
 class AgentConfig:
     """Soft actor-critic, CrossQ, or proximal policy optimisation."""
 
-    learning_rate: Positive = setting(3e-4, "of Adam")
-    learning_rate_end: Nonnegative | None = setting(None, "reached on a straight line at total_steps; null: constant")
+    learning_rate: Positive = setting(3e-4, "learning rate of Adam")
+    learning_rate_end: Nonnegative | None = setting(None, "learning rate at the end, reached linearly; null: constant")
     buffer_size: Count = setting(1_000_000, "transitions that the replay buffer holds")
-    learning_starts: Count = setting(1000, "random steps before the first update")
-    batch_size: Count = setting(256, "transitions in an update")
-    tau: Positive = setting(0.005, "share of the critics that targets move by at each update", le=1)
-    gamma: Nonnegative = setting(0.99, "discount of a step", le=1)
-    num_envs: Count = setting(1, "environments that a seed steps at once")
-    train_freq: Count = setting(1, "steps of each before gradient updates")
-    gradient_steps: Count | Literal[-1] = setting(1, "gradient updates then; -1: as many as there are new transitions")
-    betas: Betas = setting([0.5, 0.999], "of Adam, as published for relaxed networks")
+    learning_starts: Count = setting(1000, "environment steps with random actions before the first update")
+    batch_size: Count = setting(256, "transitions in a gradient update")
+    tau: Positive = setting(0.005, "share of the way from target critics to critics at each update", le=1)
+    gamma: Nonnegative = setting(0.99, "discount factor of a step", le=1)
+    num_envs: Count = setting(1, "environments that each seed steps at once")
+    train_freq: Count = setting(1, "steps of each environment between updates")
+    gradient_steps: Count | Literal[-1] = setting(1, "gradient updates each train_freq steps; -1: one per transition")
+    betas: Betas = setting([0.5, 0.999], "beta_1 and beta_2 of Adam, as published for relaxed networks")
     target_entropy: Literal["auto"] | Number = setting(
-        "auto", "of the learned temperature, in nats; auto: minus the action's dimension"
+        "auto", "entropy, in nats, that the learned temperature aims at; auto: minus the action's dimension"
     )
     noise_variance: Positive = setting(
-        1.0, "of the critics' Gaussian likelihood; the smaller, the less the priors weigh"
+        1.0, "variance of the critics' Gaussian likelihood; the smaller, the less their priors weigh"
     )
-    max_gradient_norm: Positive | None = setting(None, "longest gradient, longer ones are clipped; null: none is")
-    augment: bool = setting(False, "sampled transitions are replaced by images under random elements of the group")
+    max_gradient_norm: Positive | None = setting(None, "norm to which longer gradients are clipped; null: no clipping")
+    augment: bool = setting(False, "replace sampled transitions by their images under random elements of the group")
     mirror_loss: Nonnegative = setting(0.0, "weight of |pi(g s) - g pi(s)|^2 in the actor's loss")
-    hindsight: bool = setting(False, "goals are relabelled in hindsight (HerReplayBuffer), of goal environments")
+    hindsight: bool = setting(False, "relabel goals in hindsight (HerReplayBuffer); for goal environments")
     matmul_precision: Precision | None = setting(
-        None, "of gradient updates: highest, high, medium; null: medium where as accurate"
+        None, "precision of matrix products in updates: highest, high, medium; null: medium where as accurate"
     )
     compile: bool | None = setting(
-        None, "updates, and actions in training, by torch.compile; null: in long runs, where it works"
+        None, "torch.compile for updates, and for actions in training; null: in long runs, where it works"
     )
-    ppo: PPOConfig | None = setting(None, "of agent=ppo")
-    crossq: CrossQConfig | None = setting(None, "of agent=crossq, which has no use for tau")
+    ppo: PPOConfig | None = setting(None, "settings of agent=ppo")
+    crossq: CrossQConfig | None = setting(None, "settings of agent=crossq, which does not use tau")
 
     def __post_init__(self) -> None:
+        if self.ppo is not None and self.crossq is not None:
+            raise ConfigError("agent.ppo and agent.crossq are settings of two agents: leave out one of them")
         if self.ppo is not None:
             self._check_ppo(self.ppo)
 
@@ -209,11 +212,11 @@ class AgentConfig:
 
 @settings
 class EvaluationConfig:
-    """Measurements during training, with separate environments and random states."""
+    """Measurements during training, with environments and random generators of their own."""
 
-    every: Count = setting(5000, "steps between two evaluations")
-    episodes: Count = setting(10, "played in each")
-    states: Count = setting(512, "of the policy's own rollouts, for the equivariance errors")
+    every: Count = setting(5000, "environment steps between two evaluations")
+    episodes: Count = setting(10, "episodes in each evaluation")
+    states: Count = setting(512, "number of states from the policy's rollouts, for equivariance errors")
 
 
 Callback = Annotated[str, Field(pattern=r"^[^:]+:[A-Za-z_]\w*$")]
@@ -227,16 +230,14 @@ class TrainAgentConfig(RunConfig):
     model: ModelConfig
     agent: AgentConfig
     evaluation: EvaluationConfig = EvaluationConfig()
-    total_steps: Count = setting(1_000_000, "steps of the environment, of all its copies together")
-    checkpoint_every: Count = setting(10_000, "steps between two checkpoints")
+    total_steps: Count = setting(1_000_000, "length of training in environment steps, summed over its environments")
+    checkpoint_every: Count = setting(10_000, "environment steps between two checkpoints")
     callbacks: Callback | list[Callback] | None = setting(
-        None, "of your own: module:Class of a stable-baselines3 callback, or a list of them; null: none"
+        None, "module:Class of a stable-baselines3 callback of your own, or a list of them; null: none"
     )
-    seeds: Count = setting(
-        1, "seed, seed + 1, ..., trained at once, each into its own folder, in as many processes as threads"
-    )
+    seeds: Count = setting(1, "number of runs, seed, seed + 1, ...; trained at once, each into its own folder")
     workers: bool = setting(
-        False, "each seed has a process for its environments and one for evaluations; on a CPU one trains all seeds"
+        False, "per seed, one process for environments and one for evaluation; on a CPU, one process trains all seeds"
     )
 
     verb = "train-agent"
@@ -245,11 +246,14 @@ class TrainAgentConfig(RunConfig):
     def __post_init__(self) -> None:
         if self.agent.ppo is None:
             return
-        sac_only = {"workers": self.workers, "model.groups": self.model.groups, "model.widen": self.model.widen,
-                    "model.free_variance": self.model.free_variance == LEARNED and LEARNED}  # fmt: skip
-        for key, value in sac_only.items():
+        off_policy = {"workers": self.workers, "model.groups": self.model.groups, "model.widen": self.model.widen,
+                      "model.free_variance": self.model.free_variance == LEARNED and LEARNED}  # fmt: skip
+        for key, value in off_policy.items():
             if value:
-                raise ConfigError(f"{key}={format_value(value)}: it is of agent=sac; leave it out")
+                raise ConfigError(
+                    f"{key}={format_value(value)}: agent=ppo has no such setting; use agent=sac or agent=crossq, or "
+                    "leave it out"
+                )
 
     @property
     def callback_names(self) -> list[str]:

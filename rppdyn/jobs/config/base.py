@@ -87,31 +87,30 @@ def check_model(model: Any) -> None:
 class NetworkSettings:
     """Keys of the networks of agents and of fits."""
 
-    kind: Any = setting(..., "written by model=")
-    hidden: Any = setting(..., "channels")
-    num_layers: Count = setting(2, "as many as hidden lists, where it is a list")
+    kind: Any = setting(..., "kind of network; written by model=")
+    hidden: Any = setting(..., "channels of each hidden layer")
+    num_layers: Count = setting(2, "number of hidden layers; if hidden is a list, its length")
     activation: Activation | None = setting(
-        None, "swish, relu, tanh, ..., as rppdyn.nn.ACTIVATIONS has them; null: swish"
+        None, "activation: swish, relu, tanh, ..., a key of rppdyn.nn.ACTIVATIONS; null: swish"
     )
     equivariant_variance: Variance = setting(1e5, "prior variance of the equivariant pathway; 0 removes it")
-    free_variance: Any = setting(..., "prior variance")
+    free_variance: Any = setting(..., "prior variance of the free pathway")
     architecture: Architecture = setting(
-        "auto", "hidden representation: of the group's regular one, of tensors, or what fits the group"
+        "auto", "hidden representation: regular (the group's), tensor, or auto: what fits the group"
     )
     bilinear: Bilinear = setting(
-        "auto", "channelwise for infinite groups; published (true), channelwise, false; null: published"
+        "auto", "bilinear layers: published (true or null), channelwise, false; auto: channelwise for infinite groups"
     )
     breaking: Text | None = setting(
-        None, "constant inputs through which a strict network can leave its symmetry, how they transform: V; null: none"
+        None, "representation, such as V, of constant inputs that let a strict network break its symmetry; null: none"
     )
-    breaking_variance: Variance = setting(1.0, "their prior variance")
-    breaking_learned: bool = setting(True, "false: drawn from their prior, and left")
+    breaking_variance: Variance = setting(1.0, "prior variance of the constant inputs of model.breaking")
+    breaking_learned: bool = setting(True, "learn the constant inputs of model.breaking; false: drawn and fixed")
     groups: Chain = setting(
-        None,
-        'of model rpp, a chain in place of the task\'s or the symmetry\'s group, which it begins with: ["O(3)","O2eR3()"]',
+        None, 'chain of subgroups, beginning with the symmetry\'s group: ["O(3)","O2eR3()"]; null: that group only'
     )
     variances: list[Variance] | None = setting(
-        None, "with groups, in place of all other variances: one for each group, and the free pathway's last"
+        None, "with groups: a prior variance for each, then the free pathway's, in place of all others; null: no groups"
     )
 
     refused_with_groups: ClassVar[tuple[str, ...]] = ()  # words for free_variance
@@ -175,7 +174,7 @@ def file_stem(data: str) -> str:
 class RunConfig(ABC):
     """Settings of every training run: seeds, device, and folder."""
 
-    seed: Seed = setting(0, "of all random choices; several runs have seed, seed + 1, ...")
+    seed: Seed = setting(0, "seed of all random choices; several runs have seed, seed + 1, ...")
     checkpoint_every: Count = setting(..., "steps or epochs between two checkpoints")
     device: str = setting(
         "auto",
@@ -184,12 +183,12 @@ class RunConfig(ABC):
     )
     threads: Annotated[Count, Field(le=1024)] | None = setting(
         None,
-        "null: one; several seeds of an agent, or of a long fit-dynamics, have a process for each processor (on a GPU one)",
+        "threads, or processes of train-agent's several seeds; null: one, but for such seeds one per processor (on a GPU one)",
     )
     logger: Logger | list[Logger] = setting(
-        "tensorboard", "where scalars go beside metrics.jsonl: tensorboard, wandb, or a list of both"
+        "tensorboard", "where scalars go, beside metrics.jsonl: tensorboard, wandb, or a list of both"
     )
-    runs_root: str = setting("runs", "folder that the runs' folders are in")
+    runs_root: str = setting("runs", "folder in which runs make their folders")
     run_dir: str | None = setting(None, "the run's folder; null: it follows from the configuration", pattern=r"\S")
 
     verb: ClassVar[str] = "train"  # of the command line

@@ -95,15 +95,15 @@ def _trust() -> Any:
 
 
 def _vecnormalize() -> Any:
-    return option(None, "what VecNormalize.save wrote beside a .zip, whose policy saw such observations", "FILE")
+    return option(None, "file that VecNormalize.save wrote beside a .zip, whose policy saw such observations", "FILE")
 
 
 def _episode_seed() -> Any:
-    return option(EVALUATION_SEED, "of the first episode's reset; the others follow")
+    return option(EVALUATION_SEED, "seed of the first episode's reset; the others follow from it")
 
 
 def _env_of_files() -> Any:
-    return option(None, "of stable-baselines3 files: the environment that they play in", "ENV")
+    return option(None, "environment in which stable-baselines3 files play", "ENV")
 
 
 @settings
@@ -115,10 +115,10 @@ class EvaluateAgentConfig:
         "pretrained:NAME, an agent that comes with rppdyn (pretrained:Walker2d-v5)",
         "RUN",
     )
-    episodes: Count = option(10, "how many")
+    episodes: Count = option(10, "number of episodes")
     seed: Natural = _episode_seed()
-    video: Output | None = option(None, "film the first episode: a .gif or .mp4", "FILE")
-    env: str | None = option(None, "of a file: the environment that it plays in", "ENV")  # None: that of its symmetry
+    video: Output | None = option(None, "film of the first episode: a .gif or .mp4", "FILE")
+    env: str | None = option(None, "environment for a file's policy; default: that of its symmetry", "ENV")
     trust: bool = _trust()
     vecnormalize: str | None = _vecnormalize()
 
@@ -136,11 +136,10 @@ class ExportConfig:
     """`rppdyn export`."""
 
     what: str = word("the folder of a run of train-agent, a stable-baselines3 .zip, or pretrained:NAME", "WHAT")
-    onnx: Annotated[Output, _ends_in(".onnx")] | None = option(None, "write an ONNX model, .onnx", "FILE")
-    torch: Annotated[Output, _ends_in(".pt2")] | None = option(None, "write a program of torch.export, .pt2", "FILE")
-    # None for the environment of its symmetry
-    env: str | None = option(None, "of a .zip: the environment that the files are checked in", "ENV")
-    states: Count = option(1000, "how many they are checked on")
+    onnx: Annotated[Output, _ends_in(".onnx")] | None = option(None, "file for an ONNX model, .onnx", "FILE")
+    torch: Annotated[Output, _ends_in(".pt2")] | None = option(None, "file for a torch.export program, .pt2", "FILE")
+    env: str | None = option(None, "environment to check a .zip's exports in; default: its symmetry's", "ENV")
+    states: Count = option(1000, "number of states on which exports are checked")
     seed: Natural = _episode_seed()
     trust: bool = _trust()
     vecnormalize: str | None = _vecnormalize()
@@ -214,13 +213,13 @@ class EquivarianceConfig:
         "to n outputs)",
         "WHAT",
     )
-    env: str | None = option(None, "the environment that a policy, or a function like one, is for", "ENV")
-    symmetry: str | None = option(None, "which one, for example D4 (the run's own, or the default one)", "NAME")
+    env: str | None = option(None, "environment that a policy, or a function like one, is for", "ENV")
+    symmetry: str | None = option(None, "symmetry, for example D4 (the run's own, or the default one)", "NAME")
     group: str | None = option(
-        None, 'in place of --env, or of the group that a fit was given, for example "SO(3)"', "GROUP"
+        None, 'group in place of --env, or of the one that a fit was given, for example "SO(3)"', "GROUP"
     )
     rep_in: str | None = option(None, 'how inputs transform under --group, for example "5*T(0)+5*T(1)"', "REP")
-    rep_out: str | None = option(None, 'how outputs do, for example "T(2)"', "REP")
+    rep_out: str | None = option(None, 'how outputs transform under --group, for example "T(2)"', "REP")
     states_from: str | None = option(
         None,
         "where states come from: rollouts (exploring episodes of its own; the default), reset, normal (standard "
@@ -228,24 +227,24 @@ class EquivarianceConfig:
         "SOURCE",
         "--from",
     )
-    states: Count = option(2000, "how many, evenly spaced in what there is")
-    episodes: Count = option(10, "how many episodes they are taken from")
+    states: Count = option(2000, "largest number of states, evenly spaced in what there is")
+    episodes: Count = option(10, "number of episodes from which states are taken")
     seed: Natural = _episode_seed()
     image: str | None = option(
         None,
-        "images for module:function, a model of images or a function that makes one: .npy or .npz (n, channels, "
+        "images for a model module:function, or a function that makes one: .npy or .npz (n, channels, "
         "height, width), a picture, or digits",
         "FILE",
     )
     transformations: str | None = option(
-        None, "of images, for example translation_x,rotation,stretch_x,brightening", "NAMES"
+        None, "transformations of --image, for example translation_x,rotation,stretch_x,brightening", "NAMES"
     )
-    weights: str | None = option(None, "of that model: torch.save of its state_dict, or .safetensors", "FILE")
-    whole: str | None = option(None, "modules of it that are taken as one layer each", "NAMES")
+    weights: str | None = option(None, "weights of WHAT: torch.save of its state_dict, or .safetensors", "FILE")
+    whole: str | None = option(None, "modules of the model of --image that are taken as one layer each", "NAMES")
     trust: bool = _trust()
     vecnormalize: str | None = _vecnormalize()
-    json: Output | None = option(None, "where the result goes (RUN/equivariance.json)", "FILE")
-    figure: Picture | None = option(None, "where it is drawn: png, svg, pdf (RUN/figures/equivariance.png)", "FILE")
+    json: Output | None = option(None, "file for the result (RUN/equivariance.json)", "FILE")
+    figure: Picture | None = option(None, "file for a picture: png, svg, pdf (RUN/figures/equivariance.png)", "FILE")
 
     def __post_init__(self) -> None:
         different_files(self, "json", "figure")
@@ -294,28 +293,26 @@ class DiscoverConfig:
 
     what: str = word("a run (of an agent, fit-dynamics, fit-regression or fit-transition), or module:function", "WHAT")
     family: str | None = option(
-        None, 'whose generators are searched, for example "GL(3)" (of a run GL(n))', "GROUP"
+        None, 'group whose generators are searched, for example "GL(3)" (for a run GL(n))', "GROUP"
     )  # n the dimension of its group
-    rep_in: str | None = option(
-        None, 'how the family acts on inputs, for example "4*V"; a run of a task brings it', "REP"
-    )
-    rep_out: str | None = option(None, "and on outputs", "REP")
+    rep_in: str | None = option(None, 'how the family acts on inputs, for example "4*V"; a run of a task has it', "REP")
+    rep_out: str | None = option(None, 'how the family acts on outputs, for example "V"; a run of a task has it', "REP")
     blocks: str | None = option(
         None,
-        'of a transition model or an agent: vectors among its entries, "torso velocity, tau" by one matrix, those '
-        'behind a semicolon by another, entries joined by "+"; by default all with x, y and z',
+        'vectors in a model of transitions or an agent that one matrix moves, "torso velocity, tau"; a '
+        'semicolon begins another matrix, "+" joins entries; default: all that have x, y and z',
         "NAMES",
     )
     states_from: str | None = option(
         None,
-        "test (the default of a fit), rollouts (of an agent), reset, normal, or a .npy or .npz file",
+        "where states come from: test (of a fit; its default), rollouts (of an agent), reset, normal, .npy or .npz file",
         "STATES",
         "--from",
     )
-    episodes: Count = option(5, "of an agent, that states are from")
-    states: Count = option(500, "how many at most")
-    seed: Natural = option(0, "of normal states")
-    json: Output | None = option(None, "where the result is written (RUN/discover.json)", "FILE")
+    episodes: Count = option(5, "number of an agent's episodes from which states are taken")
+    states: Count = option(500, "largest number of states")
+    seed: Natural = option(0, "seed of normal states, or of an agent's episodes")
+    json: Output | None = option(None, "file for the result (RUN/discover.json)", "FILE")
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
@@ -346,10 +343,10 @@ class DiscoverConfig:
 class PredictConfig:
     """`rppdyn predict`."""
 
-    run: str = word("a finished run", "RUN")
-    data: str = option(..., "an NPZ file with the arrays that the model takes, or data as the fit took them", "FILE")
-    out: Annotated[Output, _ends_in(".npz")] = option(..., "where the array `prediction` is written (.npz)", "FILE")
-    members: Literal["mean", "all"] = option("mean", "mean over seeds (the default), or all", "WHICH")
+    run: str = word("folder of a finished run", "RUN")
+    data: str = option(..., "NPZ file with the arrays that the model takes, or data as the fit took them", "FILE")
+    out: Annotated[Output, _ends_in(".npz")] = option(..., "file for the array `prediction`, .npz", "FILE")
+    members: Literal["mean", "all"] = option("mean", "mean over seeds (the default), or all members", "WHICH")
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
@@ -363,13 +360,11 @@ class CollectConfig:
     env: EnvConfig | None = None  # None for that of the run
     source: str | None = None  # a run's folder or a stable-baselines3 zip; None for random actions
     play: Literal["exploring", "deterministic"] | None = option(
-        None, "episodes of the policy, in place of a run's replay buffer; a .zip explores unless told otherwise"
+        None, "play episodes of the policy, in place of a run's replay buffer; a .zip explores by default"
     )
-    steps: Count | None = option(
-        None, "how many at least, in whole episodes (50000, or all that a replay buffer holds)"
-    )
-    seed: Natural = option(0, "of resets and actions, or of which episodes are drawn")
-    name: str | None = option(None, "the dataset's Minari id (rppdyn/ENV/SOURCE-v0)", "ID")
+    steps: Count | None = option(None, "smallest number of steps, in whole episodes (50000, or a whole replay buffer)")
+    seed: Natural = option(0, "seed of resets and actions, or of the choice of episodes")
+    name: str | None = option(None, "Minari id of the dataset (rppdyn/ENV/SOURCE-v0)", "ID")
     trust: bool = _trust()
     vecnormalize: str | None = _vecnormalize()
 
@@ -410,11 +405,11 @@ class ReportConfig:
     """`rppdyn report`."""
 
     runs: Runs = word(
-        "run folders, those that differ in the seed alone go together; stable-baselines3 .zip files, which play episodes",
+        "run folders, together if they differ in the seed alone; stable-baselines3 .zip files, which play episodes",
         "RUN",
         nargs="+",
     )
-    out: Annotated[Output, _ends_in(".html", ".htm")] = option("report.html", "the page (report.html)", "FILE")
+    out: Annotated[Output, _ends_in(".html", ".htm")] = option("report.html", "file for the page (report.html)", "FILE")
     env: str | None = _env_of_files()
     trust: bool = _trust()
 
@@ -427,14 +422,13 @@ class FigureConfig:
     """`rppdyn figure`."""
 
     runs: Runs = word(
-        "run folders, of agents or of fits; agents that differ in the seed alone are one curve; or .zip of "
-        "stable-baselines3",
+        "folders of runs, or stable-baselines3 .zip files; agents that differ in the seed alone are one curve",
         "RUN",
         nargs="+",
     )
-    out: Picture = option(..., "the picture: png, svg, pdf", "FILE")
+    out: Picture = option(..., "file for the picture: png, svg, pdf", "FILE")
     json: Annotated[Output, _ends_in(".json")] | None = option(
-        None, "also write the runs' configurations, results and metrics to FILE", "FILE"
+        None, "file for the runs' configurations, results and metrics", "FILE"
     )
     env: str | None = _env_of_files()
     trust: bool = _trust()
@@ -451,18 +445,18 @@ class AuditConfig:
         "module:function, which maps observations (n, dim) to their images", "WHAT"
     )
     observation: str = option(
-        ..., "a YAML file that lists the terms, or the symmetry.json that rppdyn export wrote beside a policy", "TERMS"
+        ..., "YAML file that lists the terms, or the symmetry.json that rppdyn export wrote beside a policy", "TERMS"
     )
     model: str | None = option(
-        None, "the robot: an .xml or .urdf file, or an environment; with a symmetry.json it may be left out", "FILE"
+        None, "the robot: an .xml or .urdf file, or an environment; not needed with a symmetry.json", "FILE"
     )
     actions: Annotated[str, Field(pattern=":")] | None = option(
-        None, "module:function for actions, where WHAT maps observations only", "WHAT"
+        None, "module:function that maps actions, if WHAT maps observations only", "WHAT"
     )
-    symmetry: str | None = option(None, "which one, for example left-right (the file's own); several: a+b", "NAME")
-    states: Count = option(40, "how many are mirrored, stepped and compared")
-    seed: Natural = option(0, "of these states")
-    json: Output | None = option(None, "also write what was found to FILE", "FILE")
+    symmetry: str | None = option(None, "symmetry, for example left-right (the file's own); several: a+b", "NAME")
+    states: Count = option(40, "number of states that are mirrored, stepped and compared")
+    seed: Natural = option(0, "seed of the states that are compared")
+    json: Output | None = option(None, "file for the findings", "FILE")
 
     def __post_init__(self) -> None:
         if self.is_contract:
@@ -483,21 +477,19 @@ class CertifyConfig:
     """`rppdyn certify`."""
 
     what: str = word("an environment's identifier, for example Walker2d-v5, or an .xml or .urdf file", "WHAT")
-    symmetry: str | None = option(None, "which one, for example D4 (the default one); several: a+b", "NAME")
-    variant: Variant = option("derived", "published: as the papers have it")
-    spec: str | None = option(
-        None, "a file of a symmetry of yours, or of the terms that the environment observes", "FILE"
-    )
-    states: Integer = option(400, "how many are mirrored, stepped and compared", ge=20)
-    seed: Natural = option(0, "of the states and actions that are compared")
-    solver: Literal["stock", "tight"] = option("stock", "tight: solve contact forces to rounding")
+    symmetry: str | None = option(None, "symmetry to certify, for example D4 (the default one); several: a+b", "NAME")
+    variant: Variant = option("derived", "representation: derived, or published, as the papers have it")
+    spec: str | None = option(None, "file with a symmetry of yours, or the terms that the environment observes", "FILE")
+    states: Integer = option(400, "number of states that are mirrored, stepped and compared", ge=20)
+    seed: Natural = option(0, "seed of the states and actions that are compared")
+    solver: Literal["stock", "tight"] = option("stock", "contact solver: stock, the model's; tight, to rounding")
     control_scale: Positive = option(
-        1.0, "share of the range that random controls are drawn from, for a robot that falls over", le=1
+        1.0, "share of the controls' range from which random ones are drawn, for a robot that falls over", le=1
     )
-    json: Output | None = option(None, "also write the certificate to FILE", "FILE")
-    figure: Picture | None = option(None, "also draw it (png, svg or pdf)", "FILE")
-    rank: bool = option(False, "also repair what deviates in the model, one by one, and rank it by its effect")
-    log: str | None = option(None, "name the part that is at fault in these transitions instead", "DATASET", "--from")
+    json: Output | None = option(None, "file for the certificate", "FILE")
+    figure: Picture | None = option(None, "file for a picture of the certificate: png, svg, pdf", "FILE")
+    rank: bool = option(False, "repair each deviation in the model by itself, and rank it by its effect")
+    log: str | None = option(None, "instead, name the part at fault in these logged transitions", "DATASET", "--from")
     trust: bool = _trust()
 
     def __post_init__(self) -> None:

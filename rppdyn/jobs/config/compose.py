@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rppdyn.errors import search_modules
-from rppdyn.jobs.config.agent import OTHER_AGENTS, SAC_ONLY, EnvConfig, TrainAgentConfig
+from rppdyn.jobs.config.agent import OFF_POLICY_KEYS, OTHER_AGENTS, EnvConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import RunConfig
 from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig, FitTrajectoriesConfig, FitTransitionConfig
 from rppdyn.jobs.config.image import BoundImageConfig, BoundRegressionConfig, FitImageConfig
@@ -274,7 +274,7 @@ def from_run(name: str | None, folder: RunFolder, overrides: Sequence[str] = (),
     if overrides:
         config = from_stored(stored_name, stored, overrides)
     if hasattr(config, "env") and not (trust or is_own(folder.path)):
-        config.env.read_from(str(folder.config_file))
+        config.env.mark_untrusted(str(folder.config_file))
     return config
 
 
@@ -382,7 +382,7 @@ def _check_agent(override: str, key: str, chosen: str) -> None:
             raise ConfigError(f"{override}: set its keys one by one, as agent.ppo.n_steps=512; agent=sac has none")
     if agents == ["crossq"] and key == "agent.tau":
         raise ConfigError(f"{override}: agent=crossq has no targets; leave it out, or use agent=sac")
-    if agents == ["ppo"] and key.removeprefix("agent.") in SAC_ONLY and key.startswith("agent."):
+    if agents == ["ppo"] and key.removeprefix("agent.") in OFF_POLICY_KEYS and key.startswith("agent."):
         raise ConfigError(f"{override}: agent=ppo has no such setting; leave it out, or use agent=sac")
 
 

@@ -46,18 +46,18 @@ def hidden(channels: int) -> Any:
 
 @settings
 class NetworkConfig(NetworkSettings):
-    """The network: which pathways, how wide, how much each is believed."""
+    """The network: which pathways, how wide, and their prior variances."""
 
     kind: Literal["rpp", "emlp", "mlp"] = setting(
         ..., "rpp (both pathways), emlp (strict), mlp (no symmetry); written by model="
     )
     hidden: Hidden = hidden(384)
-    num_layers: Count = setting(3, "as many as hidden lists, where it is a list")
+    num_layers: Count = setting(3, "number of hidden layers; if hidden is a list, its length")
     free_variance: Literal["learned"] | Variance = setting(
-        1.0, "prior variance of the free pathway; or learned: objective=marginal_likelihood, from narrow variances"
+        1.0, "prior variance of the free pathway; learned: as objective=marginal_likelihood, from narrow variances"
     )
     bilinear_maps: Count | None = setting(
-        None, "copies of a tensor that multiply others; null: as many as it has dimensions"
+        None, "copies of a tensor, or channels, that multiply others in bilinear layers; null: a number that fits"
     )
 
     refused_with_groups = (LEARNED,)
@@ -75,7 +75,7 @@ class DynamicsModelConfig(NetworkConfig):
 
     hidden: Hidden = hidden(128)
     system: Literal["hamiltonian", "ode"] = setting(
-        ..., "hamiltonian, whose field is a gradient, or ode; written by model="
+        ..., "hamiltonian: a field that is a network's symplectic gradient; ode: a network itself; written by model="
     )
 
 
@@ -83,17 +83,17 @@ class DynamicsModelConfig(NetworkConfig):
 class OptimiserConfig:
     """Adam on the maximum a posteriori objective."""
 
-    learning_rate: Positive = setting(3e-3, "of Adam, at its highest")
+    learning_rate: Positive = setting(3e-3, "largest learning rate of Adam")
     schedule: Literal["cosine", "constant"] = setting(
-        "cosine", "of the learning rate: to zero at the end; or constant, as published"
+        "cosine", "learning rate over time: cosine, which falls to zero at the end, or constant, as published"
     )
     warm_up: Natural = setting(0, "epochs in which the learning rate rises from zero to that of its schedule")
     epochs: Count = setting(..., "passes over the training data")
-    batch_size: Count = setting(500, "data in a step")
+    batch_size: Count = setting(500, "training data in a step")
     noise_variance: Positive = setting(
         1e-4,
-        "of the Gaussian likelihood, in units of the targets' variance, of a pendulum in those of the task; the smaller, the "
-        "less the priors weigh",
+        "variance of the likelihood, in units of the targets' variance (pendulum: of the task); the smaller, "
+        "the less priors weigh",
     )
 
     def __post_init__(self) -> None:
@@ -104,47 +104,45 @@ class OptimiserConfig:
 class MarginalLikelihoodConfig:
     """How prior variances are learned, where objective=marginal_likelihood: a few steps of Adam every few epochs."""
 
-    burn_in: Natural = setting(10, "epochs before the first")
-    every: Count = setting(5, "epochs")
-    steps: Count = setting(20, "of Adam on the logarithms of the variances")
+    burn_in: Natural = setting(10, "epochs before the first update of variances")
+    every: Count = setting(5, "epochs between updates of variances")
+    steps: Count = setting(20, "steps of Adam on the logarithms of the variances, in each update of them")
     # variances are exponentials of what it steps in
-    learning_rate: Positive = setting(0.1, "of Adam on the logarithms of the variances", le=10)
-    data: Count = setting(500, "of each member's, for the curvature")
+    learning_rate: Positive = setting(0.1, "learning rate of Adam on the logarithms of the variances", le=10)
+    data: Count = setting(500, "number of each member's training data that the curvature is estimated from")
     curvature: Literal["joint", "kronecker"] = setting(
-        "joint", "of all pathways together, exact; or kronecker, for more data than a matrix has rows"
+        "joint", "joint: of all pathways together, exact; kronecker: factored, for more data than a matrix has rows"
     )
     fisher: Literal["exact", "sampled"] = setting(
-        "sampled", "random targets for each datum; or exact, one backward pass for each output"
+        "sampled", "targets for the curvature: sampled, some random ones per datum; exact, one backward pass per output"
     )
-    draws: Count = setting(2, "random targets for each datum, where curvature is joint")
-    noise: bool = setting(True, "the variance of the likelihood is learned, too")
-    shrink: bool = setting(False, "weights of free pathways fall with their variance")
+    draws: Count = setting(2, "random targets for each datum, with curvature=joint and fisher=sampled")
+    noise: bool = setting(True, "learn the variance of the likelihood, too")
+    shrink: bool = setting(False, "shrink weights of free pathways with their variance, where an update lowers it")
 
 
 @settings
 class RegressionTaskConfig:
-    """A regression task, the symmetry that networks are given, and how much data there is."""
+    """A regression task, the symmetry of the networks, and the numbers of data."""
 
-    name: str = setting(..., "written by task=")
-    group: str | None = setting(None, 'for example "SL(3)"; null: the task\'s own')
+    name: str = setting(..., "name of the task; written by task=")
+    group: str | None = setting(None, "symmetry group, such as SL(3); null: the task's; auto: discovered (own data)")
     strength: Number | None = setting(
-        None, "of what breaks the symmetry of the modified inertias; null: 0.3, as published"
+        None, "size of the term that breaks the symmetry of the modified inertias; null: 0.3, as published"
     )
-    train: Count = setting(1000, "training data of each seed")
-    validation: Count = setting(1000, "data to choose by")
-    test: Count = setting(1000, "data to measure with")
-    augment: bool = setting(False, "training data are moved by random elements of the group, anew in each epoch")
-    data: str | None = setting(None, "of task=own: a CSV, NPZ or HDF5 file, or a folder of such")
-    inputs: Columns = setting(None, "of the user's data, names of columns or arrays, in order; null: x")
-    outputs: Columns = setting(None, "those of what is predicted; null: y")
-    rep: str | None = setting(None, "of the inputs; null: as many vectors of the group as fit")
-    rep_out: str | None = setting(None, "of the outputs; null: likewise, or invariants where there are fewer")
-    split: Text | Shares = setting([0.7, 0.15, 0.15], "shares of train, validation, test; or a column of these")
-    split_seed: Natural | None = setting(
-        0, "by which data are shared out to the three; null: each seed has a split of its own"
-    )
-    digest: str | None = setting(None, "of the data; written by the run")
-    generators: Any = setting(None, "of a group that was discovered; written by the run")
+    train: Count = setting(1000, "number of training data for each seed")
+    validation: Count = setting(1000, "number of validation data, to choose by")
+    test: Count = setting(1000, "number of test data, to measure with")
+    augment: bool = setting(False, "move training data by random elements of the group, anew in each epoch")
+    data: str | None = setting(None, "your own data, of task=own: a CSV, NPZ or HDF5 file, or a folder of such")
+    inputs: Columns = setting(None, "columns or arrays of your data that are inputs, in order; null: x")
+    outputs: Columns = setting(None, "columns or arrays of your data that are predicted, in order; null: y")
+    rep: str | None = setting(None, "representation of your data's inputs; null: as many vectors of the group as fit")
+    rep_out: str | None = setting(None, "representation of your data's outputs; null: vectors, or else invariants")
+    split: Text | Shares = setting([0.7, 0.15, 0.15], "shares of train, validation, test; or a column with these words")
+    split_seed: Natural | None = setting(0, "seed of the split of your data; null: each seed has a split of its own")
+    digest: str | None = setting(None, "checksum of the data; written by the run")
+    generators: Any = setting(None, "generators of a discovered group; written by the run")
 
     def __post_init__(self) -> None:
         if (self.name == OWN) != (self.data is not None):
@@ -160,22 +158,22 @@ class RegressionTaskConfig:
 
 @settings
 class PendulumTaskConfig:
-    """The double spring pendulum, the symmetry that networks are given, and how much of it is seen."""
+    """The double spring pendulum, the symmetry of the networks, and the numbers and lengths of trajectories."""
 
-    name: Literal["pendulum", "windy_pendulum"] = setting(..., "written by task=")
-    group: str = setting("O2eR3()", "symmetry that networks are given, such as O2eR3() or SO(3)")
-    k2: Positive = setting(1.0, "of the second spring; 2 is what the published code computes")
-    wind: Number = setting(
-        0.0, "eps, the wind's strength; with equal masses it tilts the axis of the symmetry and breaks nothing"
+    name: Literal["pendulum", "windy_pendulum"] = setting(..., "name of the task; written by task=")
+    group: str = setting("O2eR3()", "symmetry group of the networks, such as O2eR3() or SO(3)")
+    k2: Positive = setting(1.0, "stiffness of the second spring, N/m; 2 is what the published code computes")
+    wind: Number = setting(0.0, "wind strength; tilts the symmetry axis if masses are equal, else breaks the symmetry")
+    masses: list[Positive] = setting(
+        [1.0, 1.0], "masses in kg; unequal ones in wind leave no symmetry axis", min_length=2, max_length=2
     )
-    masses: list[Positive] = setting([1.0, 1.0], "kg; unequal ones in wind leave no axis", min_length=2, max_length=2)
-    train: Count = setting(500, "training chunks of each seed")
-    validation: Count = setting(500, "chunks to choose by")
-    test: Count = setting(500, "chunks to measure with")
+    train: Count = setting(500, "number of training chunks for each seed")
+    validation: Count = setting(500, "number of validation chunks, to choose by")
+    test: Count = setting(500, "number of test chunks, to measure with")
     time_step: Positive = setting(0.2, "seconds between two states")
-    horizon: Positive = setting(30.0, "of the test rollouts")
+    horizon: Positive = setting(30.0, "length of the test rollouts in seconds")
     chunk: Count = setting(5, "time steps of a training trajectory")
-    file: str | None = setting(None, "a stored dataset with these parameters; null: made once and kept in the cache")
+    file: str | None = setting(None, "file of a dataset with these parameters; null: made once and kept in the cache")
 
     def __post_init__(self) -> None:
         at_least("task.time_step", self.time_step, self.horizon / MAX_TIME_STEPS, f"task.horizon / {MAX_TIME_STEPS}")
@@ -189,21 +187,21 @@ class PendulumTaskConfig:
 class FitEvaluationConfig:
     """Measurements while fitting."""
 
-    every: Count = setting(10, "epochs")
-    states: Count = setting(200, "test inputs for the equivariance errors")
+    every: Count = setting(10, "epochs between two evaluations")
+    states: Count = setting(200, "number of test inputs for equivariance errors")
 
 
 @settings
 class RolloutConfig:
     """How vector fields are solved: with fixed steps while training, with an accurate method afterwards."""
 
-    step: Positive | None = setting(None, "longest step of rk4 while training; null: one per time step")
+    step: Positive | None = setting(None, "longest step of rk4 in training, in seconds; null: one step per time step")
     method: Literal["dopri5", "rk4"] = setting(
-        "rk4", "of the test rollouts; or dopri5, and rk4 where it finds no steps"
+        "rk4", "solver of the test rollouts: rk4; or dopri5, and rk4 where dopri5 finds no steps"
     )
-    test_step: Positive = setting(0.05, "of rk4: about 1e-5 of the state after 30 s")
-    tolerance: Positive = setting(1e-6, "of dopri5, relative and absolute")
-    trajectories: Count = setting(100, "how many test trajectories are rolled out to the horizon")
+    test_step: Positive = setting(0.05, "step of rk4 in test rollouts, s; 0.05 errs by 1e-5 of the state after 30 s")
+    tolerance: Positive = setting(1e-6, "relative and absolute tolerance of dopri5 in test rollouts")
+    trajectories: Count = setting(100, "number of test trajectories that are rolled out to the horizon")
 
 
 @settings
@@ -214,14 +212,12 @@ class FitConfig(RunConfig):
     evaluation: FitEvaluationConfig = FitEvaluationConfig()
     checkpoint_every: Count = setting(20, "epochs between two checkpoints")
     objective: Literal["map", "marginal_likelihood"] = setting(
-        "map", "with the variances that are given; or marginal_likelihood, which learns them"
+        "map", "map: with given prior variances; marginal_likelihood: prior variances are learned, too"
     )
     marginal_likelihood: MarginalLikelihoodConfig = MarginalLikelihoodConfig()
-    seeds: Count = setting(1, "members: seed, seed + 1, ..., trained together in this process", le=MAX_SEEDS)
-    dtype: Literal["float32", "float64"] = setting("float32", "of the networks, float32 or float64")
-    report: bool | None = setting(
-        None, "report.html in the run folder, of this run; null: where data are the user's own"
-    )
+    seeds: Count = setting(1, "number of members: seed, seed + 1, ...; trained together in one process", le=MAX_SEEDS)
+    dtype: Literal["float32", "float64"] = setting("float32", "number format of the networks: float32 or float64")
+    report: bool | None = setting(None, "write report.html into the run folder; null: only if the data are your own")
 
     verb = "fit"
     resumable: ClassVar[tuple[str, ...]] = (*RunConfig.resumable, "report")
@@ -319,7 +315,7 @@ class FitDynamicsConfig(FitConfig):
     task: PendulumTaskConfig
     model: DynamicsModelConfig
     rollout: RolloutConfig = RolloutConfig()
-    compile: bool | None = setting(None, "train by torch.compile; null: on a CPU, in long fits, where it works")
+    compile: bool | None = setting(None, "torch.compile for training; null: on a CPU, in long fits, where it works")
 
     verb = "fit-dynamics"
 
@@ -350,30 +346,28 @@ class FitDynamicsConfig(FitConfig):
 class RecordingsTaskConfig:
     """The user's trajectories, their columns, the symmetry of the networks, and the division into chunks."""
 
-    name: str = setting(..., "written by task=")
+    name: str = setting(..., "name of the task; written by task=")
     data: str = setting(..., "a CSV, NPZ or HDF5 file, a folder with one for each trajectory, or a Minari dataset")
-    state: Columns = setting(None, "names of columns, in order; or in its place positions, with velocities or momenta")
-    positions: Columns = setting(None, "columns of positions, in the place of state")
-    velocities: Columns = setting(None, "columns of velocities, with positions")
-    momenta: Columns = setting(None, "columns of momenta, with positions")
-    controls: Columns = setting(None, "columns that act on the system, held from one time to the next")
-    time: Text | Positive | None = setting(None, 'a column, or the step in seconds; null: a column "time" or "t"')
-    trajectory: str | None = setting(None, "a column that tells trajectories apart")
+    state: Columns = setting(None, "columns of the state; null: positions, with velocities or momenta")
+    positions: Columns = setting(None, "columns of positions, if state is not given")
+    velocities: Columns = setting(None, "columns of velocities, one for each of positions")
+    momenta: Columns = setting(None, "columns of momenta, one for each of positions")
+    controls: Columns = setting(None, "columns of controls, each held from one time to the next; null: none")
+    time: Text | Positive | None = setting(None, 'column of times, or step in seconds; null: the column "time" or "t"')
+    trajectory: str | None = setting(None, "column that tells trajectories apart; null: none")
     unwrap: Columns | Annotated[list[str], Field(max_length=0)] = setting(
-        None, "columns of angles to unwrap; []: none; null: those that wrap as their velocities show"
+        None, "columns of angles to unwrap; []: none; null: those that wrap by their velocities"
     )
-    group: str | None = setting(None, '"O(3)"; auto: discovered, of what rep= says; null: none, a plain network')
-    rep: str | None = setting(None, "of the state, or of the positions; null: as many vectors of the group as fit")
-    control_rep: str | None = setting(None, "of the controls; null: likewise")
+    group: str | None = setting(None, "symmetry group, such as O(3); auto: discovered from data; null: a plain network")
+    rep: str | None = setting(None, "representation of the state, or of positions; null: as many vectors as fit")
+    control_rep: str | None = setting(None, "representation of the controls; null: as many vectors of the group as fit")
     chunk: Count = setting(5, "time steps of a training trajectory")
-    most: Count = setting(5000, "chunks that are trained on, drawn once where there are more")
-    split: Shares = setting([0.7, 0.15, 0.15], "training, validation, test; by trajectory")
-    split_seed: Natural | None = setting(
-        0, "by which data are shared out to the three; null: each seed has a split of its own"
-    )
-    windows: Count | None = setting(None, "how many chunks are trained on; written by the run")
-    digest: str | None = setting(None, "of the data; written by the run")
-    generators: Any = setting(None, "of a group that was discovered; written by the run")
+    most: Count = setting(5000, "largest number of chunks to train on; if there are more, so many are drawn once")
+    split: Shares = setting([0.7, 0.15, 0.15], "shares of training, validation and test; split by trajectory")
+    split_seed: Natural | None = setting(0, "seed of the split of trajectories; null: each seed has a split of its own")
+    windows: Count | None = setting(None, "number of chunks that are trained on; written by the run")
+    digest: str | None = setting(None, "checksum of the data; written by the run")
+    generators: Any = setting(None, "generators of a discovered group; written by the run")
 
     def __post_init__(self) -> None:
         if not self.state and not self.positions:
@@ -407,12 +401,13 @@ class RecordingsModelConfig(DynamicsModelConfig):
     """The vector field; values of auto follow from the columns and the group."""
 
     kind: Literal["rpp", "emlp", "mlp", "auto"] = setting(  # type: ignore[assignment]
-        ..., "rpp, emlp, mlp; or auto: rpp with a group, mlp without; written by model="
+        ..., "rpp, emlp, mlp; or auto: rpp with a group, mlp without one; written by model="
     )
     hidden: Hidden = hidden(64)
-    num_layers: Count = setting(2, "as many as hidden lists, where it is a list")
+    num_layers: Count = setting(2, "number of hidden layers; if hidden is a list, its length")
     system: Literal["hamiltonian", "separable", "mechanical", "ode", "auto"] = setting(  # type: ignore[assignment]
-        AUTO, "hamiltonian with momenta, mechanical with velocities, else ode; or separable"
+        AUTO,
+        "auto: hamiltonian if there are momenta, mechanical if velocities, else ode; or one of these, or separable",
     )
 
     def __post_init__(self) -> None:
@@ -452,9 +447,9 @@ class RecordingsModelConfig(DynamicsModelConfig):
 class RecordingsRolloutConfig:
     """Rollouts of the test trajectories."""
 
-    substeps: Count = setting(1, "of rk4 from one time to the next")
-    trajectories: Count = setting(20, "of the test set, at most")
-    steps: Count = setting(1000, "of each, at most")
+    substeps: Count = setting(1, "steps of rk4 from one time to the next")
+    trajectories: Count = setting(20, "largest number of test trajectories that are rolled out")
+    steps: Count = setting(1000, "largest number of time steps of a test rollout")
 
 
 @settings
@@ -500,14 +495,12 @@ def _list(names: Sequence[str]) -> str:
 class TransitionTaskConfig:
     """Division of a dataset: chunks for training, trajectories of other episodes for validation and test."""
 
-    train: Count = setting(50_000, "transitions, in chunks of task.chunk steps")
-    chunk: Count = setting(10, "steps of a training chunk")
-    held_out: Positive = setting(
-        0.1, "share of the episodes that go to the test, and as many again to validation", lt=0.5
-    )
-    trajectories: Count = setting(50, "drawn from each of these")
-    length: Count = setting(100, "their steps")
-    augment: bool = setting(False, "chunks are moved by random elements of the group, anew in each epoch")
+    train: Count = setting(50_000, "training transitions for each seed, in chunks of task.chunk steps")
+    chunk: Count = setting(10, "time steps of a training chunk")
+    held_out: Positive = setting(0.1, "share of episodes for the test set, and again for the validation set", lt=0.5)
+    trajectories: Count = setting(50, "number of trajectories in the test set, and in the validation set")
+    length: Count = setting(100, "steps of a test or validation trajectory")
+    augment: bool = setting(False, "move chunks by random elements of the group, anew in each epoch")
 
     def __post_init__(self) -> None:
         at_least("task.train", self.train, self.chunk, "one chunk")
@@ -522,17 +515,17 @@ class TransitionModelConfig(NetworkConfig):
     """The change of the state as a network of state and action."""
 
     hidden: Hidden = hidden(256)
-    num_layers: Count = setting(2, "as many as hidden lists, where it is a list")
+    num_layers: Count = setting(2, "number of hidden layers; if hidden is a list, its length")
     equivariant_variance: Variance = setting(1e6, "prior variance of the equivariant pathway; 0 removes it")
     free_variance: Literal["certified", "learned"] | Variance = setting(  # type: ignore[assignment]
         3.0,
-        "prior variance of the free pathway; or certified, by how far the symmetry is off in the simulator; or learned, from "
-        "the data",
+        "prior variance of the free pathway; certified: from the symmetry's error in the simulator; learned: "
+        "from the data",
     )
-    certified_variance: Variance | None = setting(None, "what free_variance=certified came to; written by the run")
-    reward: bool = setting(False, "learned beside the state, as planning needs it")
+    certified_variance: Variance | None = setting(None, "value of free_variance=certified; written by the run")
+    reward: bool = setting(False, "predict the reward beside the state, as planning needs it")
     gaussian: bool = setting(
-        False, "fitted with a standard deviation per entry, to one step; otherwise to rollouts, in l1 norm"
+        False, "predict a standard deviation per entry, and fit to single steps; false: fit to rollouts, in the l1 norm"
     )
 
 
@@ -541,7 +534,7 @@ class TransitionEvaluationConfig(FitEvaluationConfig):
     """Measurements while fitting, and of the finished members."""
 
     protocol: Literal["standard", "published"] = setting(
-        "standard", "or published, which counts the initial state, where the error is zero, as 1e-7"
+        "standard", "standard, or published: the initial state, whose error is zero, counts as an error of 1e-7"
     )
 
 
@@ -549,11 +542,11 @@ class TransitionEvaluationConfig(FitEvaluationConfig):
 class FitTransitionConfig(FitConfig):
     """`rppdyn fit-transition`."""
 
-    dataset: str | None = setting(None, "a Minari dataset: its id, or its folder")
+    dataset: str | None = setting(None, "Minari dataset: its id, or its folder")
     symmetry: str | None = setting(None, SYMMETRY_HELP)
     variant: Variant = setting("derived", VARIANT_HELP)
     spec: str | None = setting(
-        None, "a YAML file of the terms that the observation consists of; null: read off the observation itself"
+        None, "YAML file with the terms of which the observation consists; null: read off the observation itself"
     )
     task: TransitionTaskConfig = TransitionTaskConfig()
     model: TransitionModelConfig

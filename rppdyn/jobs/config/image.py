@@ -30,33 +30,33 @@ MAX_PIXELS = 100_000
 
 @settings
 class ImageTaskConfig:
-    """Images, where they stand, and how many there are to train on and to choose by; see `rppdyn.tasks.image_data`."""
+    """Images, their placement, and how many are for training and validation; see `rppdyn.tasks.image_data`."""
 
-    name: str = setting(..., "written by task=")
-    source: str = setting("digits", "digits, or a data set of torchvision in folder")
-    arrangement: str = setting("upright", "where images stand and what is asked: upright, quadrant, ...")
-    train: Count = setting(1200, "images to train on")
-    validation: Natural = setting(237, "images to choose by")
-    canvas: Natural | None = setting(None, "pixels; null: the arrangement's own", le=MAX_PIXELS)
-    shift: Natural | None = setting(None, "largest, in pixels; null: the arrangement's own", le=MAX_PIXELS)
+    name: str = setting(..., "name of the task; written by task=")
+    source: str = setting("digits", "source of the images: digits, or a data set of torchvision in task.folder")
+    arrangement: str = setting("upright", "how images are placed, and what is predicted: upright, quadrant, ...")
+    train: Count = setting(1200, "number of images to train on")
+    validation: Natural = setting(237, "number of validation images, to choose by")
+    canvas: Natural | None = setting(None, "side of the canvas in pixels; null: the arrangement's own", le=MAX_PIXELS)
+    shift: Natural | None = setting(None, "largest random shift in pixels; null: the arrangement's own", le=MAX_PIXELS)
     resize: Count | None = setting(
-        None, "side of images before they are placed, in pixels; null: as they are", le=10_000
+        None, "side in pixels to which images are resized before they are placed; null: as they are", le=10_000
     )
-    folder: str | None = setting(None, "where torchvision has put its datasets")
+    folder: str | None = setting(None, "folder in which torchvision has put its datasets")
     augment_shift: Natural = setting(
-        0, "training images are moved by up to so many pixels, anew for each batch", le=MAX_PIXELS
+        0, "largest random shift of training images, in pixels, anew for each batch; 0: none", le=MAX_PIXELS
     )
-    augment_flip: bool = setting(False, "... and mirrored left to right, or not")
-    augment_turn: bool = setting(False, "... and turned by a multiple of 90 degrees")
+    augment_flip: bool = setting(False, "mirror training images left to right at random, anew for each batch")
+    augment_turn: bool = setting(False, "turn training images by random multiples of 90 degrees, anew for each batch")
     data: str | None = setting(
-        None, "of task=own: an NPZ or HDF5 file, or a folder with a folder of pictures for each class"
+        None, "your own images, of task=own: an NPZ or HDF5 file, or a folder with a folder of pictures per class"
     )
-    images: str | None = setting(None, "the array; null: images or x")
-    labels: str | None = setting(None, "that of classes, whole numbers or words; null: labels or y")
-    targets: str | None = setting(None, "in its place that of numbers to predict")
-    split: Text | Shares = setting([0.7, 0.15, 0.15], "training, validation, test; or an array with these words")
-    split_seed: Natural | None = setting(0, "null: each seed has a split of its own")
-    digest: str | None = setting(None, "of the data; written by the run")
+    images: str | None = setting(None, "array of images in your file; null: images or x")
+    labels: str | None = setting(None, "array of classes in your file, whole numbers or words; null: labels or y")
+    targets: str | None = setting(None, "array of numbers to predict in your file, in place of labels")
+    split: Text | Shares = setting([0.7, 0.15, 0.15], "shares of train, validation, test; or an array with these words")
+    split_seed: Natural | None = setting(0, "seed of the split of your images; null: each seed has a split of its own")
+    digest: str | None = setting(None, "checksum of the data; written by the run")
 
     def __post_init__(self) -> None:
         if (self.name == OWN) != (self.data is not None):
@@ -106,16 +106,16 @@ _Settings: Any = _settings_of(
 class ImageModelConfig(_Settings):
     """Relaxed image layers: which pathways, how many layers, how wide."""
 
-    name: str = setting(..., "written by model=")
+    name: str = setting(..., "name of the model; written by model=")
     pathways: ImagePathwaysConfig = ImagePathwaysConfig()
     architecture: Literal[
         "small", "small_max", "one_layer", "three_layers", "power_blocks", "nine_layers", "ten_layers"
-    ] = setting("small", "layers and pooling: small, small_max, ten_layers, ...")
+    ] = setting("small", "layers and pooling: small, small_max, one_layer, three_layers, ten_layers, ...")
     width: Count | None = setting(None, "channels of the first layer; null: the architecture's own")
-    bias_variance: Variance = setting(1.0, "prior variance of biases that are pathways of their own")
-    free_scale: Positive = setting(0.01, "initial size of all but the most symmetric pathways of a layer")
-    output_scale: Positive = setting(1.0, "initial size of outputs")
-    batch_norm: bool = setting(False, "what a layer is given is normalised over the batch, each field by itself")
+    bias_variance: Variance = setting(1.0, "prior variance of biases, where they are pathways by themselves")
+    free_scale: Positive = setting(0.01, "initial size of less symmetric pathways, relative to a layer with only them")
+    output_scale: Positive = setting(1.0, "factor on the initial size of outputs")
+    batch_norm: bool = setting(False, "normalise inputs of layers but the first over the batch, each field separately")
 
     def __post_init__(self) -> None:
         if self.penalises and not any(name.endswith("_relaxed") for name in self.pathways.present):
@@ -152,7 +152,7 @@ class FitImageConfig(FitConfig):
 
     task: ImageTaskConfig
     model: ImageModelConfig
-    dtype: Literal["float32"] = setting("float32", "images are stored so")
+    dtype: Literal["float32"] = setting("float32", "number format of the networks and images, always float32")
 
     verb = "fit-image"
     written = ("task.train", "task.validation", "task.digest")
@@ -201,29 +201,36 @@ OneOrSeveral = (BeforeValidator(_as_list), AfterValidator(_refuse_equal), Field(
 
 @settings
 class SubspaceConfig:
-    """A random subspace, a quantiser, and the prior; each pair of a dimension and a number of levels is tried and paid for."""
+    """A random subspace, a quantiser, and the prior.
+
+    Each pair of a dimension and a number of levels is tried, and paid for in the bound.
+    """
 
     dimension: Annotated[list[Natural], *OneOrSeveral] = setting(
-        [25, 50, 100, 200], "d, a number or a list; 0: the initial network"
+        [25, 50, 100, 200], "dimension of the random subspace, a number or a list to try; 0: the initial network"
     )
-    levels: Annotated[list[Annotated[Integer, Field(ge=2)]], *OneOrSeveral] = setting([3, 5], "L, a number or a list")
-    projector: Literal["kronecker", "film", "film+kronecker"] = setting("kronecker", "or film, film+kronecker")
-    start: Literal["uniform", "kmeans"] = setting("uniform", "of the levels; or kmeans")
-    quantised_epochs: Count = setting(8, "with learned levels, after optimiser.epochs without")
-    quantised_rate: Positive = setting(0.02, "learning rate then")
+    levels: Annotated[list[Annotated[Integer, Field(ge=2)]], *OneOrSeveral] = setting(
+        [3, 5], "number of levels of the quantiser, or a list of several to try"
+    )
+    projector: Literal["kronecker", "film", "film+kronecker"] = setting(
+        "kronecker", "random map from subspace to weights: kronecker, film (biases, gates, last layer), film+kronecker"
+    )
+    start: Literal["uniform", "kmeans"] = setting("uniform", "initial levels of the quantiser: uniform or kmeans")
+    quantised_epochs: Count = setting(8, "epochs with learned levels, after optimiser.epochs without")
+    quantised_rate: Positive = setting(0.02, "learning rate in the epochs with learned levels")
     objective: Literal["risk", "likelihood"] | None = setting(
-        None, "what is minimised: risk or likelihood; null: risk of a regression, else likelihood"
+        None, "loss of training: risk or likelihood; null: risk of a regression, else likelihood"
     )
     loss: Literal["relative_error", "zero_one"] | None = setting(
-        None, "what is bounded: relative_error or zero_one; null: what fits the task"
+        None, "loss that is bounded: relative_error or zero_one; null: the task's, of regressions or of classes"
     )
-    delta: Positive = setting(0.05, "the bound fails with this probability at most", lt=1)
+    delta: Positive = setting(0.05, "probability with which the bound may fail, at most", lt=1)
     prior_share: Nonnegative = setting(
-        0.0, "of the training data, that the initial network is fitted to; the bound is on the rest", lt=1
+        0.0, "share of the training data to which the initial network is fitted; the bound is on the rest", lt=1
     )
-    prior_epochs: Count = setting(50, "epochs in which the prior's network is trained on its share of the data")
-    prior_rate: Positive = setting(3e-3, "learning rate of that training")
-    prior_run: str | None = setting(None, "a finished fit on other data whose first network is the initial one")
+    prior_epochs: Count = setting(50, "epochs in which the initial network is fitted to its prior_share of the data")
+    prior_rate: Positive = setting(3e-3, "learning rate when the initial network is fitted to its share of the data")
+    prior_run: str | None = setting(None, "finished fit on other data, whose first network is the start; null: none")
 
     def __post_init__(self) -> None:
         if (count := len(self.settings)) > MAX_SETTINGS:

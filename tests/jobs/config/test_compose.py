@@ -15,7 +15,7 @@ from rppdyn.agents import _compiling as compiling
 from rppdyn.agents import policy as defaults
 from rppdyn.envs._catalogue import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.agent import TrainAgentConfig
+from rppdyn.jobs.config.agent import AgentConfig, CrossQConfig, PPOConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError, Precision, without_keys
 from rppdyn.runs import RunFolder
 from rppdyn.settings import did_you_mean, keys_of
@@ -212,6 +212,23 @@ def test_that_a_key_may_be_null_is_said_where_it_is_refused(word):
         compose.composed("fit_dynamics", [word])
     with pytest.raises(ConfigError, match=r"^seed=auto: must be an integer$"):
         compose.composed("fit_dynamics", ["seed=auto"])
+
+
+def test_settings_of_two_agents_are_refused_in_one_line_that_names_both():
+    assert AgentConfig(ppo=PPOConfig()).name == "ppo" and AgentConfig(crossq=CrossQConfig()).name == "crossq"
+    with pytest.raises(ConfigError, match=r"^agent\.ppo and agent\.crossq [^\n]*$"):
+        AgentConfig(ppo=PPOConfig(), crossq=CrossQConfig())
+    stored = asdict(composed("env=Ant-v5", "agent=ppo"))
+    stored["agent"]["crossq"] = asdict(CrossQConfig())
+    with pytest.raises(ConfigError, match=r"^agent\.ppo and agent\.crossq [^\n]*$"):
+        compose.from_stored("train_agent", stored, [])
+
+
+def test_an_option_that_has_a_key_of_its_own_is_refused_with_that_key():
+    with pytest.raises(
+        ConfigError, match=r"^env\.kwargs\.actuator_scale: .*; give env\.actuator_scale\.NAME=VALUE instead$"
+    ):
+        composed("env=Walker2d-v5", "env.kwargs.actuator_scale.leg_joint=0.5")
 
 
 def test_suggestions():
