@@ -52,7 +52,7 @@ Choice = tuple[str, ...]
 """Names of the symmetries that generate a group."""
 
 Source: TypeAlias = Union[str, Path, gym.Env, "VecEnv", mujoco.MjModel]
-"""What a spec describes: an environment's id, a model's file, an environment, stable-baselines3's `VecEnv`, or a model."""
+"""An environment's id, a model's file, an environment, stable-baselines3's `VecEnv`, or a model."""
 
 SourcedSpec = tuple[SymmetrySpec, mujoco.MjModel | gym.Env | None]
 """(spec, model or environment whose verdicts may be known); None without a simulator, or if wrappers act on steps."""

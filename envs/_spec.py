@@ -441,7 +441,7 @@ class SymmetrySpec:
 
     @property
     def is_trivial(self) -> bool:
-        """Whether the group consists of the identity alone."""
+        """True if the group consists of the identity alone."""
         generators = self.group.discrete_generators
         return not len(self.group.lie_algebra) and bool((generators == torch.eye(self.group.d).to(generators)).all())
 

@@ -193,7 +193,7 @@ class GeneratorReport:
 
     @property
     def keeps_reward(self) -> bool | None:
-        """Whether the reward differs by no more than the dynamics do (at the 95th percentile); None without a reward.
+        """True if the reward differs by no more than the dynamics do (at the 95th percentile); None without a reward.
 
         Under an approximate symmetry of the dynamics the next state differs a little, and so does its reward.
         """

@@ -393,7 +393,7 @@ class Source(NamedTuple):
 
     @property
     def is_clipped(self) -> bool:
-        """Whether the entry is clipped on either side."""
+        """True if the entry is clipped on either side."""
         return np.isfinite(self.low) or np.isfinite(self.high)
 
 

@@ -72,12 +72,12 @@ class Audit:
 
     @property
     def is_representation(self) -> bool:
-        """Whether the map's images multiply as the group's elements do."""
+        """True if the map's images multiply as the group's elements do."""
         return all(defect < COEFFICIENT_TOLERANCE for defect in self.relations.values())
 
     @property
     def is_right(self) -> bool:
-        """Whether the map is a representation and every entry is the derived one."""
+        """True if the map is a representation and every entry is the derived one."""
         return self.is_representation and not self.wrong
 
     def table(self) -> str:

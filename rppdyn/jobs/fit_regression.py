@@ -143,7 +143,7 @@ class Regression(StackFit):
 
     @property
     def has_group(self) -> bool:
-        """Whether there is a symmetry to measure; the user's own rows may have none."""
+        """True if there is a symmetry to measure; the user's own rows may have none."""
         return self.config.task.data is None or self.task.group != Trivial(1)
 
     def metrics(self) -> dict[str, Any]:

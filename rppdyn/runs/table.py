@@ -119,7 +119,7 @@ class RunGroup:
 
     @property
     def unfinished(self) -> bool:
-        """Whether any of the runs is unfinished."""
+        """True if any of the runs is unfinished."""
         return any(run.result is None for run in self.runs)
 
     @property

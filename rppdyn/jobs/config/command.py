@@ -468,7 +468,7 @@ class AuditConfig:
 
     @property
     def is_contract(self) -> bool:
-        """Whether the map is compared with a policy's contract, not with a list of terms."""
+        """True if the map is compared with a policy's contract, not with a list of terms."""
         return Path(self.observation).suffix == ".json"
 
 
@@ -506,5 +506,5 @@ class CertifyConfig:
 
     @property
     def is_model_file(self) -> bool:
-        """Whether a model's file is certified, not an environment."""
+        """True if a model's file is certified, not an environment."""
         return self.what.lower().endswith((".xml", ".mjcf", ".urdf"))

@@ -242,7 +242,7 @@ class FitConfig(RunConfig):
 
     @property
     def reports(self) -> bool:
-        """Whether the run folder gets a report."""
+        """True if the run folder gets a report."""
         return self._data is not None if self.report is None else self.report
 
     @property

@@ -137,12 +137,12 @@ class ImageModelConfig(_Settings):
 
     @property
     def penalises(self) -> bool:
-        """Whether omega of relaxed pathways is learned with the weights, and penalised."""
+        """True if omega of relaxed pathways is learned with the weights, and penalised."""
         return any(getattr(settings, "penalty", 0) > 0 for settings in self.settings.values())
 
     @property
     def redraws(self) -> bool:
-        """Whether each training step draws elements of continuous groups."""
+        """True if each training step draws elements of continuous groups."""
         return any(getattr(settings, "redraw", False) for settings in self.settings.values())
 
 
