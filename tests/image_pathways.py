@@ -115,12 +115,8 @@ def relative(a: Tensor, b: Tensor) -> float:
 STATIONARY = {name for name in PATHWAYS if "conv" in name or name.startswith("bias") or name.endswith("shifts")}
 """Those that commute with circular shifts."""
 
-EXACT = {name for name in PATHWAYS if "conv" not in name and not name.startswith("operators,")}
-EXACT |= {"conv, pooled", "gconv, pooled", "s_conv, lengthscales", "conv of se2, pooled"}
-"""Those whose blocks are exact for a single image."""
-
-
-SHARED = {name for name in set(PATHWAYS) - EXACT if "bias" not in name}
+SHARED = {name for name in PATHWAYS if "conv" in name or name.startswith("operators,")}
+SHARED -= {"conv, pooled", "gconv, pooled", "s_conv, lengthscales"}
 """Those whose filters are used at several places."""
 
 

@@ -11,7 +11,7 @@ from rppdyn.basis import BasisCertificate, NotCertified, solve
 from rppdyn.basis._isotypic import solve_isotypic
 from rppdyn.basis._problem import Problem
 from rppdyn.basis._solver import solve_dense, solve_iterative, solve_orbits, solve_problem
-from rppdyn.groups import O13, SL, SO, SU, D, DkeR3, Group, O, S, SO13p, Sp, U, Z
+from rppdyn.groups import O13, SL, SO, SU, D, Group, O, S, SO13p, Sp, U, Z
 from rppdyn.reps import Pseudoscalar, Rep, Scalar, T, V
 
 MIXED = {
@@ -20,11 +20,16 @@ MIXED = {
     "pseudo": (Pseudoscalar + V) * (V + Pseudoscalar),
     "nothing": Pseudoscalar,
 }
-SOME = [SO(3), O(3), S(4), D(5), SU(2), U(2), Sp(1), O13(), SHEAR, SO(2), DkeR3(3)]
+SOME = [SO(3), S(4), D(5), SU(2), Sp(1), SHEAR]
 
 
-def random(dim, *batch, dtype=torch.float64, seed=0):
-    return torch.randn(dim, *batch, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+def randn(dim, *batch, dtype=torch.float64, seed=0):
+    return torch.randn(dim, *batch, dtype=dtype, generator=generator(seed))
+
+
+def turn(angle):
+    c, s = np.cos(angle), np.sin(angle)
+    return [[c, -s], [s, c]]
 
 
 def constraint_residual(rep: Rep, q: torch.Tensor) -> float:
@@ -61,7 +66,7 @@ def test_lazy_products_agree_with_the_dense_matrix(G, name):
     basis = MIXED[name](G).solve()
     q = basis.dense()
     for batch in ((), (3,), (2, 2)):
-        beta, v = (random(n, *batch, dtype=q.dtype) for n in (basis.rank, basis.dim))
+        beta, v = (randn(n, *batch, dtype=q.dtype) for n in (basis.rank, basis.dim))
         assert torch.allclose(basis.matmul(beta), torch.tensordot(q, beta, 1), atol=1e-12)
         assert torch.allclose(basis.rmatmul(v), torch.tensordot(q.mH, v, 1), atol=1e-12)
         assert torch.allclose(basis.project(v), torch.tensordot(q @ q.mH, v, 1), atol=1e-12)
@@ -71,32 +76,24 @@ def test_lazy_products_agree_with_the_dense_matrix(G, name):
     assert len(set(zip(rows.tolist(), cols.tolist(), strict=True))) == len(rows)
 
 
-@pytest.mark.parametrize(
-    "rep", [T(4)(SO(3)), T(5)(O13()), T(4)(SU(2)), T(6)(SO(2)), T(4)(DkeR3(3)), T(6)(Sp(1))], ids=str
-)
+@pytest.mark.parametrize("rep", [T(4)(SO(3)), T(4)(SU(2)), T(6)(SO(2)), T(6)(Sp(1))], ids=str)
 def test_lazy_isotypic_products(rep):
     (block,) = rep.solve().blocks
     subspace = solve_isotypic(Problem.from_rep(block.rep))[0]
     q = subspace.dense()
     assert subspace.rank == rep.solve().rank
-    beta, v = random(subspace.rank, 2, dtype=q.dtype), random(subspace.dim, 2, dtype=q.dtype)
+    beta, v = randn(subspace.rank, 2, dtype=q.dtype), randn(subspace.dim, 2, dtype=q.dtype)
     assert torch.allclose(subspace.matmul(beta), q @ beta, atol=1e-12)
     assert torch.allclose(subspace.rmatmul(v), q.mH @ v, atol=1e-12)
+    if rep.G == SO(3):  # products are differentiable, in both forms
+        assert torch.autograd.gradcheck(subspace.matmul, randn(3, 1).requires_grad_())
+        basis = (V + Scalar)(SO(3)).solve()
+        assert torch.autograd.gradcheck(basis.matmul, randn(basis.rank).requires_grad_())
+        assert torch.autograd.gradcheck(basis.rmatmul, randn(basis.dim).requires_grad_())
 
 
-def test_products_are_differentiable():
-    basis = (V + Scalar)(SO(3)).solve()
-    beta = random(basis.rank).requires_grad_()
-    assert torch.autograd.gradcheck(basis.matmul, beta)
-    assert torch.autograd.gradcheck(basis.rmatmul, random(basis.dim).requires_grad_())
-    beta = random(3, 1).requires_grad_()
-    subspace = solve_isotypic(Problem.from_rep(T(4)(SO(3))))[0]
-    assert torch.autograd.gradcheck(subspace.matmul, beta)
-
-
-def test_blocks_hold_the_basis():
-    rep = (2 * T(1) + T(0)) >> (T(1) + T(0))
-    basis = rep(SO(3)).solve()
+def test_blocks_hold_the_basis_and_equal_ones_are_solved_once():
+    basis = ((2 * T(1) + T(0)) >> (T(1) + T(0)))(SO(3)).solve()
     q, start = basis.dense(), 0
     for block in basis.blocks:
         part = block.basis.dense()
@@ -104,14 +101,8 @@ def test_blocks_hold_the_basis():
             assert torch.equal(q[index, start : start + block.basis.rank], part)
             start += block.basis.rank
     assert start == basis.rank
-
-
-def test_equal_blocks_are_solved_once():
-    rep = ((T(0) + T(1)) >> (T(0) + T(1)))(SO(3))
-    bases = {id(b.basis) for b in rep.solve().blocks if b.basis.dim == 3}
-    assert len(bases) == 1  # T0 (x) T1 and T1 (x) T0 are one problem
-    again = T(1)(SO(3)).solve().blocks[0].basis
-    assert id(again) in bases
+    vectors = {id(block.basis) for block in basis.blocks if block.basis.dim == 3}  # T0 (x) T1 and T1 (x) T0
+    assert vectors == {id(T(1)(SO(3)).solve().blocks[0].basis)}
 
 
 # -- negative controls ------------------------------------------------------------------------------------------------
@@ -122,8 +113,8 @@ def test_a_random_vector_is_not_invariant_and_invariance_survives_group_elements
         rep = (T(2) >> T(2))(G) if G.name != "SU(2)" else (V >> V)(G)
         basis, g = rep.solve(), G.samples(4, torch.Generator().manual_seed(1))
         g = g[1] @ g[2] @ g[3]
-        w = basis.matmul(random(basis.rank, dtype=basis.dtype))
-        v = random(basis.dim, dtype=basis.dtype)
+        w = basis.matmul(randn(basis.rank, dtype=basis.dtype))
+        v = randn(basis.dim, dtype=basis.dtype)
         rho = rep.rho(g)
         assert (rho @ w - w).norm() <= 1e-9 * rho.norm() * w.norm()
         assert (rho @ v - v).norm() > 1e-2 * v.norm()
@@ -138,37 +129,38 @@ def test_certificate_refuses_each_bad_number():
             BasisCertificate(**(good | bad)).check("x")
 
 
-@pytest.mark.parametrize("angle", [1e-7, 1e-8, 1e-9, 3e-11, 3e-14])
-@pytest.mark.parametrize("k", [2, 4])
-def test_nearly_coinciding_generators_are_not_certified(angle, k):
-    """Two permutations that coincide but for a tiny rotation: neither its smallness nor its presence can be certified."""
-    c, s = np.cos(angle), np.sin(angle)
-    rotation = torch.tensor([[c, -s, 0], [s, c, 0], [0, 0, 1]], dtype=torch.float64)
-    G = Group(
-        "near", discrete_generators=torch.stack([S(3).discrete_generators[1], S(3).discrete_generators[1] @ rotation])
-    )
-    if angle < 1e-12:
-        one = Group("one", discrete_generators=S(3).discrete_generators[1:2])  # the two are one to rounding
-        assert solve(T(k)(G), cache=False).rank == solve(T(k)(one), cache=False).rank
-        return
+SWAP, TURNS = S(3).discrete_generators[1], SO(3).lie_algebra
+
+
+def swaps(angle):
+    """Two permutations that coincide but for a tiny rotation."""
+    rotation = torch.block_diag(torch.tensor(turn(angle), dtype=torch.float64), torch.eye(1, dtype=torch.float64))
+    return Group("near", discrete_generators=[SWAP, SWAP @ rotation])
+
+
+NEAR = [(swaps(angle), k) for angle in (1e-7, 1e-9, 3e-11) for k in (2, 4)]
+NEAR += [(Group("near", lie_algebra=[TURNS[0], TURNS[0] + 1e-8 * TURNS[1]]), k) for k in (2, 4)]
+NEAR += [(Group("near", discrete_generators=[turn(angle)]), 6) for angle in (1e-6, 1e-9, np.pi / 3 * (1 + 1e-11))]
+
+
+@pytest.mark.parametrize("G, k", NEAR)
+def test_near_invariants_are_neither_taken_nor_left_out(G, k):
     with pytest.raises(NotCertified, match=rf"T{k}"):
         solve(T(k)(G), cache=False)
 
 
-@pytest.mark.parametrize("epsilon", [1e-8, 1e-9])
-def test_nearly_trivial_lie_generator_beside_a_rotation_is_not_certified(epsilon):
-    a = SO(3).lie_algebra
-    G = Group("near", lie_algebra=torch.stack([a[0], a[0] + epsilon * a[1]]))
-    with pytest.raises(NotCertified):
-        solve(T(2)(G), cache=False)
-    with pytest.raises(NotCertified):
-        solve(T(4)(G), cache=False)
+def test_differences_below_rounding_are_none():
+    one = Group("one", discrete_generators=[SWAP])
+    for k in (2, 4):
+        assert solve(T(k)(swaps(3e-14)), cache=False).rank == solve(T(k)(one), cache=False).rank
+    G = Group("turn", discrete_generators=[[[1, -1e-13], [1e-13, 1]]])
+    assert [solve(T(n)(G), cache=False).rank for n in (2, 4, 6)] == [4, 16, 64]
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_dense_is_refused_by_name():
+def test_what_does_not_fit_is_refused_by_name():
     basis = T(7)(Z(4)).solve()
     with pytest.raises(ValueError, match=r"T7 of Z\(4\) has shape \(16384, 4096\) and 536870912 bytes.*rep\.solve\(\)"):
         basis.dense(max_bytes=2**20)
@@ -176,14 +168,18 @@ def test_dense_is_refused_by_name():
     with pytest.raises(ValueError, match=r"rep\.solve"):
         wide.dense()
     assert wide.matmul(torch.ones(wide.rank, dtype=torch.float64)).shape == (wide.dim,)
-
-
-def test_products_refuse_the_wrong_length():
+    for rep in (T(30)(SO(3)), T(14)(S(5))):
+        with pytest.raises(ValueError, match=rf"the basis of {rep} of .* {rep.dim} coordinates"):
+            solve(rep)
+    with pytest.raises(NotCertified, match="T15: its dimension 14348907"):
+        solve(T(15)(SO(3)))
     basis = T(2)(SO(3)).solve()
     with pytest.raises(ValueError, match="T2 has rank 1"):
         basis.matmul(torch.ones(2))
     with pytest.raises(ValueError, match="T2 has dimension 9"):
         basis.rmatmul(torch.ones(8))
+    with pytest.raises(ValueError, match="real and imaginary parts"):
+        basis.project(torch.ones(9, dtype=torch.complex128))
 
 
 # -- strategies -------------------------------------------------------------------------------------------------------
@@ -260,46 +256,9 @@ def test_quaternionic_and_complex_types():
     assert solve(T(3)(SO(2)) >> T(3)(SO(2)), cache=False).rank == 20
 
 
-def test_answers_are_repeatable_and_leave_global_state_alone():
-    state, threads = torch.get_rng_state(), torch.get_num_threads()
-    numpy_state = np.random.get_state()[1].copy()  # noqa: NPY002
+def test_answers_are_repeatable():
     a, b = (solve(T(5)(O(3)) * V(O(3)), cache=False).dense() for _ in range(2))
     assert torch.equal(a, b)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert (np.random.get_state()[1] == numpy_state).all()  # noqa: NPY002
-    assert torch.get_num_threads() == threads
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_scale_of_the_generators_does_not_matter(scale):
-    G = Group("scaled", lie_algebra=scale * SO(3).lie_algebra)
-    assert [solve(T(k)(G), cache=False).rank for k in range(1, 6)] == [0, 1, 1, 3, 6]
-
-
-def test_what_would_take_too_much_memory_is_refused_before_it_does():
-    for rep in (T(30)(SO(3)), T(14)(S(5)), T(18)(SO(3))):
-        with pytest.raises(ValueError, match=rf"the basis of {rep} of .* to keep account of its {rep.dim} coordinates"):
-            solve(rep)
-    with pytest.raises(NotCertified, match=r"T15: its dimension 14348907 is more than .* use a lower tensor power"):
-        solve(T(15)(SO(3)))
-
-
-@pytest.mark.parametrize("turn", [1e-6, 1e-9, 2 * np.pi / 6 * (1 + 1e-11), 2 * np.pi / 6 * (1 + 1e-9)])
-def test_a_turn_that_is_all_but_none_is_not_certified(turn):
-    """Vectors that it moves by 1e-11 are neither invariant nor moved."""
-    c, s = np.cos(turn), np.sin(turn)
-    with pytest.raises(NotCertified):
-        solve(T(6)(Group("turn", discrete_generators=[[[c, -s], [s, c]]])), cache=False)
-
-
-def test_a_turn_below_rounding_is_none():
-    G = Group("turn", discrete_generators=[[[1, -1e-13], [1e-13, 1]]])
-    assert [solve(T(n)(G), cache=False).rank for n in (2, 4, 6)] == [4, 16, 64]
-
-
-def turn(angle):
-    c, s = np.cos(angle), np.sin(angle)
-    return [[c, -s], [s, c]]
 
 
 THIRD = torch.tensor([np.exp(2j * np.pi / 3)])
@@ -327,18 +286,19 @@ def test_what_all_generators_leave_alone_but_for_rounding_is_invariant(generator
 @pytest.mark.parametrize("n", [2, 3])
 def test_a_lie_generator_whose_image_is_rounding_acts_on_nothing(n):
     """Its trace, in other axes, is 1e-17."""
-    P = torch.eye(n) + 0.3 * random(n, n, dtype=torch.complex128, seed=n)
+    P = torch.eye(n) + 0.3 * randn(n, n, dtype=torch.complex128, seed=n)
     G = Group("skewed", lie_algebra=P @ SU(n).lie_algebra @ torch.linalg.inv(P))
     maps = (V + V.T + Scalar) >> (V * V + Pseudoscalar)
     assert solve(maps(G), cache=False).rank == solve(maps(SU(n)), cache=False).rank
 
 
 @pytest.mark.parametrize("scale", [1e-10, 1e-4, 1e6])
-def test_length_of_the_generators_does_not_matter_to_duals_maps_components_and_samples(scale):
+def test_length_of_the_generators_does_not_matter(scale):
     shear, turns = (
         Group("scaled", lie_algebra=scale * torch.as_tensor(A, dtype=torch.float64))
         for A in ([[[0.0, 1], [0, 0]]], SO(3).lie_algebra)
     )
+    assert [solve(T(k)(turns), cache=False).rank for k in range(1, 6)] == [0, 1, 1, 3, 6]
     assert V.T(shear) != V(shear) and not shear.is_orthogonal and turns.is_orthogonal
     identity = torch.eye(2, dtype=torch.float64).flatten()
     assert torch.allclose((V >> V)(shear).solve().project(identity), identity, atol=1e-12)
@@ -353,7 +313,7 @@ def lorentz_in_units(c):
     return Group(f"SO13p, c={c:g}", lie_algebra=D @ SO13p().lie_algebra @ torch.linalg.inv(D))
 
 
-@pytest.mark.parametrize("c", [1.0, 10.0, 1e3, 1e4, 1e6, 1e8, 299792458.0, 1e12])
+@pytest.mark.parametrize("c", [10.0, 1e3, 1e4, 1e6, 299792458.0])
 def test_ranks_do_not_depend_on_units_or_are_refused(c):
     """Entries are c^2 apart: from c = 1e6 on the small ones are below rounding, and a basis without them would be certified."""
     G = lorentz_in_units(c)

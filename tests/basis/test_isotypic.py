@@ -10,9 +10,7 @@ from rppdyn.basis import isotypic, solve
 from rppdyn.groups import O13, SL, SO, SU, D, DkeR3, O, O2eR3, S, Sp, U, Z
 from rppdyn.reps import Pseudoscalar, Scalar, T, V, regular
 
-GROUPS = [
-    Z(4), S(3), S(4), D(4), D(5), SO(2), O(2), SO(3), O(3), SO(4), SL(2), Sp(1), Sp(2), SU(2), U(2), SU(3), O13(), DkeR3(3)
-]  # fmt: skip
+GROUPS = [Z(4), S(4), D(5), O(2), O(3), SL(2), Sp(2), SU(2), U(2), O13(), DkeR3(3)]
 PAIRS = {
     "hidden": (3 * Scalar + 2 * V + V * V, V + Scalar),
     "dual": (V.T * V + Scalar, 2 * V + V.T),
@@ -83,15 +81,6 @@ def test_regular_representation_holds_each_type_as_often_as_its_dimension(G):
     assert sum(t.dim * t.multiplicities[0] for t in adapted.types) == G.order
 
 
-def test_many_copies_share_one_decomposition():
-    G = D(4)
-    x = 8 * regular(G) + 3 * Scalar(G)
-    adapted = isotypic([x, regular(G)])
-    u = adapted.u[0]
-    assert (u.T @ u - torch.eye(x.dim, dtype=u.dtype)).abs().max() < 1e-12
-    assert adapted.types[0].dim == 1
-
-
 @pytest.mark.parametrize("G", [SO(3), O(2), O2eR3(), SU(2)], ids=str)
 def test_generators_that_move_nothing_leave_the_check_of_the_others_whole(G):
     """The scale of their constraint is 0, and 0 / 0 would be a residual that no bound refuses."""
@@ -109,14 +98,3 @@ def test_refusals():
         with pytest.raises(ValueError, match=r"not closed under transposition.*rep\.solve"):
             isotypic([V(G)])
     assert isotypic([T(2)(O(3)), V(O(3))]) is not None
-
-
-def test_representations_without_dimensions_are_refused():
-    with pytest.raises(ValueError, match="has no dimensions: leave it out"):
-        isotypic([V(SO(3)), (0 * V)(SO(3))])
-
-
-def test_complex_vectors_are_not_projected_onto_a_real_basis():
-    basis = solve(T(2)(SO(3)))
-    with pytest.raises(ValueError, match="give its real and imaginary parts"):
-        basis.project(torch.ones(9, dtype=torch.complex128))

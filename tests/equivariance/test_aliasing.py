@@ -25,17 +25,17 @@ def measured(x, stride, v):
     return v[0] * along[0] + v[1] * along[1]
 
 
-@pytest.mark.parametrize("v", [(1.0, 0.0), (0.0, 1.0), (0.6, -0.8)])
 @pytest.mark.parametrize(
-    ("height", "width", "stride"), [(16, 16, 2), (32, 32, 2), (12, 18, 2), (12, 18, 3), (24, 24, 4), (15, 25, 5), (27, 9, 3)]
+    ("height", "width", "stride"), [(16, 16, 2), (12, 18, 3), (24, 24, 4), (15, 25, 5)]
 )  # fmt: skip
-def test_closed_form_is_the_measured_lie_derivative(height, width, stride, v):
+def test_closed_form_is_the_measured_lie_derivative(height, width, stride):
+    v = (0.6, -0.8)
     x = image(height, width)
     torch.testing.assert_close(aliasing_lie_derivative(x, stride, v), measured(x, stride, v), rtol=1e-9, atol=1e-9)
     assert measured(x, stride, v).abs().max() > 1
 
 
-@pytest.mark.parametrize("n", [16, 34, 62])
+@pytest.mark.parametrize("n", [16, 34])
 def test_the_printed_theorem_holds_in_one_dimension_at_stride_two(n):
     """Each alias has one frequency that moves wrongly, as the proof assumes; rows alike make the image one-dimensional."""
     frequencies = torch.fft.fftfreq(n, 1 / n).abs()
@@ -70,7 +70,7 @@ def test_the_printed_theorem_holds_for_one_wave_sampled_from_its_formula(n, stri
 
 @pytest.mark.parametrize("stride", [2, 3, 4])
 def test_the_printed_theorem_is_the_mean_over_random_phases(stride):
-    x = image(24, 24, n=2000)
+    x = image(24, 24, n=1000)
     found = measured(x, stride, (0.6, 0.8)).square().mean((1, 2, 3))
     printed = aliasing_error(x, stride, (0.6, 0.8))
     assert found.mean().item() == pytest.approx(printed.mean().item(), rel=0.01)

@@ -34,8 +34,7 @@ def in_pendulum(family, count=200, **parameters):
     return discover(pendulum.vector_field, rep, rep, pendulum.initial_state(count, generator()))
 
 
-@pytest.mark.parametrize("family", [GL(3), SO(3)], ids=str)
-@pytest.mark.parametrize("wind", [0.0, 0.01, 0.1, 0.3])
+@pytest.mark.parametrize(("family", "wind"), [(GL(3), 0.0), (GL(3), 0.3), (SO(3), 0.01)], ids=str)
 def test_wind_on_equal_masses_tilts_the_axis(family, wind):
     found = in_pendulum(family, wind=wind)
     force = wind * torch.tensor([-8.0, -5.0, 0.0]).double() - torch.tensor([0.0, 0.0, 1.0]).double()
@@ -72,12 +71,8 @@ def test_all_of_a_family():
     found = discover(lambda x: 2 * x, V(GL(3)), V(GL(3)), x)
     assert found.verdict == "exact" and len(found.generators) == 9 and found.unfelt == 0
     assert "which is all of it" in str(found)
-
-
-def test_invariants_of_a_whole_family():
-    x = torch.randn(60, 3, dtype=torch.float64, generator=generator())
-    found = discover(lambda x: x.square().sum(1, keepdim=True), V(SO(3)), Scalar(SO(3)), x)
-    assert found.verdict == "exact" and len(found.generators) == 3 and found.unfelt == 0
+    invariants = discover(lambda x: x.square().sum(1, keepdim=True), V(SO(3)), Scalar(SO(3)), x)
+    assert invariants.verdict == "exact" and len(invariants.generators) == 3 and invariants.unfelt == 0
 
 
 def test_what_f_leaves_out_is_said():
@@ -119,7 +114,7 @@ def test_blocks_by_names():
         block_family({"a": 1, "b": 2}, ["a", "b"])
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_none(seed):
     """A random map has no symmetry, and nothing is reported."""
     g = generator(seed)
@@ -153,27 +148,17 @@ def test_defects_are_those_of_lie_derivatives():
     assert float(found.spectrum[0]) == pytest.approx(float(expected), rel=1e-10)
 
 
+TWICE = V(Group("twice", lie_algebra=[[[0, 1.0], [-1, 0]], [[0, 2.0], [-2, 0]]]))
+SAME = lambda x: x  # noqa: E731
 BAD = {
-    "no generators": (lambda x: x, V(Z(3)), V(Z(3)), (9, 3), "has no continuous generators"),
-    "complex": (lambda x: x, V(U(2)), V(U(2)), (9, 2), "is complex"),
-    "too few states": (lambda x: x, V(GL(3)), V(GL(3)), (2, 3), "2 states are too few for 9 generators"),
+    "no generators": (SAME, V(Z(3)), V(Z(3)), (9, 3), "has no continuous generators"),
+    "complex": (SAME, V(U(2)), V(U(2)), (9, 2), "is complex"),
+    "too few states": (SAME, V(GL(3)), V(GL(3)), (2, 3), "2 states are too few for 9 generators"),
     "constant": (lambda x: torch.ones(len(x), 1).double(), V(GL(2)), Scalar(GL(2)), (9, 2), "f is constant"),
-    "a family that does not act": (
-        lambda x: x,
-        (3 * Scalar)(SO(3)),
-        (3 * Scalar)(SO(3)),
-        (9, 3),
-        "move none of the states",
-    ),
-    "dependent generators": (
-        lambda x: x,
-        V(Group("twice", lie_algebra=[[[0, 1.0], [-1, 0]], [[0, 2.0], [-2, 0]]])),
-        V(Group("twice", lie_algebra=[[[0, 1.0], [-1, 0]], [[0, 2.0], [-2, 0]]])),
-        (9, 2),
-        "1 of the 2 generators of twice are sums of others",
-    ),
-    "another group": (lambda x: x, V(GL(3)), V(SO(3)), (9, 3), "belongs to"),
-    "sizes": (lambda x: x, V(GL(3)), V(GL(3)), (9, 4), "has 4 components"),
+    "no action": (SAME, (3 * Scalar)(SO(3)), (3 * Scalar)(SO(3)), (9, 3), "move none of the states"),
+    "dependent generators": (SAME, TWICE, TWICE, (9, 2), "1 of the 2 generators of twice are sums of others"),
+    "another group": (SAME, V(GL(3)), V(SO(3)), (9, 3), "belongs to"),
+    "sizes": (SAME, V(GL(3)), V(GL(3)), (9, 4), "has 4 components"),
 }
 
 
@@ -183,19 +168,13 @@ def test_bad_input(case):
     x = torch.randn(*shape, dtype=torch.float64, generator=generator())
     with pytest.raises(ValueError, match=words):
         discover(f, rep_in, rep_out, x)
-
-
-def test_states_that_are_no_numbers():
-    x = torch.ones(9, 2, dtype=torch.float64)
-    x[4, 0] = torch.nan
-    with pytest.raises(ValueError, match=r"^1 of 9 states have entries that are not finite: leave these states out$"):
-        discover(lambda x: x, V(GL(2)), V(GL(2)), x)
-
-
-def test_states_in_a_plane_do_not_show_all_directions():
-    x = torch.randn(40, 3, dtype=torch.float64, generator=generator()) * torch.tensor([1.0, 1.0, 0.0])
-    with pytest.raises(ValueError, match=r"3 of the 9 directions of .* move none of the states"):
-        discover(lambda x: x, V(GL(3)), V(GL(3)), x)
+    if case == "sizes":
+        x = x[:, :3]
+        with pytest.raises(ValueError, match=r"3 of the 9 directions of .* move none of the states"):
+            discover(f, rep_in, rep_out, torch.cat([x, x, -x, x + 1]) * torch.tensor([1.0, 1.0, 0.0]))
+        x[4, 0] = torch.nan
+        with pytest.raises(ValueError, match=r"^1 of 9 states have entries that are not finite"):
+            discover(f, rep_in, rep_out, x)
 
 
 def test_generators_that_do_not_close_make_no_group():

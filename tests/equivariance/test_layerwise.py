@@ -56,8 +56,9 @@ def test_every_layer_of_an_emlp_is_at_rounding(group):
         assert attribution.norm.max() < tolerance * size and attribution.total.norm(dim=-1).mean() < tolerance * size
 
 
-@pytest.mark.parametrize("group", [ROTATIONS, SQUARE], ids=str)
-@pytest.mark.parametrize("culprit", ["blocks.0.linear", "blocks.1.linear", "head"])
+@pytest.mark.parametrize(
+    ("group", "culprit"), [(ROTATIONS, "blocks.0.linear"), (SQUARE, "blocks.1.linear"), (SQUARE, "head")]
+)
 def test_one_planted_layer_is_pointed_at(group, culprit):
     """Nothing but noise in one layer of a strict network, merged to dense weights first."""
     net = merge(network(EMLP, group))
@@ -76,28 +77,18 @@ def test_one_planted_layer_is_pointed_at(group, culprit):
 
 def test_random_probes_agree_with_the_exact_values_within_their_standard_error():
     net = network(RPPEMLP, free_scale=0.5, bilinear=False)
-    exact, estimated = measured(net), measured(net, probes=200, generator=generator(3))
+    exact, estimated = measured(net), measured(net, probes=100, generator=generator(3))
     assert estimated.contributions is None and not exact.standard_error.any()
     torch.testing.assert_close(estimated.total, exact.total)
     strong = exact.squared_norm > 1e-3 * exact.squared_norm.max()
     deviation = (estimated.squared_norm - exact.squared_norm)[strong] / estimated.standard_error[strong]
     assert deviation.abs().max() < 4.5 and deviation.square().mean() < 2.5  # chi-square about 1
     relative = (estimated.standard_error / estimated.squared_norm)[strong]
-    assert relative.max() < 0.15  # (2 / probes)^(1/2) = 0.1 for one input, and every further input lowers it
+    assert relative.max() < 0.21  # (2 / probes)^(1/2) = 0.14 for one input, and every further input lowers it
     torch.testing.assert_close(estimated.share.sum(1), torch.ones(3, dtype=torch.float64))
     assert (estimated.share - exact.share).abs().max() < 0.1
-    again = measured(net, probes=200, generator=generator(3))
+    again = measured(net, probes=100, generator=generator(3))
     assert torch.equal(again.squared_norm, estimated.squared_norm)
-
-
-def test_the_difference_tends_to_the_lie_derivative():
-    net, t = network(RPPEMLP, free_scale=0.5), 1e-5
-    elements = list(torch.linalg.matrix_exp(t * ROTATIONS.lie_algebra))
-    x = inputs(net)
-    finite = layerwise_difference(net, net.rep_in, net.rep_out, x, elements=elements)
-    exact = layerwise_lie_derivative(net, net.rep_in, net.rep_out, x)
-    torch.testing.assert_close(finite.contributions / t, exact.contributions, rtol=1e-2, atol=1e-4)
-    assert finite.generators == ("g0", "g1", "g2")
 
 
 def test_hidden_layers_of_unknown_action_are_taken_together():
@@ -150,10 +141,6 @@ def test_feature_maps_move_with_the_image(flow):
     if "translation" in flow.name:  # circular convolutions commute with periodic translations, pooling does not
         convolutions = [0, 3]
         assert attribution.norm[0, convolutions].max() < 1e-12 < 1e-5 < attribution.norm[0, [1, 2]].min()
-    estimated = layerwise_lie_derivative(model, flow, flow, x, hidden=flow, probes=200)
-    strong = attribution.norm > 1e-8
-    difference = (estimated.squared_norm - attribution.squared_norm)[strong]
-    assert (difference / estimated.standard_error[strong]).abs().max() < 4.5
 
 
 def test_errors_name_the_fault():

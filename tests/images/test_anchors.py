@@ -121,20 +121,19 @@ def test_anchors_that_coincide_give_numbers():
         assert f.weight.isfinite().all()
 
 
-def test_what_can_not_be():
-    with refused("condition", "noise=0.0"):
-        AnchorBasis(torch.zeros(2, 2), noise=0.0)
-    with refused("condition", "frequencies"):
-        AnchorBasis(grid(3), frequencies=(1e-4, 1e-4), noise=0.0)
-    with refused("(9, 2)"):
-        AnchorBasis(grid(3), ["rbf"])
-    with refused("anchors=[[nan, nan]]", "finite"):
-        AnchorBasis(torch.full((1, 2), torch.nan))
-    with refused("noise=-1.0"):
-        AnchorBasis(grid(3), noise=-1.0)
-    with refused("share=0.0"):
-        anchored(network(), 0.0)
-    with refused("Linear"):
-        anchored(nn.Linear(2, 2))
-    with refused("anchors=10"):
-        AnchoredConv2d.of(nn.Conv2d(1, 1, 3), 10)
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: AnchorBasis(torch.zeros(2, 2), noise=0.0), ("condition", "noise=0.0")),
+        (lambda: AnchorBasis(grid(3), frequencies=(1e-4, 1e-4), noise=0.0), ("condition", "frequencies")),
+        (lambda: AnchorBasis(grid(3), ["rbf"]), ("(9, 2)",)),
+        (lambda: AnchorBasis(torch.full((1, 2), torch.nan)), ("anchors=[[nan, nan]]", "finite")),
+        (lambda: AnchorBasis(grid(3), noise=-1.0), ("noise=-1.0",)),
+        (lambda: anchored(network(), 0.0), ("share=0.0",)),
+        (lambda: anchored(nn.Linear(2, 2)), ("Linear",)),
+        (lambda: AnchoredConv2d.of(nn.Conv2d(1, 1, 3), 10), ("anchors=10",)),
+    ],
+)
+def test_what_can_not_be(make, words):
+    with refused(*words):
+        make()

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from factors import whole
 from image_pathways import images, relative
 from refusals import refused
 from registry import generator
@@ -33,7 +32,7 @@ CASES = [
     (group, orientations, kernel, pooled)
     for group, count in (("p4", 4), ("se2", 4), ("se2", 8))
     for orientations in ((1, count), (count, count), (count, 1))
-    for kernel, pooled in ((3, False), (5, False))
+    for kernel, pooled in (((3 if group == "p4" else 5), False),)
 ] + [("se2", (8, 1), 1, True)]
 
 
@@ -114,30 +113,6 @@ def test_elements_are_shared_by_all_layers_and_even():
     assert relative(net(x), before) < 1e-14
 
 
-@pytest.mark.parametrize("kind", [LieConvolution, RelaxedLieConvolution])
-@pytest.mark.parametrize("orientations", [(1, 4), (4, 4), (4, 1)])
-def test_curvature_against_exact_gauss_newton_blocks(kind, orientations):
-    """A sums what an anchor value sees over places and elements of the output, G is the mean of outer products of gradients
-    there; of one place and one element the block is exact."""
-    f = lie("se2", orientations, kind=kind)
-    for size in ((1, 1), (3, 3)):
-        x = maps(f, 1, size)
-        g = torch.randn(3, *f(x).shape, generator=generator(5), dtype=torch.float64)
-        block = whole(f.curvature(x, g)[0])
-        jacobian = torch.func.jacrev(lambda u, x=x: torch.func.functional_call(f, {"u": u}, (x,)))(f.u.detach())
-        fields, after = f.u.shape[0], orientations[1]
-        own = jacobian[0].unflatten(0, (fields, after)).flatten(2, 3)  # (D, H, places, D, B, P)
-        seen = own[0, :, :, 0].flatten(0, 1).flatten(1)  # of the first field, as of all
-        assert relative(own[1, :, :, 1].flatten(0, 1).flatten(1), seen) < 1e-12
-        assert relative(block.A, seen.mT @ seen) < 1e-12
-        at = g[:, 0].unflatten(1, (fields, after)).flatten(3).movedim(1, -1).flatten(0, -2)
-        assert relative(block.G, at.mT @ at / len(seen)) < 1e-12
-        if len(seen) == 1:
-            rows = torch.einsum("sdhp,dhpe->se", g[:, 0].unflatten(1, (fields, after)).flatten(3), own.flatten(3))
-            exact = (rows.mT @ rows).view(fields, -1, fields, seen.shape[1]).permute(1, 0, 3, 2)
-            assert relative(torch.kron(block.A, block.G), exact.reshape(fields * seen.shape[1], -1)) < 1e-12
-
-
 def test_the_periodic_basis_is_a_strict_and_a_free_part():
     for omega in (0.1, 1.0, 2.0):
         basis = AnchorBasis(torch.zeros(1, 1), ["periodic"], frequencies=[omega])
@@ -185,7 +160,7 @@ def test_omega_fixed_and_implied():
         assert implied_omega(ratio) == pytest.approx(omega, abs=1e-9)
 
 
-@pytest.mark.parametrize("group", ["p4", "se2", "scale"])
+@pytest.mark.parametrize("group", ["p4", "se2"])
 def test_a_resnet_of_the_plain_ones_parameters(group):
     net = LieResNet18(group=group, generator=generator())
     count = sum(p.numel() for p in net.parameters())
@@ -210,29 +185,25 @@ def test_a_small_resnet_turns_with_its_images_and_learns():
     assert relative(net(torch.rot90(x, 1, (-2, -1))), net(x)) < 1e-10 < relative(net(x.mT), net(x))
 
 
-def test_what_can_not_be():
-    with refused("group='so3'", "se2"):
-        lie("so3")
-    with refused("p4", "elements=8"):
-        lie("p4", (8, 8))
-    with refused("orientations=(1, 1)", "SE(2)"):
-        lie("se2", (1, 1))
-    with refused("T(2)", "(1, 1)"):
-        lie("t2", (8, 8))
-    with refused("17 channels", "8"):
-        LieConvolution(17, 8)
-    with refused("kernel_size=4", "odd"):
-        lie(kernel_size=4)
-    with refused("share=0"):
-        lie(share=0)
-    with refused("T(2) x R+", "rotations"):
-        lie("scale", kind=RelaxedLieConvolution)
-    with refused("omega=-1"):
-        lie(kind=RelaxedLieConvolution, omega=-1)
-    with refused("harmonics=5"):
-        lie(kind=RelaxedLieConvolution, harmonics=5)
-    with refused("no relaxed pathway", "Linear"):
-        learn_omega(nn.Linear(1, 1))
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: lie("so3"), ("group='so3'", "se2")),
+        (lambda: lie("p4", (8, 8)), ("p4", "elements=8")),
+        (lambda: lie("se2", (1, 1)), ("orientations=(1, 1)", "SE(2)")),
+        (lambda: lie("t2", (8, 8)), ("T(2)", "(1, 1)")),
+        (lambda: LieConvolution(17, 8), ("17 channels", "8")),
+        (lambda: lie(kernel_size=4), ("kernel_size=4", "odd")),
+        (lambda: lie(share=0), ("share=0",)),
+        (lambda: lie("scale", kind=RelaxedLieConvolution), ("T(2) x R+", "rotations")),
+        (lambda: lie(kind=RelaxedLieConvolution, omega=-1), ("omega=-1",)),
+        (lambda: lie(kind=RelaxedLieConvolution, harmonics=5), ("harmonics=5",)),
+        (lambda: learn_omega(nn.Linear(1, 1)), ("no relaxed pathway", "Linear")),
+    ],
+)
+def test_what_can_not_be(make, words):
+    with refused(*words):
+        make()
 
 
 def test_a_model_of_both_pathways_learns_how_much_to_relax():

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from factors import whole
 from image_pathways import images, relative
 from registry import generator
-from torch.func import functional_call, jacrev, stack_module_state, vmap
 
 from rppdyn.images import (
     ARCHITECTURES,
@@ -19,11 +17,11 @@ from rppdyn.images import (
     ten_layers,
     three_layers,
 )
-from rppdyn.images._pathways import MAPS, STATIONARY, Convolution
+from rppdyn.images._pathways import MAPS, STATIONARY
 from rppdyn.images.registry import REGISTRY
 from rppdyn.nn import Ensemble
 from rppdyn.nn._pathways import named_pathways
-from rppdyn.priors import Categorical, curvature, kronecker_evidence, negative_log_prior
+from rppdyn.priors import Categorical, curvature, kronecker_evidence
 
 TINY = [LayerSpec(3), LayerSpec(4, subsample="polyphase"), LayerSpec(4, kernel_size=1)]
 
@@ -42,12 +40,14 @@ def ten_layers_counts(width, channels=3, outputs=10):
 
 
 @pytest.mark.parametrize(
-    ("kind", "at_10"),
-    [("conv", 338_770), ("gconv", 1_025_380), ("gconv_separable", 214_550), ("gconv_pointwise", 338_770)],
-)
-@pytest.mark.parametrize("width", [1, 10])
-def test_ten_layers_have_the_published_number_of_parameters(kind, at_10, width):
-    """Table 7, with width 10 on CIFAR-10; Table 2 reports 133.6 M fully connected ones."""
+    ("kind", "width", "published"),
+    [
+        ("conv", 10, 338_770), ("gconv", 10, 1_025_380), ("gconv_separable", 10, 214_550), ("gconv_pointwise", 10, 338_770),
+        ("gconv", 6, 371_200), ("gconv_separable", 13, 358_463), ("gconv", 1, None),
+    ],
+)  # fmt: skip
+def test_ten_layers_have_the_published_number_of_parameters(kind, width, published):
+    """Table 7, on CIFAR-10, with width 10 and with widths matched in parameters."""
     pairs, inputs, rest = ten_layers_counts(width)
     expected = {
         "conv": 9 * pairs,
@@ -57,18 +57,9 @@ def test_ten_layers_have_the_published_number_of_parameters(kind, at_10, width):
     }[kind] + rest
     model = ImageModel(ten_layers(width), 3, (32, 32), 10, {kind: 1.0})
     assert sum(p.numel() for p in model.parameters()) == expected
-    assert width != 10 or expected == at_10
-    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert published in (expected, None)
     assert [layer.size[0] for _, layer in model.layers()] == [32, 32, 16, 16, 8, 8, 4, 2, 1, 1]
     assert [list(dict(layer.named_children())) for _, layer in model.layers()[-2:]] == [["conv", "bias"]] * 2
-
-
-@pytest.mark.parametrize("width", [6, 13])
-def test_ten_layers_matched_in_parameters(width):
-    """Table 7 as well: 371,200 of full group convolutions of width 6, 358,463 of separable ones of width 13."""
-    kind, published = {6: ("gconv", 371_200), 13: ("gconv_separable", 358_463)}[width]
-    model = ImageModel(ten_layers(width), 3, (32, 32), 10, {kind: 1.0})
-    assert sum(p.numel() for p in model.parameters()) == published
 
 
 def test_factored_ten_layers_put_out_maps_before_they_are_subsampled():
@@ -86,7 +77,6 @@ def test_factored_ten_layers_put_out_maps_before_they_are_subsampled():
         published += layer.in_channels * layer.out_channels * (side**2 + after**2)
     assert found["f_fc"] == own == 2_007_040
     assert published == 1_431_040
-    assert [list(dict(layer.named_children())) for _, layer in model.layers()[-2:]] == [["conv", "bias"]] * 2
 
 
 def test_nine_layers():
@@ -134,17 +124,23 @@ def test_models_are_invariant_where_only_stationary_pathways_are_on(kind):
     x = images(3, 1, size=(8, 8))
     model = tiny({kind: 1.0})
     y = model(x)
-    errors = [relative(model(x.roll(s, (-2, -1))), y) for s in ((1, 0), (0, 1), (3, 5), (4, 4))]
+    errors = [relative(model(x.roll(s, (-2, -1))), y) for s in ((1, 0), (3, 5), (4, 4))]
     if kind in STATIONARY:
         assert max(errors) < 1e-12
+        assert relative(model.float()(x.float().roll((1, 2), (-2, -1))), model(x.float())) < 1e-5
     else:
         assert min(errors) > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["gconv", "gconv_separable", "gconv_pointwise"])
-def test_ten_layers_of_group_convolutions_are_invariant(kind):
+def test_construction_is_seeded():
+    x = images(2, 1, size=(8, 8))
+    a, b, c = (tiny({"conv": 1.0, "s_fc": 1.0}, seed)(x) for seed in (0, 0, 1))
+    assert torch.equal(a, b) and not torch.equal(a, c)
+
+
+def test_ten_layers_of_group_convolutions_are_invariant():
     """To shifts and quarter turns, from lifted images to maps of one pixel; without pooling orientations they are not."""
-    model = ImageModel(ten_layers(1), 2, (32, 32), 5, {kind: 1.0}, generator=generator()).double()
+    model = ImageModel(ten_layers(1), 2, (32, 32), 5, {"gconv": 1.0}, generator=generator()).double()
     x = images(2, 2, size=(32, 32))
     y = model(x)
     assert (y - y[:1]).abs().max() > 1e-3
@@ -172,16 +168,6 @@ def test_a_lifted_image_makes_the_same_function_of_more_weights():
     assert without.blocks[0].in_channels == 2
 
 
-@pytest.mark.parametrize("pathways", [{"conv": 1.0}, {"gconv": 1.0}], ids=str)
-def test_invariance_in_single_precision(pathways):
-    x = images(3, 1, size=(8, 8))
-    model, turns = tiny(pathways), ("gconv" in pathways)
-    moved = x.roll((1, 2), (-2, -1)).rot90(int(turns), (-2, -1))
-    for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
-        model = model.to(dtype)
-        assert relative(model(moved.to(dtype)), model(x.to(dtype))) < bound
-
-
 def test_a_free_pathway_breaks_the_symmetry_in_proportion():
     x = images(3, 1, size=(8, 8))
     errors = []
@@ -193,26 +179,6 @@ def test_a_free_pathway_breaks_the_symmetry_in_proportion():
                     p.V.mul_(scale)
         errors.append(relative(model(x.roll((1, 2), (-2, -1))), model(x)))
     assert errors[0] < 1e-12 and 5 < errors[2] / errors[1] < 20
-
-
-@pytest.mark.parametrize("pathways", [{"conv": 1.0, "f_fc": 1.0}, {"gconv": 1.0, "conv": 1.0, "s_fc": 1.0}], ids=str)
-def test_seeds_run_stacked(pathways):
-    """Outputs, priors and gradients are those of each member by itself."""
-    members = [tiny(pathways, seed) for seed in range(3)]
-    parameters, buffers = stack_module_state(members)
-    x = images(4, 1, size=(8, 8))
-
-    def loss(parameters, buffers):
-        return functional_call(members[0], (parameters, buffers), (x,)).square().sum()
-
-    gradients, values = vmap(torch.func.grad_and_value(loss))(parameters, buffers)
-    for i, member in enumerate(members):
-        own = member(x).square().sum()
-        assert relative(values[i], own) < 1e-13
-        member.zero_grad()
-        own.backward()
-        for name, p in member.named_parameters():
-            torch.testing.assert_close(gradients[name][i], p.grad, rtol=1e-10, atol=1e-12)
 
 
 def test_stacked_batch_norm_is_each_members_own():
@@ -236,24 +202,6 @@ def test_stacked_batch_norm_is_each_members_own():
     assert set(plain.state_dict()) == {k for k in members[0].state_dict() if not k.startswith("norms")}
 
 
-def test_construction_is_seeded_and_a_state_dict_rebuilds():
-    a, b, c = (tiny({"conv": 1.0, "s_fc": 1.0}, seed) for seed in (0, 0, 1))
-    x = images(2, 1, size=(8, 8))
-    assert torch.equal(a(x), b(x)) and not torch.equal(a(x), c(x))
-    c.load_state_dict(a.state_dict())
-    assert torch.equal(a(x), c(x))
-
-
-def test_names_of_layers_are_those_of_the_pathways():
-    model = tiny({"conv": 1.0, "f_fc": 0.5})
-    names = [name for name, layer in model.layers() if isinstance(layer, RelaxedImageLayer)]
-    assert names == ["blocks.0", "blocks.1", "blocks.2", "head"]
-    assert {(layer, name) for layer, name, _ in named_pathways(model)} == {
-        (l, n) for l in names for n in ("conv", "f_fc", "bias")
-    }
-    assert negative_log_prior(model).isfinite()
-
-
 @pytest.mark.parametrize("kind", MAPS)
 def test_the_marginal_likelihood_takes_every_pathway(kind):
     """Every layer's, biases among them; the data determine something of each, and no more than there is."""
@@ -264,39 +212,6 @@ def test_the_marginal_likelihood_takes_every_pathway(kind):
     assert {(p.layer, p.name) for p in found.pathways} == {(layer, name) for layer, name, _ in named_pathways(model)}
     gamma = found.effective()
     assert (gamma > 0).all() and (gamma < found.counts).all()
-
-
-def exact_gauss_newton(model, x, likelihood):
-    """The exact matrix of each parameter of a whole model, by its name: Jacobians and the Hessian of the likelihood."""
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
-    jacobians = jacrev(lambda own: functional_call(model, own, (x,)))(parameters)
-    root = likelihood.factors(model(x).detach())  # (factors, N, outputs), whose outer products are the Hessian
-    rows = {name: torch.einsum("sno,no...->sn...", root, J).flatten(2).flatten(0, 1) for name, J in jacobians.items()}
-    return {name: own.mT @ own for name, own in rows.items()}
-
-
-@pytest.mark.parametrize("pathways", [{"f_fc": 1.0, "conv": 1.0}, {"fc": 1.0, "conv": 1.0}], ids="+".join)
-def test_curvature_of_a_whole_model_against_the_exact_gauss_newton_matrix(pathways):
-    """Of one image, through all layers behind: exact traces of what has weights of its own at every place.
-
-    A convolution's weights are used at many, which its blocks take to be independent; the head's at one, where it is exact.
-    """
-    model, x = tiny(pathways, size=(4, 4)), images(1, 1, size=(4, 4))
-    exact = exact_gauss_newton(model, x, Categorical())
-    names = {id(p): name for name, p in model.named_parameters()}
-    own = {(layer, name): pathway for layer, name, pathway in named_pathways(model)}
-    blocks = curvature(model, model, [x], Categorical())
-    assert set(blocks) == set(own)
-    head = max(layer for layer, _ in blocks)
-    for (layer, name), found in blocks.items():
-        for block, coefficients in zip(found, own[layer, name].coefficients(), strict=True):
-            traces = [factor.diagonal(dim1=-2, dim2=-1).sum(-1) for factor in whole(block)[:2]]
-            found_trace = block.copies * (traces[0] * traces[1]).sum()
-            ratio = float(found_trace / exact[names[id(coefficients)]].trace())
-            if name != "conv" or layer == head:
-                assert ratio == pytest.approx(1, abs=1e-10), (layer, name)
-            else:
-                assert 0.1 < ratio < 10, (layer, name)
 
 
 @pytest.mark.parametrize(
@@ -312,32 +227,7 @@ def test_on_maps_of_one_pixel_the_map_keeps_the_variance_of_a_map():
     assert model.blocks[0].conv.variance == 0.5
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (dict(out_channels=0), "out_channels=0"),
-        (dict(gain=-1.0), "gain=-1"),
-        (dict(gain=float("inf")), "gain=inf: give a positive finite number"),
-        (dict(free_scale=-1, pathways={"conv": 1.0, "f_fc": 1.0}), "free_scale=-1: give a positive finite number"),
-        (dict(free_scale=float("nan"), pathways={"conv": 1.0, "fc": 1.0}), "free_scale=nan: give a positive"),
-        (dict(size=(0, 6)), r"size=\(0, 6\) of maps: give a height and a width of one pixel or more"),
-        (dict(orientations=(7, 7)), r"orientations=\(7, 7\) of input and output: give a pair of 1 or 4"),
-        (dict(kernel_size=9), "kernel_size=9 reaches around"),
-    ],
-)
-def test_layers_refuse_by_name(arguments, words):
-    options = dict(in_channels=1, out_channels=2, size=(3, 3), pathways={"conv": 1.0})
-    with pytest.raises(ValueError, match=words):
-        RelaxedImageLayer(**(options | arguments))
-
-
-def test_a_kernel_matters_only_to_what_convolves():
-    RelaxedImageLayer(1, 2, (3, 3), {"fc": 1.0}, kernel_size=9)
-    with pytest.raises(ValueError, match="kernel_size=9 reaches around"):
-        Convolution(1, 1, kernel_size=9)(torch.zeros(1, 1, 3, 3))
-
-
-@pytest.mark.parametrize("pathway", sorted(MAPS))
+@pytest.mark.parametrize("pathway", ["conv", "gconv", "se2", "fc", "f_fc", "s_fc", "operators"])
 def test_maps_of_another_size_are_refused(pathway):
     """A height and a width that are exchanged have as many pixels, and one pixel would be spread over all."""
     turning = REGISTRY[pathway].orientations()

@@ -50,8 +50,7 @@ def wrapped(states, period, low):
 
 
 DEGREES = 180 / np.pi
-WRAPS = [(2 * np.pi, -np.pi, 1), (2 * np.pi, 0, 1), (2 * np.pi, -1, 1), (360, -180, DEGREES), (360, 0, DEGREES),
-         (np.pi, 0, 1), (np.pi, -np.pi / 2, 1), (180, -90, DEGREES)]  # fmt: skip
+WRAPS = [(2 * np.pi, -np.pi, 1), (2 * np.pi, -1, 1), (360, 0, DEGREES), (np.pi, 0, 1), (180, -90, DEGREES)]
 
 
 @pytest.mark.parametrize(("period", "low", "unit"), WRAPS)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import re
 
 import numpy as np
@@ -14,7 +12,7 @@ from registry import generator
 from scipy.integrate import solve_ivp
 
 from rppdyn.equivariance import equivariance_error, lie_derivative
-from rppdyn.groups import O13, SL, SO, DkeR3, O2eR3, SO2eR3
+from rppdyn.groups import O13, SL, SO, DkeR3, O2eR3
 from rppdyn.reps import Scalar, V
 from rppdyn.runs import files
 from rppdyn.tasks import TASK_CACHE, Pendulum, _pendulum, load_trajectories
@@ -49,24 +47,22 @@ def test_energy_is_the_formula():
     assert float(Pendulum().energy(rest)) == 2 + 0.5 - 3 - 5
 
 
-@pytest.mark.parametrize("pendulum", [Pendulum(), UNEVEN], ids=["plain", "uneven"])
-def test_vector_field_is_hamiltons(pendulum):
-    z = pendulum.initial_state(50, generator()).requires_grad_()
-    (gradient,) = torch.autograd.grad(pendulum.energy(z).sum(), z)
+def test_vector_field_is_hamiltons():
+    z = UNEVEN.initial_state(50, generator()).requires_grad_()
+    (gradient,) = torch.autograd.grad(UNEVEN.energy(z).sum(), z)
     q, p = gradient.split(6, dim=-1)
-    assert torch.allclose(pendulum.vector_field(z), torch.cat([p, -q], dim=-1), rtol=1e-13, atol=1e-14)
-    assert torch.autograd.gradcheck(pendulum.energy, (z[:3].detach().requires_grad_(),))
-    assert pendulum.energy(z.float()).dtype == torch.float32
+    assert torch.allclose(UNEVEN.vector_field(z), torch.cat([p, -q], dim=-1), rtol=1e-13, atol=1e-14)
+    assert torch.autograd.gradcheck(UNEVEN.energy, (z[:3].detach().requires_grad_(),))
+    assert UNEVEN.energy(z.float()).dtype == torch.float32
 
 
-@pytest.mark.parametrize("group", [O2eR3(), SO2eR3(), DkeR3(6)], ids=str)
-def test_symmetry_of_the_vector_field(group):
+def test_symmetry_of_the_vector_field():
     P = Pendulum(k2=2.0)
-    rep, z = P.rep(group), P.initial_state(100, generator())
-    assert rep.dim == 12 and rep.G == group
-    assert float(equivariance_error(P.vector_field, rep, rep, z).per_input.max()) < 1e-14
-    invariance = equivariance_error(lambda z: P.energy(z)[:, None], rep, Scalar(group), z)
-    assert invariance.mean < 1e-14
+    for group in (O2eR3(), DkeR3(6)):
+        rep, z = P.rep(group), P.initial_state(100, generator())
+        assert rep.dim == 12 and rep.G == group
+        assert float(equivariance_error(P.vector_field, rep, rep, z).per_input.max()) < 1e-14
+        assert equivariance_error(lambda z: P.energy(z)[:, None], rep, Scalar(group), z).mean < 1e-14
 
 
 def test_what_breaks_the_symmetry():
@@ -120,7 +116,7 @@ GALE = Pendulum(k2=2.0, wind=3.0)
 """Springs of 30 m: terms of H cancel that are a hundred times as large as it is."""
 
 
-@pytest.mark.parametrize("pendulum", [Pendulum(), UNEVEN, GALE], ids=["text", "uneven", "gale"])
+@pytest.mark.parametrize("pendulum", [UNEVEN, GALE], ids=["uneven", "gale"])
 @pytest.mark.unchecked
 def test_trajectories_are_true(pendulum):
     """Against an adaptive Runge-Kutta method at its tightest, for states drawn at random and those that come nearest to
@@ -160,16 +156,6 @@ def test_angular_momentum_about_z_is_conserved_without_wind_only():
     assert torch.allclose(momentum[:, 2], expected.sum(-1), rtol=1e-13)
     drift = lambda P: (P.angular_momentum(P.trajectories(z0, TIMES[:51])) - momentum[:, None])[..., 2].abs().max()  # noqa: E731
     assert drift(Pendulum()) < 1e-12 and drift(Pendulum(wind=0.01)) > 0.1
-
-
-def test_trajectories_commute_with_the_group():
-    P, group = Pendulum(k2=2.0), O2eR3()
-    z0 = P.initial_state(30, generator(4))
-    rho = P.rep(group).rho(group.samples(30, generator(5)))
-    moved = P.trajectories(torch.einsum("nij,nj->ni", rho, z0), TIMES[:26])
-    assert torch.allclose(
-        moved, torch.einsum("nij,ntj->nti", rho, P.trajectories(z0, TIMES[:26])), rtol=1e-9, atol=1e-10
-    )
 
 
 def test_the_integrator_has_order_8_and_runs_backwards():
@@ -272,37 +258,23 @@ def test_kinds_are_independent():
     """More training trajectories leave the test set as it is, and no trajectory is in two sets."""
     few, many = load_trajectories(Pendulum(), **SMALL), load_trajectories(Pendulum(), **(SMALL | {"n_train": 9}))
     assert torch.equal(few.test, many.test) and torch.equal(few.validation, many.validation)
+    whole = load_trajectories(Pendulum(), n_train=2, n_validation=0, n_test=0, horizon=1.0, chunk=5)
+    assert whole.validation.shape == whole.rollouts.shape == (0, 6, 12) and whole.train.shape == (2, 6, 12)
     equal = load_trajectories(Pendulum(), 5, 5, 5, horizon=1.0)
     energies = Pendulum().energy(torch.stack([equal.train, equal.validation, equal.test])[:, :, 0]).flatten()
     assert len(set(energies.tolist())) == 15
 
 
-@pytest.mark.parametrize("damage", ["flipped", "other"])
-def test_a_damaged_entry_is_made_again(damage, folder, generated, caplog):
+def test_an_entry_with_other_data_is_made_again(folder, generated, caplog):
     expected = load_trajectories(Pendulum(), **SMALL)
     (path,) = folder.iterdir()
-    data = bytearray(path.read_bytes())
-    if damage == "flipped":
-        data[-9] ^= 1
-    elif damage == "other":
-        load_trajectories(Pendulum(k2=2.0), **SMALL)
-        data = next(p for p in folder.iterdir() if p != path).read_bytes()
-    path.write_bytes(data)
+    load_trajectories(Pendulum(k2=2.0), **SMALL)
+    path.write_bytes(next(p for p in folder.iterdir() if p != path).read_bytes())
     generated.clear()
     with caplog.at_level(logging.WARNING):
         assert same(load_trajectories(Pendulum(), **SMALL), expected)
     assert len(generated) == 1 and "damaged" in caplog.text
     assert same(load_trajectories(Pendulum(), **SMALL), expected) and len(generated) == 1  # whole again
-
-
-def test_a_folder_that_cannot_be_written_to_costs_a_warning(monkeypatch, caplog, folder):
-    def refuse(*args, **kwargs):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(files.tempfile, "mkstemp", refuse)
-    with caplog.at_level(logging.WARNING):
-        assert load_trajectories(Pendulum(), **SMALL).train.shape == (6, 6, 12)
-    assert len(caplog.records) == 1 and "the pendulum's dataset is not cached" in caplog.text
 
 
 def test_files(tmp_path, generated):
@@ -311,26 +283,21 @@ def test_files(tmp_path, generated):
     data.save(file)
     assert same(load_trajectories(Pendulum(k2=2.0), **SMALL, file=file), data) and len(generated) == 1
     load_trajectories(Pendulum(k2=2), **SMALL, file=str(file))  # 2 is 2.0
-
-    def refusal(pendulum=data.pendulum, file=file, **changed):
-        with pytest.raises(ValueError) as caught:
-            load_trajectories(pendulum, **(SMALL | changed), file=file)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
-
-    assert "pendulum.safetensors was made with k2=2.0, not k2=1.0: make them the same" in refusal(Pendulum())
-    assert "made with wind=0.0, not wind=0.01: " in refusal(Pendulum(k2=2.0, wind=0.01))
-    assert "made with n_train=6, not n_train=7: " in refusal(n_train=7)
-    assert "absent.safetensors cannot be read (No such file" in refusal(file=tmp_path / "absent.safetensors")
-    (tmp_path / "text.safetensors").write_text("no trajectories at all")
-    assert "text.safetensors holds no trajectories" in refusal(file=tmp_path / "text.safetensors")
-    other = files.encode({"q": np.eye(3)}, {"key": "of a basis"})
-    (tmp_path / "basis.safetensors").write_bytes(other)
-    assert "basis.safetensors holds no trajectories" in refusal(file=tmp_path / "basis.safetensors")
+    (tmp_path / "text").write_text("no trajectories at all")
+    (tmp_path / "basis").write_bytes(files.encode({"q": np.eye(3)}, {"key": "of a basis"}))
     data.validation[0, 0, 0] = torch.nan
-    data.save(tmp_path / "nan.safetensors")
-    message = refusal(file=tmp_path / "nan.safetensors")
-    assert "nan.safetensors" in message and "its validation hold values that are not finite" in message
+    data.save(tmp_path / "nan")
+    for pendulum, changed, words in [
+        (Pendulum(), {}, "pendulum.safetensors was made with k2=2.0, not k2=1.0"),
+        (data.pendulum, dict(n_train=7), "made with n_train=6, not n_train=7"),
+        (data.pendulum, dict(file=tmp_path / "absent"), r"absent cannot be read \(No such file"),
+        (data.pendulum, dict(file=tmp_path / "text"), "text holds no trajectories"),
+        (data.pendulum, dict(file=tmp_path / "basis"), "basis holds no trajectories"),
+        (data.pendulum, dict(file=tmp_path / "nan"), "nan .*its validation hold values that are not finite"),
+    ]:
+        with pytest.raises(ValueError, match=words) as caught:
+            load_trajectories(pendulum, **(SMALL | dict(file=file) | changed))
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -350,11 +317,6 @@ def test_impossible_parameters(bad, message, generated):
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         load_trajectories(Pendulum(), **(SMALL | bad))
     assert "\n" not in str(caught.value) and not generated
-
-
-def test_an_empty_set_and_a_whole_chunk():
-    data = load_trajectories(Pendulum(), n_train=2, n_validation=0, n_test=0, horizon=1.0, chunk=5)
-    assert data.validation.shape == (0, 6, 12) and data.rollouts.shape == (0, 6, 12) and data.train.shape == (2, 6, 12)
 
 
 def test_trajectories_keep_their_axes():

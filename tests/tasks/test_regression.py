@@ -7,7 +7,7 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import equivariance_error
-from rppdyn.groups import O13, SL, SO, SO13, SU, O, O2eR3, SO2eR3, SO13p
+from rppdyn.groups import O13, SL, SO, SU, O, O2eR3, SO13p
 from rppdyn.tasks import REGRESSION_TASKS, Inertia, RegressionTask, regression_task
 
 EXACT = 1e-12
@@ -34,16 +34,11 @@ def test_samples_are_float64_and_seeded(name):
     task = regression_task(name)
     x, y = task.sample(1000, generator(5))
     assert x.shape == (1000, task.rep_in.dim) and y.shape == (1000, task.rep_out.dim)
+    assert sum(task.parts_in.values()) == task.rep_in.dim and sum(task.parts_out.values()) == task.rep_out.dim
     assert x.dtype == y.dtype == torch.float64 and torch.isfinite(y).all() and (y.std(0) > 0).all()
     again, other = task.sample(1000, generator(5)), task.sample(1000, generator(6))
     assert torch.equal(again[0], x) and torch.equal(again[1], y) and not torch.equal(other[0], x)
     assert torch.equal(task.target(x[3]), y[3]) or torch.allclose(task.target(x[3]), y[3], rtol=1e-14)
-
-
-@pytest.mark.parametrize("name", REGRESSION_TASKS)
-def test_parts_name_every_coordinate(name):
-    task = regression_task(name)
-    assert sum(task.parts_in.values()) == task.rep_in.dim and sum(task.parts_out.values()) == task.rep_out.dim
 
 
 def test_parts_are_what_they_are_called():
@@ -62,19 +57,14 @@ def test_parts_are_what_they_are_called():
 
 @pytest.mark.parametrize(
     "name, group",
-    [
-        ("inertia", O(3)), ("inertia", SO(3)), ("inertia", O2eR3()),
-        ("modified_inertia", O2eR3()), ("modified_inertia", SO2eR3()), ("modified_inertia_code", O2eR3()),
-        ("o5_invariant", O(5)), ("o5_invariant", SO(5)),
-    ],
-)  # fmt: skip
+    [("inertia", O(3)), ("modified_inertia", O2eR3()), ("modified_inertia_code", O2eR3()), ("o5_invariant", O(5))],
+)
 def test_truth_is_equivariant(name, group):
     assert error(regression_task(name, group)) < EXACT
 
 
-@pytest.mark.parametrize("group", [SO13p(), SO13(), O13()])
-def test_scattering_is_lorentz_invariant(group):
-    assert largest(regression_task("lorentz", group)) < EXACT
+def test_scattering_is_lorentz_invariant():
+    assert largest(regression_task("lorentz", O13())) < EXACT
 
 
 @pytest.mark.parametrize(
@@ -177,7 +167,7 @@ def test_scattering_conserves_the_current_and_needs_the_metric():
     assert current.norm() / unsymmetrised.norm() < 1e-13
 
 
-@pytest.mark.parametrize("group", [SO(2), O(5), SO13p(), SU(3)])
+@pytest.mark.parametrize("group", [O(5), SU(3)])
 def test_a_group_of_other_vectors_is_refused(group):
     with pytest.raises(ValueError, match=r"acts on .*inertia's vectors are in R\^3") as caught:
         regression_task("inertia", group)
