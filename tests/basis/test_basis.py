@@ -7,7 +7,7 @@ import pytest
 import torch
 from registry import GALILEI, KINDS, SHEAR, TYPES, generator
 
-from rppdyn.basis import BasisCertificate, NotCertified, solve
+from rppdyn.basis import BasisCertificate, NotCertified, _solver, solve
 from rppdyn.basis._isotypic import solve_isotypic
 from rppdyn.basis._problem import Problem
 from rppdyn.basis._solver import solve_dense, solve_iterative, solve_orbits, solve_problem
@@ -228,13 +228,17 @@ def test_strategies_agree(name):
         (T(2)(SO(3)), "dense"),
         (T(4)(SO(3)), "isotypic"),
         (T(4)(GALILEI), "dense"),
-        (T(7)(GALILEI), "iterative"),
         ((T(0) + T(2) + T(4))(SO(3)), "dense+isotypic+orbits"),
     ],
     ids=str,
 )
 def test_the_problem_chooses_the_strategy(rep, strategy):
     assert solve(rep, cache=False).certificate.strategy == strategy
+
+
+def test_blocks_that_are_too_large_for_singular_values_are_solved_by_iteration(monkeypatch):
+    monkeypatch.setattr(_solver, "MAX_DENSE_DIM", 80)
+    assert solve(T(4)(GALILEI), cache=False).certificate.strategy == "iterative"
 
 
 def test_quaternionic_and_complex_types():

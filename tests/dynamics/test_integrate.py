@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from importlib import import_module
-from itertools import pairwise
 
 import pytest
 import torch
@@ -54,32 +54,31 @@ Z0 = torch.tensor([[1.0, 0.5], [-0.3, 0.1]], dtype=torch.float64)
 TIMES = torch.linspace(0, 2, 5, dtype=torch.float64)
 
 
+@cache
+def truth():
+    return integrate(pendulum(), Z0, TIMES, rtol=1e-12, atol=1e-13).states
+
+
 @pytest.mark.parametrize(("method", "order"), [("rk4", 4), ("leapfrog", 2)])
 def test_errors_fall_with_the_methods_order(method, order):
-    truth = integrate(pendulum(), Z0, TIMES, rtol=1e-12, atol=1e-13).states
-    steps = [0.1, 0.05, 0.025]
-    errors = [
-        float((integrate(pendulum(), Z0, TIMES, method=method, step=h).states - truth).abs().max()) for h in steps
-    ]
-    slopes = [math.log2(coarse / fine) for coarse, fine in pairwise(errors)]
-    assert all(abs(slope - order) < 0.15 for slope in slopes), slopes
+    solve = lambda step: integrate(pendulum(), Z0, TIMES, method=method, step=step).states  # noqa: E731
+    coarse, fine = (float((solve(step) - truth()).abs().max()) for step in (0.1, 0.05))
+    assert math.log2(coarse / fine) == pytest.approx(order, abs=0.15)
 
 
 def test_the_adaptive_method_keeps_its_tolerance():
-    truth = integrate(pendulum(), Z0, TIMES, rtol=1e-12, atol=1e-13).states
-    errors = [
-        float((integrate(pendulum(), Z0, TIMES, rtol=t, atol=t).states - truth).abs().max()) for t in (1e-4, 1e-8)
-    ]
+    solve = lambda t: integrate(pendulum(), Z0, TIMES, rtol=t, atol=t).states  # noqa: E731
+    errors = [float((solve(t) - truth()).abs().max()) for t in (1e-4, 1e-8)]
     assert errors[0] < 1e-3 and errors[1] < 1e-7 and errors[0] > 100 * errors[1]
 
 
 def test_steps_divide_each_interval_and_land_on_every_time():
     uneven = torch.tensor([0.0, 0.25, 0.3, 1.0], dtype=torch.float64)
-    truth = integrate(pendulum(), Z0, uneven, rtol=1e-12, atol=1e-13).states
+    expected = integrate(pendulum(), Z0, uneven, rtol=1e-9, atol=1e-9).states
     for step in (None, 0.1, 10.0):
         found = integrate(pendulum(), Z0, uneven, method="rk4", step=step)
         assert found.states.shape == (2, 4, 2) and torch.equal(found.states[:, 0], Z0)
-        assert (found.states - truth).abs().max() < (1e-5 if step == 0.1 else 5e-3)
+        assert (found.states - expected).abs().max() < (1e-5 if step == 0.1 else 5e-3)
 
 
 def test_leapfrog_is_symplectic_reversible_and_keeps_energy_for_long():
@@ -97,9 +96,9 @@ def test_leapfrog_is_symplectic_reversible_and_keeps_energy_for_long():
     torch.testing.assert_close(flow(flow(Z0[0]) * back) * back, Z0[0], rtol=0, atol=1e-13)
 
     energy = pendulum().hamiltonian
-    long = torch.linspace(0, 200, 101, dtype=torch.float64)
+    long = torch.linspace(0, 100, 51, dtype=torch.float64)
     drift = (energy(integrate(pendulum(), Z0, long, method="leapfrog", step=0.2).states) - energy(Z0)[:, None]).abs()
-    assert drift[:, 75:].max() < 1.2 * drift[:, 1:25].max() < 1e-2
+    assert drift[:, 38:].max() < 1.2 * drift[:, 1:13].max() < 1e-2
 
 
 def test_leapfrog_of_two_networks_and_not_of_one():
@@ -122,7 +121,7 @@ def test_the_adjoint_gives_the_same_gradients(method):
     for adjoint in (False, True):
         model, z0 = HamiltonianModel(net), Z0.clone().requires_grad_()
         options = dict(rtol=1e-10, atol=1e-10) if method == "dopri5" else dict(step=0.02)
-        states = integrate(model, z0, TIMES, method=method, adjoint=adjoint, **options).states
+        states = integrate(model, z0, TIMES[:3], method=method, adjoint=adjoint, **options).states
         parameters = [z0, *list(net.parameters())[:-1]]  # the Hamiltonian's constant moves nothing
         gradients.append(torch.autograd.grad(states[:, -1].square().sum(), parameters))
     for direct, adjoint in zip(*gradients, strict=True):
@@ -132,7 +131,7 @@ def test_the_adjoint_gives_the_same_gradients(method):
 @pytest.mark.parametrize(("method", "unit"), [("dopri5", 2.0**-30), ("rk4", 2.0**30)])
 def test_states_in_other_units_move_and_diverge_alike(method, unit):
     """dz/dt = z^2 / unit; powers of two change no digit."""
-    z0, times = torch.tensor([[0.1], [1.0], [0.4]], dtype=torch.float64), torch.linspace(0, 3, 31, dtype=torch.float64)
+    z0, times = torch.tensor([[0.1], [1.0], [0.4]], dtype=torch.float64), torch.linspace(0, 3, 7, dtype=torch.float64)
     solve = lambda unit: integrate(  # noqa: E731
         Field(lambda z: z.square() / unit),
         unit * z0,

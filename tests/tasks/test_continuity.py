@@ -145,7 +145,7 @@ def hopper():
 @cache
 def double_pendulum():
     """Positions, and momenta of masses of 1, which are velocities."""
-    data = load_trajectories(Pendulum(), n_train=2, n_validation=2, n_test=6, cache=False)
+    data = load_trajectories(Pendulum(), n_train=0, n_validation=0, n_test=6, horizon=15.0, cache=False)
     return list(data.rollouts.numpy()), 0.2
 
 

@@ -121,9 +121,9 @@ GALE = Pendulum(k2=2.0, wind=3.0)
 def test_trajectories_are_true(pendulum):
     """Against an adaptive Runge-Kutta method at its tightest, for states drawn at random and those that come nearest to
     shrinking a spring to a point, where the force turns most quickly."""
-    z0, times = pendulum.initial_state(200, generator(1)), TIMES[:101]
+    z0, times = pendulum.initial_state(60, generator(1)), TIMES[:101]
     z = pendulum.trajectories(z0, times)
-    assert torch.equal(z[:, 0], z0) and z.shape == (200, 101, 12)
+    assert torch.equal(z[:, 0], z0) and z.shape == (60, 101, 12)
     chosen = [0, 1, *norm(z[..., :3] - z[..., 3:6]).amin(1).argsort()[:2].tolist()]
     field = lambda t, y: pendulum.vector_field(torch.from_numpy(y).reshape(4, 12)).flatten().numpy()  # noqa: E731
     solution = solve_ivp(
@@ -139,7 +139,7 @@ def test_trajectories_are_true(pendulum):
 @pytest.mark.unchecked
 def test_a_trajectory_does_not_depend_on_its_neighbours_nor_on_other_times():
     P = Pendulum(k2=2.0)
-    z0 = P.initial_state(40, generator(2))
+    z0 = P.initial_state(12, generator(2))
     z = P.trajectories(z0, TIMES[:51])
     assert torch.allclose(P.trajectories(z0[7:8], TIMES[:51])[0], z[7], rtol=1e-11, atol=1e-11)
     assert torch.allclose(
@@ -149,12 +149,12 @@ def test_a_trajectory_does_not_depend_on_its_neighbours_nor_on_other_times():
 
 @pytest.mark.unchecked
 def test_angular_momentum_about_z_is_conserved_without_wind_only():
-    z0 = Pendulum().initial_state(50, generator(3))
+    z0 = Pendulum().initial_state(20, generator(3))
     momentum = Pendulum().angular_momentum(z0)
     x, p = z0.unflatten(-1, (4, 3)).split(2, dim=-2)
     expected = x[..., 0] * p[..., 1] - x[..., 1] * p[..., 0]
     assert torch.allclose(momentum[:, 2], expected.sum(-1), rtol=1e-13)
-    drift = lambda P: (P.angular_momentum(P.trajectories(z0, TIMES[:51])) - momentum[:, None])[..., 2].abs().max()  # noqa: E731
+    drift = lambda P: (P.angular_momentum(P.trajectories(z0, TIMES[:26])) - momentum[:, None])[..., 2].abs().max()  # noqa: E731
     assert drift(Pendulum()) < 1e-12 and drift(Pendulum(wind=0.01)) > 0.1
 
 
