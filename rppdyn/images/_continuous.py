@@ -27,6 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rppdyn.images._pathways import check_size
 from rppdyn.nn._coefficients import ExactBuffers
 
 
@@ -53,8 +54,7 @@ class ExponentialBasis(ExactBuffers):
 
     def __init__(self, size: tuple[int, int]):
         super().__init__()
-        if min(size) < 1:
-            raise ValueError(f"size={tuple(size)} of maps: give a height and a width of one pixel or more")
+        check_size(size)
         grid, black = pixel_grid(size), chessboard(size)
         self.register_exact("grid", grid)
         self.anchors = nn.Parameter(grid[black])
@@ -187,8 +187,8 @@ def refit(
 ) -> Float[Tensor, "*channels P"]:
     r"""The anchor values whose filters are closest to given filters at given points.
 
-    :math:`u' = \mathrm{lstsq}(A, b)` with :math:`A = \Phi_{ZZ'} (\Phi_{Z'Z'} + s^2 I)^{-1}`, of minimum norm. With anchors at
-    the points themselves the filters are equal, for any noise.
+    :math:`u' = \mathrm{lstsq}(A, b)`, of minimum norm, with :math:`A = \Phi_{ZZ'} (\Phi_{Z'Z'} + s^2 I)^{-1}` for points Z and
+    anchors Z', and values b of the given filters. With anchors at the points themselves the filters are equal, for any noise.
 
     Source: van der Ouderaa & van der Wilk 2023, Eq. 5 (which prints both inverses in the wrong place).
     """
@@ -205,9 +205,9 @@ def spread(
 ) -> Float[Tensor, "count D"]:
     r"""Spread ``count`` anchors over candidates; if there are as many candidates, return these in their order.
 
-    The first is the candidate nearest the centre, each next one the farthest from those before it, by the distance of the
-    basis, :math:`-2 \log \phi`. If no dimension is periodic, anchors then move to the means of the candidates nearest to them
-    (Lloyd's iterations), since the farthest candidates are corners.
+    The first anchor is the candidate nearest the centre. Each next one is the candidate farthest from those before it, by the
+    distance of the basis, :math:`-2 \log \phi`. If no dimension is periodic, anchors then move to the means of the candidates
+    nearest to them (Lloyd's iterations), since the farthest candidates are corners.
 
     Raises:
         ValueError: fewer candidates than ``count``.

@@ -1,7 +1,7 @@
 r"""Group convolutions over translations and rotations by 90 degrees (p4), and sparse pathways.
 
-**Group convolutions.** Channels stand for orientations: they are ``(c, r)``, four for each field c, r fastest, and a rotation
-of the image by 90 degrees turns the maps and moves orientation r to r + 1. Images themselves have one orientation.
+**Group convolutions.** Channels stand for orientations: they are ``(c, r)``, four for each field c, r fastest. A rotation of
+the image by 90 degrees turns the maps and moves orientation r to r + 1. Images themselves have one orientation.
 
 **Sparse pathways** have filters and factors with values at anchor points, and exponential basis functions between them.
 
@@ -9,8 +9,8 @@ of the image by 90 degrees turns the maps and moves orientation r to r + 1. Imag
 
 with anchors :math:`z_j` and inverse lengthscales :math:`\omega_j` that all channels share. There are half as many anchors as
 pixels, rounded up; they start at the pixels of one colour of a chessboard, with :math:`\omega = 1` per pixel. The prior is on
-the anchor values u, or on the lengthscales :math:`\omega`: at variance 0 basis functions are then constant, and a fully
-connected pathway does not depend on places. All others (anchors always) are learned without a prior.
+the anchor values u, or on the inverse lengthscales :math:`\omega`; with variance 0 of these, basis functions are constant, and
+a fully connected pathway does not depend on places. The other parameters, anchors always, are learned without a prior.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class P4Convolution(ImagePathway):
     def filter_curvature(
         self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]
     ) -> tuple[Float[Tensor, "n n"], Float[Tensor, "D D"]]:
-        """A and G of w, which is used at every place and orientation of the output, turned for each orientation."""
+        """A and G of the filters w, which are used at every place and, turned, at every orientation of the output."""
         fields, *frame = self.filters().shape
         count = math.prod(frame)
         numbers = torch.arange(1, count + 1, device=x.device).view(1, *frame)
@@ -270,11 +270,9 @@ class SparseConvolution(SparsePathway):
     @classmethod
     def from_place(cls, place: Place, variance: int | float, **arguments: Any) -> ImagePathway:
         """Build the pathway, or a convolution for 1 x 1 filters."""
-        return (
-            Convolution.from_place(place, variance)
-            if place.kernel_size == 1
-            else super().from_place(place, variance, **arguments)
-        )
+        if place.kernel_size == 1:
+            return Convolution.from_place(place, variance)
+        return super().from_place(place, variance, **arguments)
 
     def filters(self, basis: Float[Tensor, "M kk"]) -> Float[Tensor, "C_out C k k"]:
         return (self.u @ basis).unflatten(2, (self.kernel_size, self.kernel_size))

@@ -16,11 +16,11 @@ the product of G and the angles have the basis function :math:`\phi_G(v^{-1} u)\
 .. math:: \psi(t) = \exp(-2 \omega^2 \sin^2(\pi t / 2)) = \sum_{m \ge 0} c_m \cos(m \pi t), \qquad
           c_0 = e^{-\omega^2} I_0(\omega^2), \quad c_m = 2 e^{-\omega^2} I_m(\omega^2).
 
-So a filter with such a prior is a sum of independent ones. The one of variance :math:`c_0` does not depend on the angle: the
-strict pathway, :class:`~rppdyn.images.LieConvolution`. For each m two of variance :math:`c_m`, times
-:math:`\cos(m \pi t)` and :math:`\sin(m \pi t)`, make the free one, :class:`RelaxedLieConvolution`. :math:`\omega` is its
-size. It is given, learned with a penalty (:func:`learn_omega`, :func:`omega_penalty`), or follows from learned variances
-(:func:`implied_omega`).
+So a filter with such a prior is a sum of independent filters. One, of variance :math:`c_0`, does not depend on the angle: the
+strict pathway, :class:`~rppdyn.images.LieConvolution`. For each m there are two of variance :math:`c_m`, multiplied by
+:math:`\cos(m \pi t)` and :math:`\sin(m \pi t)`. Together they are the free pathway, :class:`RelaxedLieConvolution`, and
+:math:`\omega` is its size. It is given, learned with a penalty (:func:`learn_omega`, :func:`omega_penalty`), or follows from
+learned variances (:func:`implied_omega`).
 
 Source: van der Ouderaa & van der Wilk 2023, Eqs. 8 to 12, where anchors are points of the product. There
 :math:`\omega` enters by its square alone, without a gradient at 0; in :math:`\sqrt{c_1} \approx \omega` it has one.
@@ -360,17 +360,8 @@ class RelaxedLieConvolution(LieConvolution):
 
     omega: Tensor
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        variance: int | float = 1.0,
-        *,
-        omega: int | float = 1.0,
-        harmonics: int | None = None,
-        orientations: tuple[int, int] = (8, 8),
-        **options,
-    ):
+    def __init__(self, in_channels: int, out_channels: int, variance: int | float = 1.0, *, omega: int | float = 1.0,
+                 harmonics: int | None = None, orientations: tuple[int, int] = (8, 8), **options):  # fmt: skip
         check_omega(omega)
         self.harmonics = max(orientations) // 2 if harmonics is None else harmonics
         if not 1 <= self.harmonics <= max(orientations) // 2:
@@ -433,10 +424,11 @@ def omega_penalty(net: nn.Module, strength: int | float) -> Float[Tensor, ""]:
 
 
 def implied_omega(ratio: int | float) -> float:
-    r"""The omega whose first harmonic has this variance relative to the strict pathway, :math:`c_1 / c_0 = 2 I_1 / I_0`.
+    r"""The omega whose first harmonic has a given variance relative to the strict pathway, :math:`c_1 / c_0 = 2 I_1 / I_0`.
 
-    A relaxed pathway of amplitude :math:`a_1` and learned variance :math:`\sigma^2`, with a strict one of :math:`\tau^2`, has
-    the ratio :math:`a_1^2 \sigma^2 / \tau^2`. Ratios of all omegas are below 2; for too large a ratio `MAX_OMEGA` is returned.
+    For a relaxed pathway of amplitude :math:`a_1` and learned variance :math:`\sigma^2` beside a strict pathway of variance
+    :math:`\tau^2`, the ratio is :math:`a_1^2 \sigma^2 / \tau^2`. It is below 2 for every omega; for a larger ratio, `MAX_OMEGA`
+    is returned.
     """
     if not ratio >= 0:
         raise ValueError(f"ratio={ratio} of variances: give a number from 0 to 2")

@@ -95,7 +95,7 @@ class MaxSubsampling(Subsampling):
 
 
 class Flatten(nn.Module):
-    """Maps of one pixel with a channel for each pixel of the input: the next layer depends on positions."""
+    """Maps of one pixel, with a channel for each pixel and channel of the input. The next layer then depends on positions."""
 
     def out_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Always one pixel."""
@@ -106,7 +106,7 @@ class Flatten(nn.Module):
 
 
 class OrientationPooling(nn.Module):
-    """The largest of a field's orientations, r fastest; on maps of one pixel it is invariant to rotations by 90 degrees."""
+    """The largest of a field's orientations; channels are ``(field, orientation)``. One pixel is invariant to rotations."""
 
     def __init__(self, orientations: int):
         super().__init__()
@@ -166,8 +166,8 @@ class LayerSpec:
         span: number of layers that the residual skips: this one and those before it.
         normalised: whether maps are divided, before the rectifier, by the root of their mean square over channels and pixels,
             which commutes with orthogonal maps.
-        lifted: whether the first layer of a model with rotations reads images as features with equal orientations, with
-            weights for each. It is the same function with that many times more weights, which published counts include.
+        lifted: whether the first layer of a model with rotations takes an image as features whose orientations are equal, and
+            has weights for each. The function is the same, with as many times more weights; published counts include them.
     """
 
     channels: int
@@ -441,10 +441,9 @@ class LieResNet18(nn.Module):
     """ResNet-18 with convolutions over a group of the plane; 11,181,642 parameters with ten classes, as the plain network.
 
     Filters have as many anchors over the group as the plain network's have pixels (for SE(2) in 7 x 7 pixels the 37 in a disc:
-    11,179,338 parameters); norms are shared by a field's elements. The output is computed from the largest of a field's
-    elements in the mean over places. :func:`~rppdyn.images.draw_elements` draws the elements of a pass. A
-    rotation maps
-    every second pixel of an odd number to every second pixel: with sides of 33, 65, ... pixels quarter turns are exact.
+    11,179,338 parameters). A field's elements share their norm. The head reads the mean over places, at each field's largest
+    element. :func:`~rppdyn.images.draw_elements` draws the elements of a pass. With sides of 33, 65, ... pixels quarter turns
+    are exact: they map the pixels that strides take to each other.
 
     Args:
         classes: number of outputs.

@@ -1,13 +1,13 @@
 r"""Operator pathways: :math:`y = \sum_i M_i x W^i`, matrices on pixels times weights between channels.
 
-The pathway includes L-conv (learned generators, of low rank) and PowerNet (powers of bases); with shifts it is a convolution,
+The pathway includes L-conv (learned generators of low rank) and PowerNet (powers of bases). With shifts it is a convolution,
 with an adjacency matrix a graph convolution, with one-hot matrices a fully connected layer.
 
 A layer commutes with a matrix B on pixels, for all weights, exactly if B commutes with every :math:`M_i`. It is equivariant to
-the *centraliser* of its operators (:func:`rppdyn.equivariance._lie.centraliser`), not to the group that they generate: the
-centraliser of so(3)'s generators has multiples of the identity only. Operators that commute with each other, as powers of one
-base do, are in their own centraliser. The weights W and the operators M can exchange an invertible mixing of the operators, so
-that a single learned operator need not be a symmetry.
+the *centraliser* of its operators (:func:`rppdyn.equivariance._lie.centraliser`), not to the group that they generate. The
+centraliser of so(3)'s generators has multiples of the identity only. Operators that commute with each other, such as powers of
+one base, are in their own centraliser. The weights W can undo any invertible mixing of the operators, so a single learned
+operator need not be a symmetry.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Operators(ExactBuffers):
 
     Attributes:
         count, outputs, inputs: n, P' and P.
-        generators: the matrices that penalties apply to: learned ones without the identity, bases of powers, or all fixed ones.
+        generators: the matrices that penalties apply to if they are learned: matrices without the identity, or bases of powers.
     """
 
     count: int
@@ -65,7 +65,7 @@ class Operators(ExactBuffers):
 
 
 class FixedOperators(Operators):
-    """Given matrices: shifts, an adjacency matrix, one-hot matrices, generators."""
+    """Matrices that are given and not learned: shifts, an adjacency matrix, one-hot matrices, generators."""
 
     fixed: Tensor
 
@@ -85,7 +85,7 @@ class DenseOperators(Operators):
 
     Args:
         count: n.
-        trained: whether they are learned; otherwise they stay as drawn.
+        trained: whether the matrices are learned; otherwise they stay as drawn.
     """
 
     L: Tensor
@@ -109,8 +109,8 @@ class LowRankOperators(Operators):
 
     Args:
         count: n.
-        rank: rank of each.
-        trained: whether they are learned; otherwise they stay as drawn.
+        rank: rank of each learned matrix.
+        trained: whether the matrices are learned; otherwise they stay as drawn.
     """
 
     U: Tensor
@@ -142,34 +142,28 @@ class LowRankOperators(Operators):
 class PowerOperators(Operators):
     r"""Products of powers of bases, :math:`A^{D i} B^{D j} \cdots` with i, j from -K to K; PowerNet's.
 
-    Each product is scaled to the Frobenius norm ``sqrt(P)``, which orthogonal matrices have, so that all outputs on white noise
-    have one size. (Without that, a scaling's fourth power has singular values from 1e-4 to 1e4.)
+    Each product is scaled to the Frobenius norm ``sqrt(P)`` of an orthogonal matrix: all outputs on white noise have one size.
+    (Without this, the fourth power of a scaling by a pixel has singular values from 1e-4 to 1e4.)
 
     Args:
         bases: invertible matrices. With one base, or commuting ones, a layer is equivariant to the bases.
         reach: K; a pair gives the smallest and the largest power.
         dilation: D.
-        trained: whether bases are learned, from these initial values.
+        trained: whether the bases are learned, from these initial values.
     Raises:
-        ValueError: a base that is not finite, or singular with negative powers; a dilation below 1; powers that are
+        ValueError: a base is not finite, or is singular and has negative powers; the dilation is below 1; powers are linearly
             dependent, or overflow.
     """
 
     bases: Tensor
 
-    def __init__(
-        self,
-        bases: Float[Tensor, "b P P"],
-        reach: int | tuple[int, int] = 2,
-        *,
-        dilation: int = 1,
-        trained: bool = False,
-    ):
+    def __init__(self, bases: Float[Tensor, "b P P"], reach: int | tuple[int, int] = 2, *, dilation: int = 1,
+                 trained: bool = False):  # fmt: skip
         super().__init__()
         low, high = (-reach, reach) if isinstance(reach, int) else reach
         if dilation < 1 or low > high:
             raise ValueError(
-                f"dilation={dilation}, powers from {low} to {high}: give a positive dilation and some powers"
+                f"dilation={dilation}, powers from {low} to {high}: give a dilation from 1 on and some powers"
             )
         self.powers = tuple(dilation * power for power in range(low, high + 1))
         self.count, self.outputs, self.inputs = len(self.powers) ** len(bases), bases.shape[-1], bases.shape[-1]
@@ -220,7 +214,9 @@ class PowerOperators(Operators):
 def affine_base(
     size: Size, name: str, step: float = 1.0, interpolation: Interpolation = "shannon_whittaker"
 ) -> Float[Tensor, "P P"]:
-    """exp(t D) of a generator of :data:`~rppdyn.equivariance.images.AFFINE`; t moves the middle of an edge by ``step`` pixels.
+    """A base of :class:`PowerOperators`: exp(t D) for a generator D by its name in :data:`~rppdyn.equivariance.images.AFFINE`.
+
+    The number t is such that the middle of an edge moves by ``step`` pixels.
 
     Raises:
         ValueError: an unknown name, or an even size with Shannon-Whittaker interpolation.
@@ -246,7 +242,7 @@ def one_hot(outputs: int, inputs: int) -> Float[Tensor, "n Q P"]:
 
 
 def operators_of(settings: OperatorSettings, size: Size, generator: torch.Generator | None = None) -> Operators:
-    """The configured operators on maps of a size.
+    """The configured operators on maps of a size; powers and shifts are fixed, whatever ``settings.trained`` is.
 
     Raises:
         ValueError: an unknown base, an even size with Shannon-Whittaker interpolation, or a setting that the operators refuse.
@@ -271,16 +267,16 @@ def operators_of(settings: OperatorSettings, size: Size, generator: torch.Genera
 class OperatorPathway(ImagePathway):
     r""":math:`y(c', p') = \sum_{i, c} W(c', i, c) (M_i x(c))(p')`: ``n C C'`` weights beside those of the operators.
 
-    The prior is on the weights W; learned operators have none. To output maps of one pixel, the only operator is the mean.
+    The prior is on the weights W; learned operators have none. A layer to output maps of one pixel has one operator, the mean.
 
     Args:
         operators: the matrices M.
-        closure, orthogonality: factors of penalties on learned operators, :meth:`penalty`.
+        closure, orthogonality: factors of the two penalties on learned operators, see :meth:`penalty`.
         gain: output standard deviation at initialisation for inputs of unit mean square.
     Raises:
-        ValueError: operators on another number of pixels.
-    Source: Dehmamy et al., Eq. 6; PowerNet, 3.2 (whose formula lacks the sum over input channels, and whose bias for each
-        pixel breaks equivariance: here biases are separate pathways).
+        ValueError: the operators act on another number of pixels, or a penalty is on operators that are fixed.
+    Source: Dehmamy et al., Eq. 6; PowerNet, 3.2. PowerNet's formula lacks the sum over input channels, and its bias for each
+        pixel breaks equivariance; here biases are separate pathways.
     """
 
     def __init__(self, in_channels: int, out_channels: int, size: Size, operators: Operators, variance: int | float = 1.0,
@@ -293,6 +289,11 @@ class OperatorPathway(ImagePathway):
                 f"operators on {operators.inputs} -> {operators.outputs} pixels for maps of {size} -> {self.out_size}: give "
                 f"matrices of {check_size(self.out_size)} x {check_size(size)}"
             )
+        for name, factor in (("closure", closure), ("orthogonality", orthogonality)):
+            if factor and next(operators.parameters(), None) is None:
+                raise ValueError(
+                    f"operators.{name}={factor:g}: a penalty has no effect on operators that are fixed; give 0, or learn them"
+                )
         self.operators, self.closure, self.orthogonality = operators, closure, orthogonality
         count = operators.count * in_channels
         self.weight = self.draw(out_channels, count, std=gain / math.sqrt(count), generator=generator)
@@ -313,7 +314,7 @@ class OperatorPathway(ImagePathway):
         return (self.weight,)
 
     def transform_channels(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N nC Q"]:
-        """Apply all operators to all channels; the n C rows are the inputs of the weights."""
+        """Apply all operators to all channels; the weights read the n C results."""
         check_maps(x, self.in_shape)
         return self.operators(x.flatten(2)).flatten(1, 2)
 
@@ -321,12 +322,11 @@ class OperatorPathway(ImagePathway):
         return (self.weight @ self.transform_channels(x)).unflatten(-1, self.out_size)
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
-        r""":math:`A = \sum s s^T` over images and pixels, s a column of :meth:`transform_channels`; G is a mean over pixels."""
+        r"""A sums :math:`s s^T` over images and pixels, s a column of :meth:`transform_channels`; G is a mean over pixels."""
         return [linear_curvature(self.transform_channels(x).mT, g.flatten(3).mT)]
 
     def penalty(self) -> Float[Tensor, ""]:
-        """`closure` times the share of commutators outside the operators' span, plus `orthogonality` times the share of the
-        Killing form off its diagonal."""
+        """`closure` and `orthogonality` times the two shares of :func:`~rppdyn.equivariance._lie.algebra_penalties`, summed."""
         outside, off_diagonal = algebra_penalties(self.operators.generators)
         return self.closure * outside + self.orthogonality * off_diagonal
 

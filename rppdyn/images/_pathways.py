@@ -44,7 +44,7 @@ class ImagePathway(Pathway):
 
         Args:
             x: the inputs.
-            g: gradients, by this pathway's output, of the S columns of a square root of the loss's Hessian.
+            g: S gradients for each datum by this pathway's output, one for each column of a square root of the loss's Hessian.
         """
 
     def draw(self, *shape: int, std: float, generator: torch.Generator | None, has_prior: bool = True) -> nn.Parameter:
@@ -87,7 +87,7 @@ def place_moments(g: Float[Tensor, "S N C_out H_out W_out"]) -> Float[Tensor, "C
 
 
 def constant_input_curvature(gradients: Float[Tensor, "*blocks S N m"]) -> Kronecker:
-    """Exact curvature of coefficients from their gradients for S factors and N data: that of weights of the input 1, A = N."""
+    """Exact curvature of coefficients from their gradients for S factors and N data: that of weights of the input 1 (A = N)."""
     A = gradients.new_full((*gradients.shape[:-3], 1, 1), gradients.shape[-2], dtype=torch.float64)
     return Kronecker(A, gram(gradients.flatten(-3, -2)))
 
@@ -381,8 +381,8 @@ class RelaxedImageLayer(nn.Module):
 
     The most symmetric pathways of the layer (those that commute with rotations and shifts, else with shifts) start with equal
     shares of an output of variance ``gain**2``. The others start at ``free_scale`` of that size, so that they grow only as the
-    data ask. With equal shares, free weights memorise the training set before the prior acts, and convolutions beside group
-    convolutions keep their initial values. Learning the variances then hardly switches either off.
+    data ask. If all started with equal shares, free weights would memorise the training set before the prior acts, and
+    convolutions beside group convolutions would keep their initial values. Learned variances would hardly switch either off.
 
     Args:
         size, out_size: sizes of input and output maps; ``out_size`` may only differ as (1, 1).
@@ -448,16 +448,17 @@ class RelaxedImageLayer(nn.Module):
         self.kernel_size = 1 if self.pooled else kernel_size
         if any(name in STATIONARY for name in maps):
             check_reach(self.kernel_size, size)
-        kinds = [REGISTRY[name].symmetry for name in maps]
+        symmetries = [REGISTRY[name].symmetry for name in maps]
         for name, variance in present.items():
-            kind = REGISTRY[name].symmetry
-            scale = free_scale if kind > min(kinds) else 1.0
+            symmetry = REGISTRY[name].symmetry
+            is_free = symmetry > min(symmetries)
+            share = (free_scale if is_free else 1.0) / math.sqrt(max(1, symmetries.count(symmetry)))
             place = Place(
-                in_channels, out_channels, size, self.out_size, self.kernel_size, orientations, self.pooled,
-                gain * scale / math.sqrt(max(1, kinds.count(kind))), generator, (settings or {}).get(name),
+                in_channels, out_channels, size, self.out_size, self.kernel_size, orientations, self.pooled, gain * share,
+                generator, (settings or {}).get(name),
             )  # fmt: skip
             pathway = REGISTRY[name].build(place, variance)
-            pathway.is_free = kind > min(kinds)
+            pathway.is_free = is_free
             self.add_module(name, pathway)
         if bias_variance != 0:
             shared = orientations[1] if any(name in ROTATIONAL for name in maps) else 1

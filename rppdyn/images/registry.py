@@ -28,7 +28,9 @@ class OperatorSettings:
     )
     count: Integer = setting(9, "number of low_rank or dense matrices; the first is the identity", ge=2, le=10_000)
     rank: Count = setting(8, "rank of the matrices of form low_rank", le=10_000)
-    trained: bool = setting(True, "learn matrices of form low_rank or dense; false: they stay as they were drawn")
+    trained: bool = setting(
+        True, "learn matrices of form low_rank or dense; false: they stay as drawn; powers and shifts are always fixed"
+    )
     drawn: Integer = setting(0, "random seed of low_rank or dense matrices that are not trained")
     bases: list[str] = setting(["rotation"], "generators whose exponentials are the bases of powers", min_length=1)
     step: Number = setting(1.0, "how far a base of form powers moves the middle of an edge, in pixels")
@@ -60,7 +62,9 @@ class FilterSettings:
     share: Positive = setting(1.0, "number of anchors of a filter for each of its pixels", le=1)
     learned: bool = setting(False, "learn the places of anchors; false: they are fixed")
     omega: Nonnegative = setting(
-        1.0, "omega, how far relaxed pathways break the symmetry; 0: not at all; a learned one starts there", le=4
+        1.0,
+        "omega, how far relaxed pathways break the symmetry; 0: not at all; the initial value if it is learned",
+        le=4,
     )
     penalty: Nonnegative = setting(
         0.0, "weight of omega^2 in the loss; above 0, omega is learned with the weights; 0: fixed", le=1e6
@@ -109,12 +113,12 @@ class PathwayKind:
         constructor: "module:Class", of an :class:`~rppdyn.images.ImagePathway`, whose ``from_place(place, variance,
             **arguments)`` builds one.
         symmetry: the transformations with which it commutes: ``ROTATIONS_AND_SHIFTS``, ``SHIFTS`` or ``NO_SYMMETRY``.
-        arguments: arguments of the constructor, beside the place.
-        rotations: number of orientations of a field for a pathway that commutes with rotations, or a function from settings to
-            this number; 1 if channels don't stand for orientations.
+        arguments: arguments of ``from_place`` beside the place and the variance.
+        rotations: number of orientations of a field, or a function from settings to this number; 1 if channels don't stand for
+            orientations.
         is_map: False for biases.
-        within: names of pathways that contain it, the smallest first, if it is linear in its coefficients.
-        settings: its section of a model's configuration and the dataclass with its keys and their checks; None for none.
+        within: names of pathways that contain all its maps, the smallest first; empty if none is known.
+        settings: its section of a model's configuration, and the dataclass of its keys; None if it has no settings.
     """
 
     name: str

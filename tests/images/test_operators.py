@@ -172,6 +172,21 @@ def test_untrained_operators_are_buffers_that_all_members_share():
         (lambda: PowerOperators(torch.full((1, 2, 2), torch.nan)), "1 bases have entries that are no finite numbers"),
         (lambda: OperatorSettings(bases=["rotation", "rotation"]), "rotation stands twice"),
         (lambda: OperatorSettings(step=0.0), "operators.step=0: "),
+        (
+            lambda: pathway(kernel_shifts((5, 5), 3), closure=1.0),
+            r"operators\.closure=1: a penalty has no effect on .* fixed",
+        ),
+        *(
+            (
+                lambda s=s: ImageModel([LayerSpec(2)], 1, (5, 5), 2, {"operators": 1.0}, settings={"operators": s}),
+                "fixed; give 0",
+            )
+            for s in (
+                OperatorSettings(form="powers", orthogonality=0.5),
+                OperatorSettings(form="shifts", reach=1, closure=0.5),
+                OperatorSettings(trained=False, closure=0.5),
+            )
+        ),
         (lambda: LayerSpec(3, span=0), "past span=0 layers"),
         (
             lambda: ImageModel([LayerSpec(3, residual=1.0)], 1, (3, 3), 2, {"conv": 1.0}),
