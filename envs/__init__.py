@@ -28,7 +28,7 @@ from rppdyn.envs._making import make_env
 from rppdyn.envs._mirror import group_spec, mirror_spec, without
 from rppdyn.envs._spec import Entry, Space, Symmetry, SymmetrySpec
 from rppdyn.envs._state import capture_state, restore_state
-from rppdyn.envs.approximate import CURRENT_SWIMMER, TILTED_REACHER
+from rppdyn.envs.approximate import CURRENT_SWIMMER, HEADING_ANT, TILTED_REACHER
 from rppdyn.envs.certification._certificate import Certificate, certificate_for, save_certificate
 from rppdyn.envs.certification._certify import certified_share, certify
 from rppdyn.envs.certification._doctor import diagnose
@@ -40,6 +40,7 @@ for _id, _class, _steps in (
     (WINDY_PENDULUM, "windy_pendulum:WindyPendulum", EPISODE_STEPS),
     (TILTED_REACHER, "approximate:TiltedReacher", 50),
     (CURRENT_SWIMMER, "approximate:CurrentSwimmer", 1000),
+    (HEADING_ANT, "approximate:HeadingAnt", 200),
     (NAVIGATION, "planar:Navigation", planar.EPISODE_STEPS),
     (SWARM, "planar:Swarm", planar.EPISODE_STEPS),
 ):

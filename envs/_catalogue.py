@@ -361,8 +361,9 @@ def _spec_of_system(system: Any, name: str, symmetry: str | None, variant: str) 
         raise ValueError(f"{name}: symmetry={symmetry!r} with variant='published', one symmetry; leave one out")
 
     def build() -> SymmetrySpec:
-        derivation, named = derive(model), {} if is_model else _TASKS.get(_task_name(name), {})
-        choice = _choose(named, derivation, symmetry, name, default=next(iter(named.values())) if is_stock else ())
+        derivation, own = derive(model), {} if is_model else getattr(system.unwrapped, "symmetry_choices", {})
+        named = own or ({} if is_model else _TASKS.get(_task_name(name), {}))
+        choice = _choose(named, derivation, symmetry, name, next(iter(named.values())) if own or is_stock else ())
         chosen = [derivation[key] for key in choice]
         if is_model:
             data = mujoco.MjData(model)

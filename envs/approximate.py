@@ -6,6 +6,7 @@ environment                    number       what it is                          
 rppdyn/WindyPendulum-v0        ``wind``     a steady wind on a double pendulum                      O(2), D4, D6
 rppdyn/TiltedReacher-v0        ``tilt``     rad: a table on which a loaded arm is drawn downhill       O(2)
 rppdyn/CurrentSwimmer-v0       ``current``  m/s: the medium flows along y, across the way           left-right
+rppdyn/HeadingAnt-v0           ``payload``  kg: a load on one side of Ant-v5, which walks where it is told      D4
 rppdyn/Navigation-v0           ``hill``     J: a hill beside the middle of a point mass's way        O(2), D8, D4
 rppdyn/Swarm-v0                ``fault``    the share of its thrust that one mass of four lacks     S(4) x D(4), D(4)
 =============================  ===========  ======================================================  =================
@@ -22,6 +23,7 @@ from typing import Any, ClassVar
 
 import mujoco
 import numpy as np
+from gymnasium.envs.mujoco.ant_v5 import AntEnv
 from gymnasium.envs.mujoco.reacher_v5 import ReacherEnv
 from gymnasium.envs.mujoco.swimmer_v5 import SwimmerEnv
 from gymnasium.utils import EzPickle
@@ -32,11 +34,13 @@ from rppdyn.envs.planar import NAVIGATION, SWARM, check_range
 
 TILTED_REACHER = "rppdyn/TiltedReacher-v0"
 CURRENT_SWIMMER = "rppdyn/CurrentSwimmer-v0"
+HEADING_ANT = "rppdyn/HeadingAnt-v0"
 
 KNOBS: Mapping[str, str] = {
     "rppdyn/WindyPendulum-v0": "wind",
     TILTED_REACHER: "tilt",
     CURRENT_SWIMMER: "current",
+    HEADING_ANT: "payload",
     NAVIGATION: "hill",
     SWARM: "fault",
 }
@@ -51,6 +55,9 @@ MAX_TILT = 1.0
 
 TARGET_ARMATURE = 1e6
 """kg; inertia of the Reacher's target, which would otherwise slide downhill."""
+
+MAX_PAYLOAD = 2.0
+"""kg."""
 
 BROKEN_CURRENT = 0.55
 """m/s; from this current on a certificate's defect is above 1, so the symmetry is called broken."""
@@ -122,6 +129,70 @@ class CurrentSwimmer(SwimmerEnv):
         """Swimmer-v5's spec; called by `rppdyn.envs.symmetry_spec`."""
         note = f"A current of {self.current:g} m/s along y breaks it." if self.current else ""
         return _stock_spec(CURRENT_SWIMMER, "Swimmer-v5", symmetry, note, self.current >= BROKEN_CURRENT)
+
+
+class HeadingAnt(AntEnv):
+    """Gymnasium's Ant-v5 without contact forces, which walks in a direction drawn for each episode, under a load on one side.
+
+    Each episode begins with another yaw and another heading.
+
+    Observation (31,): Ant-v5's positions and velocities, and those of a mark at ``heading``, a unit vector in the plane that
+    stays where it is: entries 13 and 14 of positions, two zeros at the end. Action: Ant-v5's. Reward: Ant-v5's, with the speed
+    along the heading in the place of the speed along x. An episode is cut off after 200 steps, 10 s.
+
+    Args:
+        payload: mass in kg, 0 to 2, at 0.25 m from the torso's centre towards the first leg; the ant has 0.9 kg without it.
+        options: options of Ant-v5.
+    Raises:
+        ValueError: the payload is out of range.
+
+    Version history: v0, the first.
+    """
+
+    symmetry_choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "D4": ("quarter turn", "left-right"), "D4 x SO(2)": ("quarter turn", "left-right", "yaw"),
+    }  # fmt: skip
+    """The symmetries to choose from, the default first: legs change places, the heading stays; or all turns, too."""
+
+    def __init__(self, payload: float = 0.0, **options: Any):
+        self.payload = check_range(HEADING_ANT, "payload", payload, MAX_PAYLOAD)
+        super().__init__(include_cfrc_ext_in_observation=False, **options)
+        EzPickle.__init__(self, payload, **options)
+
+    def _initialize_simulation(self) -> tuple[mujoco.MjModel, mujoco.MjData]:
+        spec = mujoco.MjSpec.from_file(self.fullpath)
+        mark = spec.worldbody.add_body(name="mark")
+        for name, axis in (("heading_x", [1, 0, 0]), ("heading_y", [0, 1, 0])):
+            mark.add_joint(
+                name=name, type=mujoco.mjtJoint.mjJNT_SLIDE, axis=axis, armature=TARGET_ARMATURE, limited=False, damping=0
+            )
+        mark.add_geom(
+            name="mark", type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[0.05, 0, 0], contype=0, conaffinity=0, rgba=[0.8, 0.4, 0.2, 1]
+        )
+        if self.payload:
+            spec.body("torso").add_geom(
+                name="payload", type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[0.1, 0, 0], pos=[0.18, 0.18, 0.25], mass=self.payload,
+                contype=0, conaffinity=0, rgba=[0.75, 0.2, 0.2, 1],
+            )  # fmt: skip
+        model = spec.compile()
+        model.vis.global_.offwidth = max(model.vis.global_.offwidth, self.width)
+        model.vis.global_.offheight = max(model.vis.global_.offheight, self.height)
+        return model, mujoco.MjData(model)
+
+    def reset_model(self) -> np.ndarray:
+        super().reset_model()
+        yaw, heading = 2 * np.pi * self.np_random.random(2)
+        qpos, qvel = self.data.qpos.copy(), self.data.qvel.copy()
+        mujoco.mju_mulQuat(qpos[3:7], np.array([math.cos(yaw / 2), 0.0, 0.0, math.sin(yaw / 2)]), self.data.qpos[3:7])
+        qpos[-2:], qvel[-2:] = (math.cos(heading), math.sin(heading)), 0.0
+        self.set_state(qpos, qvel)
+        return self._get_obs()
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        forward = float(np.dot((info["x_velocity"], info["y_velocity"]), self.data.qpos[-2:])) * self._forward_reward_weight
+        reward += forward - info["reward_forward"]
+        return observation, reward, terminated, truncated, info | {"reward_forward": forward}
 
 
 def _stock_spec(env_id: str, stock: str, symmetry: str | None, note: str, broken: bool) -> SymmetrySpec:

@@ -37,7 +37,7 @@ GOAL_RADIUS = 0.3
 
 THRUST_COST = 0.01  # per squared thrust, as shares of `MAX_THRUST`
 
-HILL_CENTRE, HILL_RADIUS, MAX_HILL = (0.5, 0.0), 0.25, 2.0
+HILL_CENTRE, HILL_RADIUS, MAX_HILL = (0.45, 0.0), 0.3, 2.0
 """m, m, J; without thrust a mass at rest rolls off the hill."""
 
 REPULSION, REPULSION_RADIUS = 0.05, 0.15
@@ -107,12 +107,17 @@ class PointMasses(gym.Env[np.ndarray, np.ndarray]):
         info = {
             "reward_goal": float(np.sum(1 / (1 + squares / GOAL_RADIUS**2))),
             "reward_thrust": -THRUST_COST * float(np.square(self._thrusts).sum()),
+            **self.costs(),
         }
         return self._observation(), sum(info.values()), False, False, info
 
     def forces(self, positions: np.ndarray) -> np.ndarray:
         """Forces without drag on masses at these positions, under the last thrusts; N, (count, 2)."""
         return MAX_THRUST * self._thrusts
+
+    def costs(self) -> dict[str, float]:
+        """Further parts of the reward."""
+        return {}
 
     def _observation(self) -> np.ndarray:
         return np.concatenate([self._positions.ravel(), self._velocities.ravel(), self._goals.ravel()])
@@ -223,10 +228,16 @@ class Navigation(PointMasses):
         self.hill = check_range(NAVIGATION, "hill", hill, MAX_HILL)
         super().__init__(1, render_mode)
 
+    def heights(self, positions: np.ndarray) -> np.ndarray:
+        """Potential on the hill in joules, (count,)."""
+        return self.hill * np.exp(-0.5 * np.square((positions - HILL_CENTRE) / HILL_RADIUS).sum(1))
+
     def forces(self, positions: np.ndarray) -> np.ndarray:
-        offsets = (positions - HILL_CENTRE) / HILL_RADIUS
-        slopes = self.hill / HILL_RADIUS * np.exp(-0.5 * np.square(offsets).sum(1, keepdims=True))
-        return super().forces(positions) + slopes * offsets
+        slopes = self.heights(positions)[:, None] * (positions - HILL_CENTRE) / HILL_RADIUS**2
+        return super().forces(positions) + slopes
+
+    def costs(self) -> dict[str, float]:
+        return {"reward_hill": -float(self.heights(self._positions).sum())}
 
     def symmetry_spec(self, symmetry: str | None = None) -> SymmetrySpec:
         """Action of a group on observations and actions; called by `rppdyn.envs.symmetry_spec`."""
