@@ -11,7 +11,7 @@ rppdyn/Navigation-v0           ``hill``     J: a hill beside the middle of a poi
 rppdyn/Swarm-v0                ``fault``    the share of its thrust that one mass of four lacks     S(4) x D(4), D(4)
 =============================  ===========  ======================================================  =================
 
-The spec is the same for any number; :func:`rppdyn.envs.certify` measures how far the symmetry is off.
+The group is the same for any number; :func:`rppdyn.envs.certify` measures how far the symmetry is off.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ MAX_TILT = 1.0
 TARGET_ARMATURE = 1e6
 """kg; inertia of the Reacher's target, which would otherwise slide downhill."""
 
-MAX_PAYLOAD = 2.0
-"""kg."""
+MAX_PAYLOAD = 2.0  # kg
 
 BROKEN_CURRENT = 0.55
 """m/s; from this current on a certificate's defect is above 1, so the symmetry is called broken."""
@@ -132,16 +131,19 @@ class CurrentSwimmer(SwimmerEnv):
 
 
 class HeadingAnt(AntEnv):
-    """Gymnasium's Ant-v5 without contact forces, which walks in a direction drawn for each episode, under a load on one side.
+    """Gymnasium's Ant-v5, which is to walk in a direction drawn for each episode, with a load on one side.
 
-    Each episode begins with another yaw and another heading.
+    Observation (31,): Ant-v5's positions and velocities without contact forces, and those of a mark at the heading, a unit
+    vector in the plane that stays as it is: entries 13 and 14, and two zeros at the end. Action: Ant-v5's. Reward: Ant-v5's,
+    with the speed along the heading in place of the speed along x. Yaw and heading are drawn at each reset. An episode is cut
+    off after 200 steps, 10 s.
 
-    Observation (31,): Ant-v5's positions and velocities, and those of a mark at ``heading``, a unit vector in the plane that
-    stays where it is: entries 13 and 14 of positions, two zeros at the end. Action: Ant-v5's. Reward: Ant-v5's, with the speed
-    along the heading in the place of the speed along x. An episode is cut off after 200 steps, 10 s.
+    D4's quarter turn is of the torso's own axes and legs, and leaves the world as it is. "left-right" reflects both, and "yaw",
+    of the choice "D4 x SO(2)", turns the world.
 
     Args:
-        payload: mass in kg, 0 to 2, at 0.25 m from the torso's centre towards the first leg; the ant has 0.9 kg without it.
+        payload: mass in kg, 0 to 2, on the torso, 0.25 m above its centre and 0.25 m to the first leg's side. Without it the
+            ant weighs 0.91 kg.
         options: options of Ant-v5.
     Raises:
         ValueError: the payload is out of range.
@@ -152,7 +154,7 @@ class HeadingAnt(AntEnv):
     symmetry_choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "D4": ("quarter turn", "left-right"), "D4 x SO(2)": ("quarter turn", "left-right", "yaw"),
     }  # fmt: skip
-    """The symmetries to choose from, the default first: legs change places, the heading stays; or all turns, too."""
+    """The symmetries to choose from, the default first, and the names of each one's generators."""
 
     def __init__(self, payload: float = 0.0, **options: Any):
         self.payload = check_range(HEADING_ANT, "payload", payload, MAX_PAYLOAD)
@@ -164,10 +166,20 @@ class HeadingAnt(AntEnv):
         mark = spec.worldbody.add_body(name="mark")
         for name, axis in (("heading_x", [1, 0, 0]), ("heading_y", [0, 1, 0])):
             mark.add_joint(
-                name=name, type=mujoco.mjtJoint.mjJNT_SLIDE, axis=axis, armature=TARGET_ARMATURE, limited=False, damping=0
+                name=name,
+                type=mujoco.mjtJoint.mjJNT_SLIDE,
+                axis=axis,
+                armature=TARGET_ARMATURE,
+                limited=False,
+                damping=0,
             )
         mark.add_geom(
-            name="mark", type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[0.05, 0, 0], contype=0, conaffinity=0, rgba=[0.8, 0.4, 0.2, 1]
+            name="mark",
+            type=mujoco.mjtGeom.mjGEOM_SPHERE,
+            size=[0.05, 0, 0],
+            contype=0,
+            conaffinity=0,
+            rgba=[0.8, 0.4, 0.2, 1],
         )
         if self.payload:
             spec.body("torso").add_geom(
@@ -190,7 +202,9 @@ class HeadingAnt(AntEnv):
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = super().step(action)
-        forward = float(np.dot((info["x_velocity"], info["y_velocity"]), self.data.qpos[-2:])) * self._forward_reward_weight
+        forward = (
+            float(np.dot((info["x_velocity"], info["y_velocity"]), self.data.qpos[-2:])) * self._forward_reward_weight
+        )
         reward += forward - info["reward_forward"]
         return observation, reward, terminated, truncated, info | {"reward_forward": forward}
 

@@ -11,14 +11,14 @@ import pytest
 
 from rppdyn.envs import certificate_for, certified_share, certify, make_env, save_certificate, symmetry_spec
 from rppdyn.envs._catalogue import symmetry_choices
-from rppdyn.envs.approximate import CURRENT_SWIMMER, KNOBS, TILTED_REACHER
+from rppdyn.envs.approximate import CURRENT_SWIMMER, HEADING_ANT, KNOBS, TILTED_REACHER
 from rppdyn.envs.certification._certificate import find_certificate
 from rppdyn.envs.planar import NAVIGATION, SWARM
 from rppdyn.envs.windy_pendulum import WINDY_PENDULUM
 
 FEW = dict(n_states=20, n_resets=20)
 STRENGTHS = {WINDY_PENDULUM: (0.01, 0.03), TILTED_REACHER: (0.1, 0.5), CURRENT_SWIMMER: (0.1, 0.3),
-             NAVIGATION: (0.02, 0.06), SWARM: (0.1, 0.3)}  # fmt: skip
+             HEADING_ANT: (0.01, 0.04), NAVIGATION: (0.02, 0.06), SWARM: (0.1, 0.3)}  # fmt: skip
 KEPT = {SWARM: {"quarter turn", "left-right"}}
 """Symmetries that the number leaves exact."""
 STOCK = {TILTED_REACHER: "Reacher-v5", CURRENT_SWIMMER: "Swimmer-v5"}
@@ -152,7 +152,7 @@ def test_masses_move_pay_and_transform_as_the_page_says(env_id, masses, elements
     assert np.allclose(observation[: 2 * masses].reshape(-1, 2) - far, [0.6 * way, 0.8 * way])
     assert np.allclose(observation[2 * masses : 4 * masses].reshape(-1, 2), [0.6 * speeds[-1], 0.8 * speeds[-1]])
     expected = {"reward_goal": masses / (1 + (way / 0.3) ** 2), "reward_thrust": -0.01 * masses}
-    assert info == pytest.approx(expected)
+    assert {name: info[name] for name in expected} == pytest.approx(expected)
     assert reward == pytest.approx(sum(info.values()))
     choice = {NAVIGATION: "D8", SWARM: None}[env_id]
     group = [np.eye(env.observation_space.shape[0])]
@@ -167,8 +167,10 @@ def test_masses_move_pay_and_transform_as_the_page_says(env_id, masses, elements
 def test_the_hill_turns_masses_away_and_a_wrong_thruster_pushes_back():
     env = make_env(NAVIGATION, hill=1.0).unwrapped
     env.reset(seed=0)
-    env.restore_simulator_state({"state": np.array([0.4, 0.0, 0.0, 0.0, 1.0, 0.0])})
-    assert env.step(np.zeros(2))[0][2] < -0.1
+    env.restore_simulator_state({"state": np.array([0.3, 0.0, 0.0, 0.0, 1.0, 0.0])})
+    observation, reward, *_, info = env.step(np.zeros(2))
+    assert observation[2] < -0.1 and reward == pytest.approx(sum(info.values()))
+    assert info["reward_hill"] == pytest.approx(-np.exp(-0.5 * ((observation[0] - 0.45) / 0.3) ** 2))
     pushes = []
     for fault in (0.0, 1.0, 2.0):
         env = make_env(SWARM, fault=fault).unwrapped
@@ -179,8 +181,47 @@ def test_the_hill_turns_masses_away_and_a_wrong_thruster_pushes_back():
     assert np.allclose([push[0] for push in pushes], np.array([1, 0, -1]) * pushes[0][0])
 
 
+def test_the_ant_is_paid_for_its_speed_along_its_heading_and_begins_in_any_direction():
+    env = make_env(HEADING_ANT).unwrapped
+    yaws, headings = [], []
+    for seed in range(40):
+        observation, _ = env.reset(seed=seed)
+        w, _, _, z = observation[1:5]
+        yaws.append(2 * np.arctan2(z, w) % (2 * np.pi))
+        headings.append(np.arctan2(*observation[14:12:-1]) % (2 * np.pi))
+        assert np.hypot(*observation[13:15]) == pytest.approx(1) and not observation[-2:].any()
+    for angles in (yaws, headings):
+        assert (np.histogram(angles, 4, (0, 2 * np.pi))[0] >= 4).all()
+    for _ in range(10):
+        observation, reward, *_, info = env.step(env.action_space.sample())
+    assert info["reward_forward"] == pytest.approx(observation[13:15] @ (info["x_velocity"], info["y_velocity"]))
+    assert reward == pytest.approx(sum(value for name, value in info.items() if name.startswith("reward_")))
+    assert headings[-1] == pytest.approx(np.arctan2(*observation[14:12:-1]) % (2 * np.pi))  # it stays
+
+
+def test_the_ants_payload_is_on_one_side_and_its_group_stays():
+    intact, loaded = (make_env(HEADING_ANT, payload=mass).unwrapped for mass in (0.0, 0.5))
+    assert loaded.model.body_mass.sum() - intact.model.body_mass.sum() == pytest.approx(0.5)
+    assert not intact.model.body("torso").ipos[:2].any() and (loaded.model.body("torso").ipos[:2] > 0.1).all()
+    specs = [symmetry_spec(env) for env in (intact, loaded)]
+    assert specs[0].group == specs[1].group and [s.name for s in specs[1].symmetries] == ["quarter turn", "left-right"]
+    assert np.array_equal(*(spec.obs.discrete_generators for spec in specs))
+    assert all("torso" in s.note for s in specs[1].symmetries) and not any(s.note for s in specs[0].symmetries)
+    copy = pickle.loads(pickle.dumps(loaded))
+    action = loaded.action_space.sample()
+    loaded.reset(seed=1), copy.reset(seed=1)
+    assert copy.payload == 0.5 and np.array_equal(loaded.step(action)[0], copy.step(action)[0])
+    assert symmetry_spec(intact, symmetry="D4 x SO(2)").group.lie_algebra.shape[0] == 1
+
+
 @pytest.mark.parametrize(
-    ("env_id", "option"), [(NAVIGATION, {"hill": 2.5}), (SWARM, {"fault": -1}), (SWARM, {"render_mode": "human"})]
+    ("env_id", "option"),
+    [
+        (HEADING_ANT, {"payload": 3.0}),
+        (NAVIGATION, {"hill": 2.5}),
+        (SWARM, {"fault": -1}),
+        (SWARM, {"render_mode": "human"}),
+    ],
 )
 def test_options_that_are_none(env_id, option):
     ((name, value),) = option.items()
