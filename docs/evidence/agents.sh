@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The agents of sections 10, 26, 29 to 32, 34, 37 and 38 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
+# The agents of sections 10, 26, 29 to 32, 34, 37, 38 and 40 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
 #
 # Each arm is a folder RUNS/SECTION/ARM with a folder for each seed. Arms that are finished are passed over, and one that was
 # stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29 to 34) read the seeds' folders.
 set -uo pipefail
 runs=${1:?the folder for the runs}
 shift
+here=$(cd "$(dirname "$0")" && pwd)
 export OMP_NUM_THREADS=1
 
 go() { # SECTION/ARM, then the words of the command
@@ -31,6 +32,27 @@ reacher() { # SECTION, first seed, tilt: the arms of TiltedReacher
     go "$1/reacher-learned-$3" $at model=rpp model.free_variance=learned
     go "$1/reacher-control-$3" $at model=rpp model.free_variance=1e5
 }
+
+navigation() { # SECTION/PREFIX, ARM, then further words: one arm of Navigation
+    local at="env=rppdyn/Navigation-v0 model.hidden=64 agent.gamma=0.95 agent.learning_starts=200 model.learn_every=1000 total_steps=6000
+        evaluation.every=500 evaluation.episodes=10 checkpoint_every=2000"
+    local to="$1-$2" arm=$2 learned="model=rpp model.free_variance=learned"
+    shift 2
+    [ "$arm" = wrong ] || [ "$arm" = plain-learned ] || at="$at env.symmetry=D8"
+    case $arm in
+        strict) go "$to" $at model=emlp "$@" ;;
+        larger) go "$to" $at model=emlp model.hidden=272 "$@" ;; # as many parameters as plain
+        breaking) go "$to" $at model=emlp model.breaking=V "$@" ;;
+        plain) go "$to" $at model=mlp "$@" ;;
+        plain-learned) go "$to" $at $learned env.spec="$here/data/navigation_identity.json" "$@" ;;
+        wrong) go "$to" $at $learned env.spec="$here/data/navigation_wrong.json" "$@" ;;
+        control) go "$to" $at model=rpp model.free_variance=1e5 "$@" ;;
+        learned) go "$to" $at $learned "$@" ;;
+        certified) go "$to" $at model=rpp model.free_variance=certified "$@" ;;
+        widens) go "$to" $at model=rpp model.free_variance=certified model.widen=4000 "$@" ;;
+    esac
+}
+navigation_arms="strict plain learned control breaking wrong larger plain-learned certified widens"
 
 small="model.hidden=64 agent.learning_rate=1e-3 agent.batch_size=128 agent.learning_starts=1000 agent.betas=[0.9,0.999] evaluation.episodes=5"
 pendulum="env=rppdyn/WindyPendulum-v0 env.symmetry=D4 $small"
@@ -116,6 +138,20 @@ for section in "$@"; do
                 done
             done
             ;;
-        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37 or 38" >&2 && exit 2 ;;
+        40-rates)
+            for arm in $navigation_arms; do
+                for rate in 1e-3 3e-3; do
+                    navigation "40-rates/$rate" $arm env.kwargs.hill=0.5 agent.learning_rate=$rate seed=2480 seeds=3
+                done
+            done
+            ;;
+        40)
+            for hill in 2 0 0.5; do
+                for arm in $navigation_arms; do
+                    navigation "40/$hill" $arm env.kwargs.hill=$hill agent.learning_rate=3e-3 seed=2500 seeds=20
+                done
+            done
+            ;;
+        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates or 40" >&2 && exit 2 ;;
     esac
 done

@@ -1,0 +1,108 @@
+"""Agents on tasks with large groups that are broken in one place; settings are in `protocol.md`, section 40.
+
+python docs/evidence/large_groups.py --specs                    # write the specs of the arms *wrong* and *plain-learned*
+python docs/evidence/large_groups.py --rates RUNS/40-rates/*/seed*
+python docs/evidence/large_groups.py RUNS/40/*/seed*            # adds to large_groups.json, and draws figure and table
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from agent_runs import Config, Row, by_cell, draw, name_of, rank_tests, read_rows, rows_of
+from evidence import write_table
+
+from rppdyn.envs import make_env, symmetry_spec
+from rppdyn.groups import Z
+
+HERE = Path(__file__).parent
+DATA, PAGE = HERE / "large_groups.json", HERE.parent / "concepts" / "approximate-tasks.md"
+MARK = "<!-- table: made by `docs/evidence/large_groups.py` -->"
+TESTED = "learned"
+WRONG, IDENTITY = HERE / "data" / "navigation_wrong.json", HERE / "data" / "navigation_identity.json"
+
+
+def write_specs() -> None:
+    """Write Navigation's D8 with thrusts that turn three times as far as positions, and the group of one element."""
+    spec = symmetry_spec(make_env("rppdyn/Navigation-v0"), symmetry="D8")
+    turn, mirror = (np.array(matrix) for matrix in spec.action.discrete_generators)
+    wrong = replace(spec.action, discrete_generators=[np.linalg.matrix_power(turn, 3), mirror])
+    WRONG.write_text(json.dumps(replace(spec, action=wrong).to_dict()), encoding="utf-8")
+    identity = replace(
+        spec,
+        group=Z(1),
+        obs=replace(spec.obs, discrete_generators=[np.eye(spec.obs.dim)]),
+        action=replace(spec.action, discrete_generators=[np.eye(spec.action.dim)]),
+        symmetries=(spec.symmetries[0]._replace(name="identity"),),
+    )
+    IDENTITY.write_text(json.dumps(identity.to_dict()), encoding="utf-8")
+
+
+def arm_of(config: Config) -> str:
+    """Name an arm as the protocol does."""
+    model, spec = config["model"], config["env"]["spec"]
+    if model["breaking"]:
+        return "strict, breaking input"
+    if spec:
+        return {WRONG.name: "wrong group", IDENTITY.name: "plain, learned"}[Path(spec).name]
+    if model["kind"] == "rpp" and model["free_variance"] == model["equivariant_variance"]:
+        return "control"
+    return name_of(config) + ", larger" * (model["kind"] == "emlp" and model["hidden"] > 64)
+
+
+def cell_of(config: Config) -> str:
+    """Name a task by its environment and the number that breaks it."""
+    ((name, strength),) = config["env"]["kwargs"].items()
+    return f"{config['env']['id'].removeprefix('rppdyn/')}, {name} {strength:g}"
+
+
+def print_rates(paths: list[Path]) -> None:
+    """Print the mean return over training of each arm and rate."""
+    rows = rows_of(paths, cell_of, lambda config: f"{arm_of(config)} | {config['agent']['learning_rate']:g}")
+    for row in rows:
+        print(f"{row['arm']:40} {np.mean(row['values']):6.2f}  {row['values']}")
+
+
+def table(cells: dict[str, dict[str, Row]]) -> str:
+    """Means over seeds as Markdown: over training, and final; in parentheses p against the learned arm, by Holm in a cell."""
+    arms = list(dict.fromkeys(arm for rows in cells.values() for arm in rows))
+    heads = [f"{cell.split(', ')[1]}, {part}" for cell in cells for part in ("mean", "final")]
+    lines = [f"| arm | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
+    columns = []
+    for rows in cells.values():
+        final = {arm: row | {"values": [curve[-1] for curve in row["returns"]]} for arm, row in rows.items()}
+        for metric in (rows, final):
+            others = [arm for arm in metric if arm != TESTED]
+            ps = dict(zip(others, rank_tests(metric, [(TESTED, arm) for arm in others]), strict=True))
+            means = {arm: float(np.mean(row["values"])) for arm, row in metric.items()}
+            columns.append({
+                arm: f"{mean:.1f}" + (f" ({ps[arm]:.2g})" if arm in ps else "") for arm, mean in means.items()
+            })  # fmt: skip
+    for arm in sorted(arms, key=lambda arm: (arm != TESTED, arm)):
+        lines.append(f"| {arm} | {' | '.join(column.get(arm, '–') for column in columns)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Read the runs, and write the file, the figure and the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUNS")
+    parser.add_argument("--rates", action="store_true", help="print the means of each rate, and write nothing")
+    parser.add_argument("--specs", action="store_true", help="write the specs")
+    arguments = parser.parse_args()
+    if arguments.specs:
+        return write_specs()
+    if arguments.rates:
+        return print_rates(arguments.runs)
+    cells = dict(sorted(by_cell(read_rows(DATA, rows_of(arguments.runs, cell_of, arm_of))).items()))
+    draw({cell.rsplit(", ", 1)[0]: list(rows.values()) for cell, rows in cells.items()}, HERE / "large_groups.png")
+    write_table(PAGE, MARK, table(cells))
+    print(table(cells))
+
+
+if __name__ == "__main__":
+    main()
