@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 from rppdyn.nn._pathways import named_pathways
 
@@ -36,20 +34,6 @@ def batches(agent, dtype=torch.float64, seed=0, count=100, transitions=500.0):
             "dones": (draw(32) > 1).to(dtype), "noise": draw(32, m), "next_noise": draw(32, m),
             "transitions": torch.tensor(transitions, dtype=dtype),
         }  # fmt: skip
-
-
-def let_draw(peer, steps, monkeypatch, keys=lambda i: ("noise", "next_noise")):
-    """Have an agent of stable-baselines3 draw these batches, and their noise in the order of its draws."""
-    samples = iter([
-        ReplayBufferSamples(b["features"], b["actions"], b["next_features"], b["dones"][:, None], b["rewards"][:, None])
-        for b in steps
-    ])  # fmt: skip
-    draws = iter([b[key] for i, b in enumerate(steps) for key in keys(i)])
-    monkeypatch.setattr(peer.replay_buffer, "sample", lambda *args, **kwargs: next(samples))
-    monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda *args, **kwargs: next(draws))
-    monkeypatch.setattr("stable_baselines3.common.policies.preprocess_obs", lambda obs, *args, **kwargs: obs)
-    peer.actor.action_dist.epsilon = 0.0  # a rounding guard in the log-density
-    peer.set_logger(Logger(None, []))
 
 
 def in_dtype(agent, dtype=torch.float64):

@@ -7,7 +7,7 @@ import pytest
 from rppdyn.agents import RPPSAC
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_agent():
     """make_agent(model, env) -> an untrained agent with tiny networks."""
 

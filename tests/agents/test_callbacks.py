@@ -88,28 +88,6 @@ def test_the_actor_has_the_shares_of_its_critics_and_acts_as_before():
         assert odds(model.actor.net, layer) > 10 * 1e-6 * 16
 
 
-def test_training_acts_by_the_units_that_the_actor_has_now():
-    """What updates and actions work on is what the modules are, although the maps between them are kept."""
-    model = agent(1.0, env="Walker2d-v5").learn(70)  # units of 1, which are left out
-    callback = LearnVariances(rate=1.0)
-    callback.model, callback.num_timesteps = model, 70
-    callback._init_callback()
-    observations = torch.randn(4, 17, generator=torch.Generator().manual_seed(0)).numpy()
-    states = model.actor.generator.get_state()
-    actions = model.own_update.act([observations])[0]
-    for net in model.critic.q_networks:
-        for _, name, pathway in named_pathways(net):
-            if name == "free":
-                pathway.log_variance.fill_(-12.0)
-    callback._move_actor()
-    assert model.actor.net.pathway_variances()["head"]["free"] < 1e-3
-    model.actor.generator.set_state(states)
-    assert np.allclose(model.own_update.act([observations])[0], actions, atol=1e-5)
-    model.learn(10, reset_num_timesteps=False)
-    head = model.actor.net.head.assemble()[0].detach()
-    torch.testing.assert_close(head, model.actor.net.head.assemble()[0], rtol=1e-5, atol=1e-7)
-
-
 def test_a_certified_variance_is_a_number_of_the_saved_policy(tmp_path, monkeypatch):
     monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))
     env = make_env("Walker2d-v5", actuator_scale={"leg_joint": 0.5})

@@ -44,10 +44,6 @@ def legs(*names) -> dict:
     return dict(env=Legged, spec=legged_spec(*names), policy_kwargs=dict(num_layers=1))
 
 
-def windy(symmetry: str) -> dict:
-    return dict(env=WINDY, spec=symmetry_spec(WINDY, symmetry=symmetry))
-
-
 def ant() -> dict:
     return dict(env="Ant-v5", policy_kwargs=dict(hidden=32, num_layers=1))
 
@@ -56,15 +52,10 @@ def ant() -> dict:
 
 KINDS: dict[str, Callable[[], dict]] = {
     "pendulum": lambda: dict(learning_rate=3e-3),
-    "walker": lambda: dict(env=WALKER),
     "legs and yaw": lambda: legs("quarter turn", "left-right", "yaw"),
     "torques that turn": lambda: dict(env=WINDY),
-    "D4": lambda: windy("D4"),
-    "PPO": lambda: dict(kind=RelaxedPPO, env=WALKER),
     "PPO, legs and yaw": lambda: dict(kind=RelaxedPPO, **legs("quarter turn", "left-right", "yaw")),
-    "CrossQ": lambda: dict(kind=RPPCrossQ),
     "CrossQ, ant": lambda: dict(kind=RPPCrossQ, **ant()),
-    "XQC": lambda: dict(kind=RPPCrossQ, **XQC),
     "XQC, ant": lambda: dict(kind=RPPCrossQ, **XQC, **ant()),
 }
 
@@ -106,13 +97,12 @@ def test_strict_networks_are_equivariant_before_and_after_training_and_plain_one
     assert min(errors(plain.learn(32))) > 1e-2
 
 
-@pytest.mark.parametrize("options", [{}, dict(env=WALKER), dict(env=WINDY)], ids=str)
-def test_relaxed_networks_are_nearly_equivariant_and_without_a_free_pathway_strict(options):
-    agent = built(**options)
+def test_relaxed_networks_are_nearly_equivariant_and_without_a_free_pathway_strict():
+    agent = built(env=WALKER)
     for _ in range(2):
         assert 1e-12 < min(errors(agent)) and max(errors(agent)) < 0.2
         agent.learn(32)
-    assert max(errors(built(**options, policy_kwargs=dict(free_variance=0.0)).learn(32))) < 1e-12
+    assert max(errors(built(env=WALKER, policy_kwargs=dict(free_variance=0.0)).learn(32))) < 1e-12
 
 
 # -- exact continuation -----------------------------------------------------------------------------------------------
@@ -134,7 +124,6 @@ CONTINUED: dict[str, Callable[[], dict]] = {
     "a chain of groups": chain,
     "PPO": lambda: dict(kind=RelaxedPPO, env=WALKER),
     "CrossQ": lambda: dict(kind=RPPCrossQ),
-    "CrossQ, strict": lambda: dict(kind=RPPCrossQ, model="emlp"),
     "XQC, strict": lambda: dict(kind=RPPCrossQ, model="emlp", **XQC),
 }
 
@@ -150,7 +139,7 @@ def assert_same(one, other, rtol=0.0, atol=0.0):
 def test_a_captured_agent_goes_on_bit_for_bit(name):
     options = CONTINUED[name]()
     callback = options.pop("callback", lambda: None)
-    first, total = (32, 64) if options.get("kind") is RelaxedPPO else (37, 54)
+    first, total = (32, 64) if options.get("kind") is RelaxedPPO else (28, 40)
     whole = built(**options).learn(total, callback())
     half = built(**options).learn(first, callback())
     captured = half.capture()
@@ -163,10 +152,9 @@ def test_a_captured_agent_goes_on_bit_for_bit(name):
     assert not all(map(torch.equal, half.policy.parameters(), whole.policy.parameters()))
 
 
-@pytest.mark.parametrize("options", [{}, XQC], ids=["CrossQ", "XQC"])
-def test_normalised_agents_trained_at_once_are_each_as_alone(options):
+def test_normalised_agents_trained_at_once_are_each_as_alone():
     def in_double(seed):
-        agent = built(RPPCrossQ, seed=seed, **options)
+        agent = built(RPPCrossQ, seed=seed, **XQC)
         agent.policy.double()
         agent.log_ent_coef.data = agent.log_ent_coef.data.double()
         return agent
@@ -214,7 +202,7 @@ def saved(tmp_path_factory):
     for name, options in SAVED.items():
         options = options()
         callback = options.pop("callback", lambda: None)
-        agents[name] = built(**options).learn(48, callback())
+        agents[name] = built(**options).learn(32, callback())
         seen[name] = states(agents[name], 10)[0]
         agents[name].save(folder / f"{type(agents[name]).__name__}.{name}.zip")
         np.save(folder / f"{name}.npy", seen[name])
@@ -234,7 +222,7 @@ def test_a_saved_agent_acts_the_same_in_a_fresh_process_and_trains_on(saved, nam
     if isinstance(agent, RPPSAC):
         there, here = agent.update_state(), loaded.update_state()
         assert set(there) == set(here) and all(torch.equal(there[key], here[key]) for key in there)
-    loaded.learn(32, reset_num_timesteps=False)  # fills its own replay buffer, then trains
+    loaded.learn(16, reset_num_timesteps=False)  # fills its own replay buffer, then trains
     assert not all(map(torch.equal, loaded.policy.parameters(), agent.policy.parameters()))
 
 

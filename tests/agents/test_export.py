@@ -19,9 +19,9 @@ from rppdyn.envs import make_env, symmetry_spec
 WALKER = "Walker2d-v5"
 
 
-def ppo(make, env=WALKER):
-    policy_kwargs = dict(spec=symmetry_spec(env), model="rpp", hidden=16)
-    return PPO(RPPActorCriticPolicy, make_env(env), n_steps=64, policy_kwargs=policy_kwargs, device="cpu").learn(64)
+def ppo(make):
+    policy_kwargs = dict(spec=symmetry_spec(WALKER), model="rpp", hidden=16)
+    return PPO(RPPActorCriticPolicy, make_env(WALKER), n_steps=64, policy_kwargs=policy_kwargs, device="cpu").learn(64)
 
 
 AGENTS = {
@@ -93,13 +93,10 @@ FORMATS = {
 }
 
 
-PLAYED = {"SAC": lambda make: make("rpp", make_env(PENDULUM)).learn(60), "PPO": lambda make: ppo(make, PENDULUM)}
-
-
-@pytest.mark.parametrize(("name", "form"), [("SAC", "onnx"), ("SAC", "pt2"), ("PPO", "onnx")])
-def test_another_process_plays_it_without_this_package(name, form, make_agent, tmp_path):
+@pytest.mark.parametrize("form", FORMATS)
+def test_another_process_plays_it_without_this_package(form, make_agent, tmp_path):
     """ONNX Runtime and NumPy alone, where importing torch is an error; a program by torch alone."""
-    agent = PLAYED[name](make_agent)
+    agent = make_agent("rpp", make_env(PENDULUM)).learn(60)
     (export_onnx if form == "onnx" else export_torch)(agent.policy, tmp_path / f"policy.{form}")
     env = gym.make(PENDULUM)
 

@@ -13,14 +13,6 @@ from rppdyn.agents.buffers import BatchSampler
 CPU = torch.device("cpu")
 
 
-def test_it_is_put_back():
-    before = torch.get_float32_matmul_precision()
-    with pytest.raises(KeyError), matmul_precision("medium"):
-        assert torch.get_float32_matmul_precision() == "medium"
-        raise KeyError
-    assert torch.get_float32_matmul_precision() == before
-
-
 def test_the_error_is_that_of_a_product_in_single_precision():
     assert 1e-8 < product_error("highest", CPU) < 1e-6
 
@@ -39,8 +31,7 @@ def test_a_coarser_product_is_refused(monkeypatch):
         check_matmul_precision("fast", CPU)
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_updates_have_it_and_nothing_else_has(make_agent, monkeypatch, alone):
+def test_updates_have_it_and_nothing_else_has(make_agent, monkeypatch):
     seen = {}
 
     def noting(name: str, method):
@@ -52,8 +43,8 @@ def test_updates_have_it_and_nothing_else_has(make_agent, monkeypatch, alone):
 
     for kind, name in ((BatchSampler, "sample"), (RPPSAC, "_store_transition")):
         monkeypatch.setattr(kind, name, noting(name, getattr(kind, name)))
-    builds = [lambda seed=seed: make_agent(seed=seed, matmul_precision="high") for seed in range(1 if alone else 2)]
-    agents = [builds[0]().learn(60)] if alone else [trainee.agent for trainee in train_many(builds, 60)]
+    builds = [lambda seed=seed: make_agent(seed=seed, matmul_precision="high") for seed in (0, 1)]
+    agents = [trainer.agent for trainer in train_many(builds, 60)]
     assert all(agent._n_updates == 10 for agent in agents)
     assert seen == {"sample": {"high"}, "_store_transition": {"highest"}}
 

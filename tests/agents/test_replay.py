@@ -33,9 +33,7 @@ def filled(kind: type[ReplayBuffer], steps: int, precision: type = np.float64, n
     return buffer
 
 
-@pytest.mark.parametrize("steps", [7, 13])
-@pytest.mark.parametrize("precision", [np.float64, np.float32])
-@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("steps, precision, n_envs", [(7, np.float64, 1), (13, np.float32, 1), (13, np.float64, 2)])
 def test_the_buffer_holds_what_stable_baselines3s_holds(steps, precision, n_envs):
     ours, theirs = (filled(kind, steps, precision, n_envs) for kind in (RowReplayBuffer, ReplayBuffer))
     size = min(steps, 10)
@@ -92,15 +90,12 @@ def test_rewards_are_scaled_where_the_environment_does_so_only_later(make_agent)
     assert not agent.sampler.is_on_device and agent.sampler.sample(64)["rewards"].max() < 0.11
 
 
-def test_a_pickled_buffer_goes_on_with_the_same_draws():
+def test_a_pickled_buffer_goes_on_with_the_same_draws_and_an_empty_one_takes_no_memory():
     buffer = filled(RowReplayBuffer, 13)
     buffer.sample(5)
     again = pickle.loads(pickle.dumps(buffer))
     assert torch.equal(again.sample(50).observations, buffer.sample(50).observations)
     assert all(len(one) == 10 and torch.equal(one, other) for one, other in zip(again.rows, buffer.rows, strict=True))
-
-
-def test_an_empty_buffer_is_pickled_without_memory_for_transitions():
     empty = filled(RowReplayBuffer, 0)
     again = pickle.loads(pickle.dumps(empty))
     assert empty._rows is None and again._rows is None

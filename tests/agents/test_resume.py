@@ -113,55 +113,42 @@ def same(a, b) -> bool:
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
-class Save(BaseCallback):
-    """Capture at one step, in whichever callback method is asked for."""
+class Captures(BaseCallback):
+    """Captures the agent at one step, in each of the methods of a callback; stops at another step."""
 
-    def __init__(self, step: int, where: str):
+    def __init__(self, step: int, stop: int):
         super().__init__()
-        self.step, self.where, self.data = step, where, None
+        self.step, self.stop, self.data = step, stop, {}
 
-    def _maybe(self, where: str) -> None:
-        if where == self.where and self.num_timesteps >= self.step and self.data is None:
-            self.data = self.model.capture()
+    def _capture(self, where: str) -> None:
+        if self.num_timesteps >= self.step and where not in self.data:
+            self.data[where] = self.model.capture()
 
     def _on_rollout_start(self) -> None:
-        self._maybe("start")
+        self._capture("start")
 
     def _on_rollout_end(self) -> None:
-        self._maybe("end")
+        self._capture("end")
 
     def _on_step(self) -> bool:
-        self._maybe("step")
-        return True
+        self._capture("step")
+        return self.num_timesteps != self.stop
 
 
-@pytest.mark.parametrize("where", ["start", "end", "step"])
-def test_any_callback_may_capture(make_agent, where):
+def test_any_callback_may_capture_and_one_that_stops_is_no_interruption(make_agent):
     options = dict(train_freq=3, gradient_steps=2)
-    whole = make_agent("rpp", **options)
-    callback = Save(70, where)
-    whole.learn(100, callback=callback)
-    expected = whole.update_state()
-    resumed = make_agent("rpp", **options, seed=5)
-    resumed.restore(callback.data)
-    resumed.learn(100 - resumed.num_timesteps, reset_num_timesteps=False)
-    assert resumed.num_timesteps == whole.num_timesteps and resumed._n_updates == whole._n_updates
-    for name, value in resumed.update_state().items():
-        assert torch.equal(value, expected[name]), name
-
-
-def test_stopping_by_callback_and_learning_on_is_no_interruption(make_agent):
-    class Stop(BaseCallback):
-        def _on_step(self) -> bool:
-            return self.num_timesteps != 76
-
-    expected = make_agent("rpp", train_freq=3).learn(100).update_state()
-    agent = make_agent("rpp", train_freq=3)
-    agent.learn(100, callback=Stop())
-    assert agent.num_timesteps == 76
-    agent.learn(24, reset_num_timesteps=False)
-    for name, value in agent.update_state().items():
-        assert torch.equal(value, expected[name]), name
+    expected = make_agent("rpp", **options).learn(85).update_state()
+    stopped, callback = make_agent("rpp", **options), Captures(70, 76)
+    stopped.learn(85, callback=callback)
+    assert stopped.num_timesteps == 76 and set(callback.data) == {"start", "end", "step"}
+    agents = [stopped]
+    for data in callback.data.values():
+        agents.append(make_agent("rpp", **options, seed=5))
+        agents[-1].restore(data)
+    for agent in agents:
+        agent.learn(85 - agent.num_timesteps, reset_num_timesteps=False)
+        for name, value in agent.update_state().items():
+            assert torch.equal(value, expected[name]), name
 
 
 def test_restoring_into_another_agent_names_the_difference(make_agent):

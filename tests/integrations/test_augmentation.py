@@ -17,7 +17,7 @@ from mjlab_robots import mjlab_model
 from rppdyn.envs import compiled_terms, mirror_spec, symmetry_spec
 from rppdyn.envs._spec import Entry, Space, SymmetrySpec
 from rppdyn.envs.terms import step_terms
-from rppdyn.groups import D, Group, S, Z
+from rppdyn.groups import D, Group, Z
 from rppdyn.integrations import isaac_lab, mjlab, rsl_rl
 from rppdyn.integrations.augmentation import SpaceImages, group_elements
 from rppdyn.integrations.holosoma import SymmetryUtils
@@ -161,10 +161,7 @@ def spec_of(group: Group) -> SymmetrySpec:
     return SymmetrySpec("Toy-v0", group, space, space)
 
 
-GROUPS = [Z(2), D(4), S(3), Z(4), D(3)]  # the last is no group of signed permutations
-
-
-@pytest.mark.parametrize("group", GROUPS, ids=str)
+@pytest.mark.parametrize("group", [D(4), Z(4), D(3)], ids=str)  # the last is no group of signed permutations
 def test_all_finite_groups(group):
     """The images under the elements, each once, of any device's dtype."""
     spec, x = spec_of(group), torch.randn(3, group.d)
@@ -186,11 +183,11 @@ def by_cloudpickle(augment):
     return pickle.loads(cloudpickle.dumps(augment))
 
 
-@pytest.mark.parametrize("adapter", [rsl_rl, isaac_lab, mjlab], ids=lambda adapter: adapter.__name__)
 @pytest.mark.parametrize("again", [by_name, by_cloudpickle, lambda f: pickle.loads(pickle.dumps(f)), copy.deepcopy])
-def test_an_augmentation_is_found_again(again, adapter):
+def test_an_augmentation_is_found_again(again):
     terms = compiled_terms(CRAWLER, {"actor": ["projected_gravity"], "critic": ["joint_positions"]})
-    augment = adapter.data_augmentation(terms.spec, groups={"teacher": "critic"}, unlisted="keep")
+    assert rsl_rl.data_augmentation is isaac_lab.data_augmentation is mjlab.data_augmentation
+    augment = rsl_rl.data_augmentation(terms.spec, groups={"teacher": "critic"}, unlisted="keep")
     obs = {"policy": torch.randn(2, 3), "teacher": torch.randn(2, 6), "rnd_state": torch.randn(2, 5)}
     augment(obs=obs)  # and used before
     want, found = augment(obs=obs, actions=obs["teacher"]), again(augment)(obs=obs, actions=obs["teacher"])
@@ -270,16 +267,3 @@ def test_pictures_of_a_camera_are_reversed_along_the_axis_that_is_given():
         assert torch.equal(found["policy"][2:], obs["policy"][:, [1, 0, 2]] * torch.tensor([1, 1, -1]))
     with pytest.raises(ValueError, match="reversed by one mirror image"):
         rsl_rl.data_augmentation(symmetry_spec("Ant-v5", symmetry="D4"), images={"camera": -1})
-
-
-def test_pairs_of_states_of_a_discriminator_go_through_the_same_map():
-    """AMP's discriminator sees a state and the next one: a group with a history of two, flat or not."""
-    pair = {"terms": ["joint_positions", "projected_gravity"], "history": 2, "stack": "time"}
-    terms = compiled_terms(CRAWLER, {"actor": ["joint_positions"], "amp": pair})
-    steps = next(iter(step_terms(terms, states=3)))
-    before, after = (split(terms, rows)["amp"] for rows in (steps.outcome.obs, steps.images.obs))
-    augment = rsl_rl.data_augmentation(terms.spec)
-    flat, _ = augment(obs=before, obs_type="amp")
-    whole, _ = augment(obs=before.unflatten(-1, (2, -1)), obs_type="amp")
-    torch.testing.assert_close(flat[3:], after, atol=1e-9, rtol=0)
-    assert torch.equal(whole.flatten(1), flat)

@@ -126,14 +126,10 @@ def test_a_subgroups_pathway_is_stored_in_the_unit_of_its_prior():
     torch.testing.assert_close(layer.equivariant_2.dense()[0], before)
 
 
-def test_checkpoints_rebuild_a_chain():
+def test_checkpoints_rebuild_a_chain_with_learned_variances():
     groups = [O(3), O2eR3()]
     net = chained(groups, [1.0, 1e-4, 1e-6])
     x = torch.randn(5, 4, generator=generator(4), dtype=torch.float64)
-    again = chained(groups, [1.0, 1e-4, 1e-6], generator=generator(7))
-    assert not torch.allclose(again(x), net(x))
-    again.load_state_dict(net.state_dict())
-    torch.testing.assert_close(again(x), net(x), rtol=0, atol=0)
     learned = copy.deepcopy(net)
     learn_variances(learned)
     with torch.no_grad():
@@ -164,10 +160,9 @@ def test_strict_chains_let_through_what_the_smallest_group_lets_through():
     assert not y[:, :2].any() and y[:, 2].std() > 1e-3
 
 
-@pytest.mark.parametrize("build", [RPPEMLP, RelaxedLinear], ids=lambda cls: cls.__name__)
-def test_bad_input_is_refused_in_one_line(build):
+def test_bad_input_is_refused_in_one_line():
     tilted = Group("tilted", discrete_generators=torch.diag(torch.tensor([1.0, -1.0, -1.0])).unsqueeze(0))
-    make = lambda *args, **options: build(V, V, *args, **options)  # noqa: E731
+    make = lambda *args, **options: RelaxedLinear(V, V, *args, **options)  # noqa: E731
     with refused("O(3) is no subgroup of O2eR3", "lie_algebra[1]", "largest group first"):
         make(groups=[O2eR3(), O(3)], variances=[1, 1, 1])
     with refused("mirror is no subgroup of half turns", "discrete_generators[0]", "largest group first"):
@@ -194,26 +189,21 @@ def test_bad_input_is_refused_in_one_line(build):
         with refused(f"{wrong!r} is no variance", "zero or positive"):
             make(groups=[O(3), O2eR3()], variances=[1, wrong, 0])
     with refused("T1 is a representation of O2eR3", "largest group, O(3)"):
-        build(V(O2eR3()), V, groups=[O(3), O2eR3()], variances=[1, 1, 1])
-    if build is RPPEMLP:
-        with refused("equivariant_variance=3", "together with variances"):
-            make(groups=[O(3), O2eR3()], variances=[1, 1, 1], equivariant_variance=3.0)
-        with refused("group=None"):
-            make()
+        RelaxedLinear(V(O2eR3()), V, groups=[O(3), O2eR3()], variances=[1, 1, 1])
+    with refused("equivariant_variance=3", "together with variances"):
+        RPPEMLP(V, V, groups=[O(3), O2eR3()], variances=[1, 1, 1], equivariant_variance=3.0)
+    with refused("group=None"):
+        RPPEMLP(V, V)
 
 
 @pytest.mark.unchecked
-@pytest.mark.parametrize("groups", [O(3), ["O(3)"], "O(3)"], ids=str)
-def test_what_is_no_list_of_groups_is_refused(groups):
-    with refused("groups=", "the largest first"):
-        RelaxedLinear(V, V, groups=groups, variances=[1, 1])
-
-
-@pytest.mark.unchecked
-@pytest.mark.parametrize("wrong", ["a", None, [1]], ids=str)
-def test_what_is_no_variance_is_refused(wrong):
-    with refused(f"{wrong!r} is no variance"):
-        RelaxedLinear(V, V, groups=[O(3), O2eR3()], variances=[1, wrong, 0])
+def test_groups_and_variances_of_another_type_are_refused():
+    for groups in (O(3), ["O(3)"], "O(3)"):
+        with refused("groups=", "the largest first"):
+            RelaxedLinear(V, V, groups=groups, variances=[1, 1])
+    for wrong in ("a", None, [1]):
+        with refused(f"{wrong!r} is no variance"):
+            RelaxedLinear(V, V, groups=[O(3), O2eR3()], variances=[1, wrong, 0])
 
 
 def test_representations_given_by_matrices_are_restricted():

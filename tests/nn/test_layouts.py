@@ -30,8 +30,6 @@ PAIRS = {
 }
 BUILDERS = {
     "RPPEMLP": lambda rep: RPPEMLP(rep, rep, rep.G, hidden=16, num_layers=1, generator=generator()),
-    "EMLP": lambda rep: EMLP(rep, rep, rep.G, hidden=16, num_layers=1, generator=generator()),
-    "RelaxedLinear": lambda rep: RelaxedLinear(rep, rep, generator=generator()),
     "in a module": lambda rep: nn.ModuleDict({"net": nn.Sequential(RelaxedLinear(rep, rep, generator=generator()))}),
     "Ensemble": lambda rep: Ensemble([RelaxedLinear(rep, rep, generator=generator(seed)) for seed in range(2)]),
     "normaliser": lambda rep: InvariantNormaliser(rep),
@@ -39,17 +37,17 @@ BUILDERS = {
 
 
 @pytest.mark.filterwarnings("ignore:parts")
-@pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("build", BUILDERS)
 @pytest.mark.parametrize("pair", PAIRS)
-def test_weights_of_another_layout_are_refused_by_both_names(pair, build, strict):
+def test_weights_of_another_layout_are_refused_by_both_names(pair, build):
     a, b = PAIRS[pair]
     first, second = BUILDERS[build](a), BUILDERS[build](b)
     before = copy.deepcopy(second.state_dict())
-    with pytest.raises(ValueError) as refused:
-        second.load_state_dict(first.state_dict(), strict=strict)
-    assert "\n" not in str(refused.value)
-    assert all(f"{rep} of {rep.G}" in str(refused.value) or f"{rep} ->" in str(refused.value) for rep in (a, b))
+    for strict in (True, False):
+        with pytest.raises(ValueError) as refused:
+            second.load_state_dict(first.state_dict(), strict=strict)
+        assert "\n" not in str(refused.value)
+        assert all(f"{rep} of {rep.G}" in str(refused.value) or f"{rep} ->" in str(refused.value) for rep in (a, b))
     assert all(torch.equal(x, before[name]) for name, x in second.state_dict().items())
 
 

@@ -11,7 +11,7 @@ from registry import generator
 
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SL, SO, SO13, D, Group, O, SO2eR3, SO13p, Sp, Z
-from rppdyn.nn import EMLP, MLP, RPPEMLP, Bilinear, ChannelProducts, Gate
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Bilinear, ChannelProducts
 from rppdyn.nn._hidden import MIN_PRODUCT_CHANNELS, component_major, missing_types, operand_types, tensor_rank
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
 
@@ -76,38 +76,6 @@ def test_the_layer_is_the_sum_of_its_products(G, layout):
     x = torch.randn(5, layer.rep_in.dim, generator=generator(2), dtype=torch.float64)
     torch.testing.assert_close(layer(x), by_definition(layer, x), rtol=1e-12, atol=1e-12)
     assert (layer(x) - x[:, : layer.rep.dim]).abs().mean() > 0.01
-
-
-def test_products_and_gates_differentiate_in_every_way():
-    hidden = component_major((3 * Scalar + 2 * V)(O(2)))
-    layer = ChannelProducts(hidden, channels=2, generator=generator()).double()
-    gate = Gate(hidden, free_variance=1.0)
-    draw = lambda *shape: torch.randn(*shape, dtype=torch.float64, generator=generator(), requires_grad=True)  # noqa: E731
-    x, w, c = draw(layer.rep_in.dim, 3), layer.equivariant.weight.detach().requires_grad_(), draw(hidden.dim)
-
-    def separate(x, w, c):
-        u, v = x[9:].view(3, 2, 2, 3).unbind(1)  # after two gates, three scalars and two vectors in the plane
-        terms = torch.einsum("rij,ics,jcs->rcs", layer.products.view(-1, 3, 3), u, v)
-        scalars = torch.einsum("mpc,pcs->ms", w[:12].view(3, 2, 2), terms[:2])
-        vectors = torch.einsum("mpc,dpcs->dms", w[12:].view(2, 2, 2), terms[2:].view(2, 2, 2, 3))
-        y = x[:9] + torch.cat([torch.zeros(2, 3).double(), scalars, vectors.flatten(0, 1)])
-        s = y.sigmoid()
-        return y[2:] * (s[gate.gates] + c[:, None] * s[2:])
-
-    fast = lambda x, w, c: gate.samples_last(layer.samples_last(x, layer.matrix(w)), c)  # noqa: E731
-    torch.testing.assert_close(fast(x, w, c), separate(x, w, c))
-    assert torch.autograd.gradcheck(fast, (x, w, c)) and torch.autograd.gradgradcheck(fast, (x, w, c))
-    assert torch.autograd.gradgradcheck(lambda x, w: layer.samples_last(x, layer.matrix(w)), (x, w))
-    X, W, C = draw(4, *x.shape), draw(4, *w.shape), draw(4, *c.shape)
-    tangents = tuple(torch.randn_like(t) for t in (x, w, c))
-    squares = lambda f: torch.func.grad(lambda *xs: f(*xs).square().sum(), argnums=(0, 1, 2))  # noqa: E731
-    for transform in (
-        lambda f: torch.func.vmap(squares(f))(X, W, C),
-        lambda f: torch.func.vmap(squares(f), in_dims=(0, None, None))(X, w, c),
-        lambda f: torch.func.jvp(f, (x, w, c), tangents),
-        lambda f: torch.func.hessian(lambda x: f(x, w, c).square().sum())(x),
-    ):
-        torch.testing.assert_close(transform(fast), transform(separate))
 
 
 @pytest.mark.parametrize("G", [O(2), SO(3), SO13p(), O(5), SL(3)], ids=str)

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
+from factors import jacobians, unit_of
 from refusals import refused
 from registry import generator
 from torch import nn
-from torch.func import functional_call, jacrev
 
 from rppdyn.dynamics import HamiltonianModel, NeuralODEModel, integrate
 from rppdyn.groups import SO, D, Group, O, O2eR3, SO2eR3, Z
@@ -28,40 +28,6 @@ def network(G, hidden=12, rep_in=V, rep_out=V, num_layers=2, **options):
     return RPPEMLP(
         rep_in, rep_out, G, hidden=hidden, num_layers=num_layers, free_scale=0.5, generator=generator(), **options
     ).double()
-
-
-def jacobians(net, x, likelihood, f):
-    """Of each pathway, rows times square-root factors, by coefficients."""
-    parameters = {name: p.detach() for name, p in net.named_parameters()}
-    factors = likelihood.factors(f(net, x).detach()).flatten(2)  # (S, N, out)
-    found = {}
-    for layer, name, pathway in named_pathways(net):
-        columns = [torch.zeros(factors.shape[0] * factors.shape[1], 0).double()]
-        for leaf in pathway.coefficient_names():
-            key = ".".join(part for part in (layer, name, leaf) if part)
-            call = _Call(net, f)
-            whole = {f"net.{k}": v for k, v in parameters.items()}
-            J = jacrev(lambda q, k=f"net.{key}", c=call, w=whole: functional_call(c, w | {k: q}, (x,)))(parameters[key])
-            basis = getattr(pathway, f"{leaf}_map", None)
-            J = (J / unit_of(pathway, basis)).flatten(1, -1 - parameters[key].ndim).flatten(2)
-            columns.append(torch.einsum("sno,nop->nsp", factors, J).flatten(0, 1))
-        found[layer, name] = torch.cat(columns, 1)
-    return found
-
-
-def unit_of(pathway, basis):
-    """What coefficients are multiples of stored parameters by."""
-    unit = 1.0 if getattr(pathway, "unit", None) is None else pathway.unit
-    return unit if basis is None else unit * basis.scale_exact
-
-
-class _Call(nn.Module):
-    def __init__(self, net, f):
-        super().__init__()
-        self.net, self.f = net, f
-
-    def forward(self, x):
-        return self.f(self.net, x)
 
 
 def dense(net, x, likelihood, f=lambda net, x: net(x)):
@@ -169,7 +135,7 @@ def test_a_linear_gaussian_model_has_its_exact_evidence(groups, variances, rep_i
     layer = RelaxedLinear(rep_in, rep_out, groups=groups, variances=variances, generator=generator()).double()
     x, s2 = normal(17, layer.rep_in.dim), 0.3
     y = normal(17, layer.rep_out.dim, seed=1)
-    own = jacobians(layer, x, Gaussian(1.0), lambda net, x: net(x))
+    own = jacobians(layer, x, Gaussian(1.0))
     covariance = s2 * torch.eye(y.numel(), dtype=y.dtype)
     for (_, name), J in own.items():
         covariance = covariance + float(getattr(layer, name).variance) * J @ J.T

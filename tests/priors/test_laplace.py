@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from factors import spectra
+from factors import jacobians, spectra
+from registry import generator
 from torch import nn
-from torch.func import functional_call, jacrev
 
 from rppdyn.dynamics import HamiltonianModel, integrate
 from rppdyn.groups import SO, D, O, O2eR3, SO2eR3, Z
@@ -26,10 +26,6 @@ LAYERS = {
 }
 
 
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def normal(*shape, seed=0):
     return torch.randn(shape, generator=generator(seed), dtype=torch.float64)
 
@@ -39,24 +35,6 @@ def linear(case, equivariant, free):
     return RelaxedLinear(
         rep_in, rep_out, G, equivariant_variance=equivariant, free_variance=free, generator=generator()
     ).double()
-
-
-def jacobian(module, pathway, x, f=None):
-    """Of all outputs by a pathway's coefficients, in the order of `coefficients()`; its parameters are multiples of them."""
-    names = [name for name, p in module.named_parameters() if any(p is q for q in pathway.parameters())]
-    parameters = {name: p.detach() for name, p in module.named_parameters()}
-    flat = torch.cat([parameters[name].flatten() for name in names])
-    unit = (torch.cat([c.flatten() for c in pathway.coefficients()]).detach() / flat).nan_to_num(nan=1.0)
-    maps = [m for m in (getattr(pathway, "weight_map", None), getattr(pathway, "bias_map", None)) if m is not None]
-    if maps:  # of a bias, zero at first
-        unit = torch.cat([m.scale_exact for m in maps])[: len(flat)]
-
-    def outputs(values):
-        parts = values.split([parameters[name].numel() for name in names])
-        own = {name: part.view_as(parameters[name]) for name, part in zip(names, parts, strict=True)}
-        return functional_call(module, parameters | own, (x,)).flatten()
-
-    return jacrev(outputs)(flat) / unit
 
 
 def close(a, b, tolerance):
@@ -94,10 +72,9 @@ def test_curvature_of_a_hamiltonian_has_the_traces_of_the_exact_gauss_newton_mat
     each = lambda stack, weights, z: Rollout(stack)(z[:, None], weights)[:, 0]  # noqa: E731
     blocks = gradient_curvature(net, each, z.split(4), Gaussian(s2))
     assert len(blocks) == sum(p.num_coefficients > 0 for *_, p in named_pathways(net))
-    layers = dict(net.layers())
+    own, layers = jacobians(Rollout(net), z, Gaussian(s2)), dict(net.layers())
     for (layer, name), found in blocks.items():
-        exact = jacobian(Rollout(net), getattr(layers[layer], name), z)
-        exact = exact.T @ exact / s2
+        exact = own[f"net.{layer}", name].T @ own[f"net.{layer}", name]
         (eigenvalues,) = evidence(net, {(layer, name): found}).eigenvalues
         assert float(eigenvalues.sum()) == pytest.approx(float(exact.trace()), rel=1e-9)
         if name == "free" and layer.endswith("linear"):
@@ -112,8 +89,7 @@ def test_curvature_of_a_hamiltonian_has_the_traces_of_the_exact_gauss_newton_mat
 def test_a_linear_gaussian_model_is_exact(case, pathway):
     layer = linear(case, *((0.7, 0) if pathway == "equivariant" else (0, 0.7)))
     x, s2 = normal(17, layer.rep_in.dim), 0.3
-    own = getattr(layer, pathway)
-    J = jacobian(layer, own, x)
+    J = jacobians(layer, x, Gaussian(1.0))["", pathway]
     y = layer(x).detach() + 0.1 * normal(17, layer.rep_out.dim, seed=1)
     likelihood = Gaussian(s2)
     found = evidence(layer, curvature(layer, layer, [x[:5], x[5:]], likelihood))
@@ -159,16 +135,15 @@ def test_factors_are_roots_of_the_hessian_and_samples_have_its_mean(likelihood):
 def test_blocks_inside_a_network_against_the_exact_gauss_newton_matrix(G):
     """Of one datum a free weight's is exact and a gate's has the exact diagonal; an equivariant one's trace of many is near."""
     net = RPPEMLP(2 * V, V, G, hidden=12, num_layers=2, free_scale=0.5, bilinear=False, generator=generator()).double()
-    chain, layers, s2 = Chained(net), dict(net.layers()), 0.5
+    chain, likelihood = Chained(net), Gaussian(0.5)
     for n, names in (1, ("free",)), (60, ("equivariant",)):
         x = normal(n, net.rep_in.dim)
-        blocks = curvature(net, chain, x.split(20), Gaussian(s2))
+        blocks, exact_roots = curvature(net, chain, x.split(20), likelihood), jacobians(chain, x, likelihood)
         assert len(blocks) == sum(p.num_coefficients > 0 for *_, p in named_pathways(net))
         for (layer, name), found in blocks.items():
             if name in names:
                 own = evidence(net, {(layer, name): found})
-                exact = jacobian(chain, getattr(layers[layer], name), x)
-                exact = exact.T @ exact / s2
+                exact = exact_roots[f"net.{layer}", name].T @ exact_roots[f"net.{layer}", name]
                 if name == "equivariant":
                     assert 0.5 < float(own.eigenvalues[0].sum() / exact.trace()) < 2
                 elif layer.endswith("gate"):
@@ -206,7 +181,7 @@ def test_the_evidence_prefers_symmetry_where_the_data_have_it():
         y = x @ W.T + s2**0.5 * normal(n, 6, seed=4)
         layer = RelaxedLinear(V, V, G, equivariant_variance=1.0, free_variance=1.0, generator=generator()).double()
         found = joint_evidence(layer, x, Gaussian(s2))
-        J = torch.cat([jacobian(layer, pathway, x) for pathway in layer.linear_pathways], 1)
+        J = torch.cat([*jacobians(layer, x, Gaussian(1.0)).values()], 1)
         counts = [pathway.num_coefficients for pathway in layer.linear_pathways]
         s = torch.zeros(2, dtype=torch.float64, requires_grad=True)
         optimiser = torch.optim.Adam([s], lr=0.1)

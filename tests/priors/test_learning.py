@@ -108,6 +108,7 @@ def small(**options) -> tuple[VarianceLearning, torch.Tensor]:
         (dict(noise=torch.zeros(())), "give one number for each of 2 members"),
         (dict(data=-5), "data=-5 must be positive"),
         (dict(steps=0), "steps=0 must be positive"),
+        (dict(by_gradients=True, curvature="kronecker"), "by_gradients=True without predict_each"),
     ],
 )
 def test_data_and_numbers_that_do_not_fit_are_refused(options, said):
