@@ -78,7 +78,7 @@ class Evidence(ABC):
     def __init__(self, pathways: list[PathwayEvidence], negative_log_likelihood: float | Tensor = 0.0):
         if not pathways:
             raise ValueError(
-                "no pathway has curvature: give the blocks of a module that has pathways, by rppdyn.priors._laplace"
+                "no pathway has curvature: give the blocks of a module with pathways, from rppdyn.priors.curvature"
             )
         self.pathways = pathways
         self.negative_log_likelihood = negative_log_likelihood
@@ -167,8 +167,8 @@ class KroneckerEvidence(Evidence):
 
     .. math:: \log\det \approx \sum_j \sum_i \log \frac{1 + \tau_j \lambda_{ji}}{1 + \tau_{j+1} \lambda_{ji}},
 
-    which counts no direction twice. It is exact if the curvature maps the subspaces into themselves, and an upper bound
-    otherwise (of :math:`\det(I + \sigma_b^2 H) \det(I + \sigma_a^2 Q^T H (I + \sigma_b^2 H)^{-1} Q)`, by Jensen's inequality).
+    which counts no direction twice. It is exact if the curvature maps the subspaces into themselves. Otherwise it is an upper
+    bound, by Jensen's inequality (of :math:`\det(I + \sigma_b^2 H) \det(I + \sigma_a^2 Q^T H (I + \sigma_b^2 H)^{-1} Q)`).
 
     Args:
         eigenvalues: eigenvalues of each pathway's curvature, none negative; zeros may be left out.
@@ -334,12 +334,12 @@ def gradient_curvature(
     total: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Blocks:
-    r"""The same for weights that are not only maps of features, such as a Hamiltonian's in its vector field.
+    r"""Curvature as of :func:`curvature`, of weights that are not only maps of features, such as a Hamiltonian's in its field.
 
     With gradients :math:`M_{ns}` of every datum, a pathway's block :math:`\sum \mathrm{vec}(M_{ns}) \mathrm{vec}(M_{ns})^T` is
     approximated by the Kronecker product that has the same partial traces, and so the same trace:
     :math:`A = \sum M^T M / \sum |M|^2`, :math:`G = \sum M M^T` (Ren & Goldfarb 2021). For a linear model with normal noise
-    both functions are exact.
+    this function and :func:`curvature` are exact.
 
     Args:
         predict: outputs ``(N, *out)`` of a batch by an ensemble of copies of the network, one for each datum, with assembled

@@ -60,8 +60,8 @@ class VarianceLearning:
             the network.
         predict_each: outputs of inputs with one network for each (:func:`rppdyn.priors.joint_evidence`).
         curvature: "joint", the exact Gauss-Newton matrix with one row for each datum; or "kronecker", for data that don't fit.
-        by_gradients: take Kronecker factors from `predict_each`, for weights that are not only maps of features
-            (:func:`rppdyn.priors.gradient_curvature`).
+        by_gradients: whether Kronecker factors are those of :func:`rppdyn.priors.gradient_curvature`, for weights that are not
+            only maps of features; it needs `predict_each`.
         learning_rate, steps: learning rate and number of steps of Adam at each update.
         data: number of each member's data from which the curvature is estimated.
         sampled: True for the Fisher information of random targets; False for one backward pass for each output.
@@ -75,7 +75,7 @@ class VarianceLearning:
         found: metrics of the members at the last update, by name.
     Raises:
         ValueError: no variance of the ensemble is a parameter; data or noise of another number of members or of different
-            lengths; a number that is not positive; more rows than memory.
+            lengths; a number that is not positive; more rows than memory; `by_gradients` without `predict_each`.
     """
 
     def __init__(
@@ -98,6 +98,10 @@ class VarianceLearning:
         draws: int = 1,
         shrink: bool = False,
     ):
+        if curvature == "kronecker" and by_gradients and predict_each is None:
+            raise ValueError(
+                "by_gradients=True without predict_each, whose outputs it differentiates: give both or neither"
+            )
         self.stack, self.inputs, self.targets, self.density = stack, inputs, targets, density
         self.predict, self.predict_each = predict, predict_each
         self.curvature, self.by_gradients = check_form(curvature), by_gradients
@@ -140,9 +144,7 @@ class VarianceLearning:
     def _check_memory(self) -> None:
         """Refuse, before training, data whose kernel matrices don't fit into memory for all members."""
         data, members = min(self.data, self.inputs.shape[1]), self.stack.members
-        rows = (
-            self.draws if self.sampled else max(1, self.targets[0, :1].numel())
-        )  # of each datum; at least one of classes
+        rows = self.draws if self.sampled else max(1, self.targets[0, :1].numel())  # of each datum
         excess = describe_memory_excess(data * rows, members * len(self.variances))
         if self.curvature == "joint" and excess:
             setting = f"draws={rows}" if self.sampled else f"sampled=False, {rows} rows each"
@@ -238,12 +240,12 @@ class VarianceLearning:
 
     @torch.no_grad()
     def evidence(self, generators: Generators | None = None) -> list[Evidence | None]:
-        """Evidence of each member as it stands; None of one that has diverged."""
+        """The evidence of each member at its current weights; None for one that has diverged."""
         members = self._members(generators)
         return [members[index][0] if index in members else None for index in range(self.stack.members)]
 
     def _members(self, generators: Generators | None) -> Members:
-        """Those that have evidence."""
+        """The members that have evidence."""
         each = [None] * self.stack.members if generators is None else generators
         if len(each) != self.stack.members:
             raise ValueError(f"{len(each)} generators: give one for each of {self.stack.members} members")
@@ -274,7 +276,7 @@ class VarianceLearning:
     def _evidence(
         self, net: Any, inputs: Tensor, likelihood: Likelihood, generator: torch.Generator | None
     ) -> Evidence | None:
-        """None of a member whose curvature is no finite number."""
+        """The evidence of one member; None if its curvature is not finite."""
         options: dict[str, Any] = dict(
             total=len(self.inputs[0]),
             generator=(generator or torch.default_generator) if self.sampled else None,

@@ -200,10 +200,10 @@ STRICT_SHARE = 1e-3
 """Share of the prior below which a relaxed network is practically strict: free weights have 3 % of a weight's size."""
 
 MIN_DEFECT = 1e-6
-"""Smaller defects count as this, unless the symmetry is exact: single precision rounds by 1e-7 of an output."""
+"""Smallest defect of a symmetry that is not exact: single precision rounds by 1e-7 of an output."""
 
 MAX_DEFECT = 0.99
-"""Larger defects count as this: at a defect of 1 the free pathway's share would be 1, too."""
+"""Largest defect from which a share is computed: at 1 the free pathway's share would be 1, too."""
 
 
 def share_of_defect(defect: float) -> float:
