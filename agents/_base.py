@@ -45,11 +45,11 @@ LOST_REMEDY = "what is learned from it would be lost, so the environment must re
 DIVERGED_REMEDY = "start again with a smaller learning_rate, or rewards of a smaller scale"
 
 HARMLESS_WRAPPERS = (VecNormalize, VecMonitor, VecCheckNan, VecVideoRecorder)
-"""Vectorised wrappers that do not change actions and observations; for VecNormalize `check_wrapper` makes sure of it."""
+"""Vectorised wrappers that do not change actions and observations. `check_wrapper` refuses a VecNormalize that does."""
 
 
 class SymmetricAgent(BaseAlgorithm):
-    """An agent of stable-baselines3 with a symmetric policy; a mixin before the algorithm's class."""
+    """An agent of stable-baselines3 with a symmetric policy; a mixin that stands before the algorithm's class."""
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]]
     policy: Any  # a SymmetricPolicy; each algorithm declares its own

@@ -176,7 +176,7 @@ class WidenVariances(PeriodicCallback):
 
 
 def _free_pathways(net: RPPEMLP) -> dict[str, tuple[Pathway, Pathway, int]]:
-    """``{layer.pathway: (equivariant pathway, this pathway, number of inputs)}`` for all but the equivariant pathways."""
+    """``{layer.pathway: (the layer's equivariant pathway, the pathway, number of inputs)}``, without equivariant pathways."""
     layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, RelaxedLinear)}
     return {
         f"{name}.{free}": (layer.equivariant, pathway, layer.rep_in.dim)

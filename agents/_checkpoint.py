@@ -34,7 +34,7 @@ COUNTERS = (
     "_collected_episodes",
 )
 FINITE_KEYS = ("parameters", "variables", "observed", "replay")
-"""Keys of a captured state whose numbers are finite in every checkpoint: weights, observations and transitions."""
+"""Keys of a captured state whose numbers must be finite: weights, observations and transitions."""
 OBSERVATION_ATTRIBUTES = ("_last_obs", "_last_original_obs", "_last_episode_starts", "_discounted_returns")
 
 
@@ -148,7 +148,7 @@ def plain(value: Any) -> Any:
 
 
 def _pack_tensors(value: Any) -> Any:
-    """Make the tensors in nested data views of one tensor per dtype, since `torch.save` is slow per storage, however small."""
+    """Make the tensors in nested data views of one tensor per dtype: `torch.save` takes long for each storage."""
     tensors = _leaves(value)
     for dtype in {tensor.dtype for tensor in tensors}:
         group = [tensor for tensor in tensors if tensor.dtype == dtype]
@@ -207,7 +207,7 @@ def explain_load_errors(path: Any, kind: type[BaseAlgorithm], options: Mapping[s
 
 
 def _check_archive(path: pathlib.Path) -> None:
-    """Refuse a truncated file; stable-baselines3 would open one cut off inside a member that is itself an archive."""
+    """Refuse a truncated file. Stable-baselines3 would open one that ends inside a nested archive."""
     path = path if path.exists() else path.with_name(f"{path.name}.zip")
     if not path.exists():
         return  # stable-baselines3 raises the error

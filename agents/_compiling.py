@@ -28,8 +28,8 @@ MAX_ERROR_RATIO = 4.0
 
 
 FASTEST_PRECISION = "medium"
-"""Torch's fastest precision: oneDNN instead of MKL on some processors, bfloat16 or TensorFloat32 on others. Where both
-libraries reach the processor's peak, uncompiled updates of one seed are up to a tenth slower with it."""
+"""Torch's fastest precision: oneDNN in place of MKL on some processors, bfloat16 or TensorFloat32 on others. Where MKL is as
+fast as oneDNN, uncompiled updates of one seed are up to a tenth slower with it."""
 
 
 @contextmanager
@@ -124,9 +124,9 @@ def worth_compiling(agent: RPPSAC) -> bool:
 class FastUpdate:
     """The steps and actions of a `SACUpdate`, each compiled as one function, or called plainly.
 
-    The first call compiles, and so does one with batches of another shape or with settings of another structure. torch's guards
-    are left out, since checking a network's modules takes longer than parts of an update: the key of a compiled function has
-    everything that its code depends on and that may change.
+    It compiles at the first call, and again for batches of another shape or settings of another structure. torch's guards are
+    switched off, since they check all modules of a network at each call, which is slow. In their place the key of a compiled
+    function holds everything that its code depends on and that may change.
 
     Args:
         update: the update; its agents' settings and device decide whether it is compiled.
@@ -138,7 +138,7 @@ class FastUpdate:
         self._graphs: dict[Any, CapturedUpdate] = {}
 
     def step(self, batch_size: int, settings: Sequence[SACSettings]) -> Metrics:
-        """Sample, and update with settings for each agent, whose structures are equal."""
+        """Draw batches and update, with settings for each agent; the structures of all settings are equal."""
         update, like = self.update, self.update.state["actor"]
         numbers = torch.tensor([s.numbers for s in settings], dtype=like.dtype).T.unsqueeze(-1)
         if self.is_captured:
@@ -157,13 +157,13 @@ class FastUpdate:
         return self.update.agents[0].device.type == "cuda"
 
     def act(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """Actions as of `SACUpdate.actions`; compiled, too, since many small operations are slow after an update."""
+        """Actions as of `SACUpdate.actions`, compiled as updates are."""
         vectors, running = self.update.state["actor"], self.update.state.get("actor.running")
         key = "actions", *_signature({"observations": observations, "vectors": vectors})
         return self._run(key, self.update.actions, observations, noise, vectors, running)
 
     def _run(self, key: tuple, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function, compiled if the agents are. If compiling fails and was not asked for, warn and call it plainly."""
+        """Call a function, compiled if the agents' training is. Without `compile=True`, a failure to compile is a warning."""
         agents = self.update.agents
         with torch.no_grad():
             if not agents[0].compiles:

@@ -107,7 +107,7 @@ class _Mode(nn.Module):
 
 
 class _Mean(nn.Module):
-    """The deterministic action of stable-baselines3's policies, without distributions, whose checks can't be exported."""
+    """The deterministic action of stable-baselines3's policies. Distributions are avoided: their checks can't be exported."""
 
     def __init__(self, policy: BasePolicy):
         super().__init__()

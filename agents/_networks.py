@@ -250,10 +250,10 @@ class RPPCritic(BaseModel):
 
 
 class RewardScale(ExactBuffers):
-    """Divides rewards so that discounted returns have a standard deviation of at most 1 and stay within a bound.
+    """The number by which rewards are divided, so that returns have a standard deviation of at most 1 and stay within a bound.
 
     G = gamma G + r runs along each environment's episodes; the scale is max(std of G, largest |G| / bound) (SimbaV2, Lee et al.
-    2025). Statistics are updated as transitions are stored; the agent keeps the running returns G.
+    2025). The agent keeps the running returns G, and calls `observe` when it stores transitions.
     """
 
     moments: Tensor

@@ -5,12 +5,12 @@
 | | |
 | --- | --- |
 | exploration noise | `SACUpdate.act`, drawn by `RPPActor.draw_noise`; `action_noise=` comes on top in `rollout_steps` |
-| losses, prior, target, temperature | `SACUpdate.update_` (`update.py`), whose docstring has the formulas |
+| losses, prior, target, temperature | `SACUpdate.update_` (`_update.py`), whose docstring has the formulas |
 | settings, batches and noise of an update | `RPPSAC.settings`; `BatchSampler` (`buffers.py`) draws batches and noise |
 | networks and their prior variances | `NetworkOptions` and `RPPPolicy` (`policy.py`) |
-| speed | `FastUpdate` (`compiling.py`): the same update compiled, or replayed on a GPU |
-| several agents at once | `train_many` (`seeds.py`) |
-| files and exact resume | `SymmetricAgent` (`base.py`), `checkpoint.py` |
+| speed | `FastUpdate` (`_compiling.py`): the same update compiled, or replayed on a GPU |
+| several agents at once | `train_many` (`_seeds.py`) |
+| files and exact resume | `SymmetricAgent` (`_base.py`), `_checkpoint.py` |
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ RolloutSteps = Generator[NDArray | None, NDArray | None, RolloutReturn]
 
 
 MAX_ABS_REWARD = 1e18
-"""Largest reward whose square fits into single precision, with a margin for values, which are sums of rewards."""
+"""Largest accepted reward. Its square fits into single precision, with a margin for values, which are sums of rewards."""
 
 
 class RPPSAC(SymmetricAgent, SAC):
@@ -84,11 +84,11 @@ class RPPSAC(SymmetricAgent, SAC):
             2019, "duplicate tuples"), without its cost.
         mirror_loss: weight of |pi(g s) - g pi(s)|^2 in the actor's loss (Yu, Turk & Liu 2018), another baseline.
         matmul_precision: torch's precision of matrix products during gradient updates, "highest", "high" or "medium". On some
-            processors "medium" is as accurate and twice as fast; on others it rounds more coarsely, which is refused. None
-            takes "medium" where it is as accurate; a process whose precision isn't torch's default "highest" keeps its own.
-        compile: gradient updates, and actions in training, by `torch.compile`. On a CPU both take about two thirds of the
-            time, with gates and products a third; the first compilation takes ten to sixty seconds. It needs a C++ compiler.
-            None compiles trainings of 5,000 updates and more, where that works.
+            processors "medium" is as accurate and twice as fast. On others it rounds more coarsely, and is refused. None takes
+            "medium" where it is as accurate, unless the process has changed torch's default "highest".
+        compile: whether gradient updates, and actions in training, go through `torch.compile`. On a CPU they then take two
+            thirds of the time, with gates and products one third. The first compilation takes ten to sixty seconds, and a C++
+            compiler. None compiles trainings of 5,000 updates or more, if compilation works.
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:
@@ -178,9 +178,8 @@ class RPPSAC(SymmetricAgent, SAC):
             refuse_changed_rewards(self.spec)
         self._log_alpha: Tensor | None = None  # of a fixed temperature
         self._own_update: SACUpdate | None = None  # of this agent alone, from its first action or update on
-        self._sums: list[
-            tuple[Metrics, int]
-        ] = []  # sums over the last updates and their number, one pair per set of metrics
+        # sums over the last updates and their number, one pair for each set of metric names
+        self._sums: list[tuple[Metrics, int]] = []
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -201,7 +200,10 @@ class RPPSAC(SymmetricAgent, SAC):
         self.record_updates(wait=False)
 
     def settings(self) -> SACSettings:
-        """The numbers of the next update. Adam's are the actor's; `check_trainable` refuses other optimisers that differ."""
+        """The settings of the next update.
+
+        Those of Adam are read from the actor's optimiser; `check_trainable` refuses agents whose other optimisers differ.
+        """
         group = self.actor.optimizer.param_groups[0]
         move_targets = self._n_updates % self.target_update_interval == 0  # the first update does
         return SACSettings(

@@ -1,7 +1,7 @@
 """One gradient update of RPP-SAC, of one agent or of several at once.
 
-`RPPSAC.train` (`sac.py`) -> `SACUpdate.train` -> `SACUpdate.step` -> `FastUpdate.step` (`compiling.py`: compiled, captured, or
-plain) -> `SACUpdate.sample`, `SACUpdate.stacked`, then `SACUpdate.update_`, the algorithm. Actions in training take the same
+`RPPSAC.train` (`_sac.py`) -> `SACUpdate.train` -> `SACUpdate.step` -> `FastUpdate.step` (`_compiling.py`: compiled, captured,
+or plain) -> `SACUpdate.sample`, `SACUpdate.stacked`, then `SACUpdate.update_`, the algorithm. Actions in training take the same
 way: `RPPSAC.collect_rollouts` -> `SACUpdate.act`, which draws the noise -> `FastUpdate.act` -> `SACUpdate.actions`.
 
 S agents are updated together, each as if it were alone. `SACUpdate.state` holds vectors that share their memory with the
@@ -109,8 +109,8 @@ class SACUpdate:
     Args:
         agents: agents of the same networks and spaces.
     Attributes:
-        errors: errors in drawing batches, by the agent's place. Such an agent is trained on another's batch from then on, and
-            the caller should stop it.
+        errors: errors in drawing batches, by the agent's place. Where a draw fails, the agent is trained on another agent's
+            batch, and the caller should stop it.
         units: which pathways of actors, critics and targets are stored in units; compiled code depends on it.
     Raises:
         ValueError: networks that differ in more than drawn or learned numbers.

@@ -104,7 +104,7 @@ class CrossQUpdate(SACUpdate):
         return Metrics(tuple(metrics), torch.stack(list(metrics.values())))
 
     def normalise_weights_(self, state: State | None = None) -> None:
-        """Scale the rows of the hidden layers to norm 1."""
+        """Scale the rows of the hidden layers to norm 1 (:class:`rppdyn.nn._normalisation.RowNorm`)."""
         state = self.state if state is None else state
         self.rows["actor"].scale_(state["actor"], self.actors.hidden_weights(state["actor"]))
         self.rows["critic"].scale_(state["critic"], self.critics.hidden_weights(state["critic"]))
@@ -155,8 +155,7 @@ class RPPCrossQ(RPPSAC):
             scale.
         bins, value_range: number of those values, and the least and the largest.
         weight_norm: scale the rows of hidden layers to norm 1 after each update. Rows that a symmetry exchanges are scaled by
-        one
-            number, and so are all pathways. With `critic_head="categorical"` this is XQC.
+            one number, the same in all pathways. With `critic_head="categorical"` this is XQC.
         policy_kwargs: RPPPolicy's arguments; `normalisation` defaults to "renorm", and the activation to "relu".
         **kwargs: other arguments of RPPSAC and stable-baselines3; there are no targets, so no `tau`.
     Raises:
@@ -220,7 +219,7 @@ class RPPCrossQ(RPPSAC):
             self._discounted_returns = np.zeros(self.n_envs)
 
     def settings(self) -> CrossQSettings:
-        """The numbers of the next update."""
+        """The settings of the next update."""
         return CrossQSettings(
             **vars(super().settings()),
             moves_actor=(self._n_updates + 1) % self.policy_delay == 0,

@@ -68,6 +68,12 @@ SB3_COUNTERPARTS = {
 }
 """Arguments of stable-baselines3's policies, and their counterparts here."""
 
+WORDS_FOR_VARIANCES = {
+    "certified": "RPPSAC and train-agent know how",
+    "learned": "LearnVariances() is the callback that learns",
+}
+"""Words in place of the number `free_variance`, and what gives them a meaning."""
+
 
 class Pathways(NamedTuple):
     """The network classes of actor and critics."""
@@ -99,11 +105,11 @@ class NetworkOptions:
         equivariant_variance, free_variance: prior variances of the pathways; 0 removes a pathway.
         critic_equivariant_variance, critic_free_variance, critic_hidden: the critics' own; None means the actor's.
         network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), `breaking` as text. Here
-            `free_scale="prior"` starts free pathways at the size of their prior in a layer with as many inputs as the widest
-            hidden one.
-        groups: a chain of groups for "rpp" and the actor of "rpp_policy_only": the spec's first, each a subgroup of the one
-            before, given by the matrices by which it acts in that.
-        variances: with `groups`, one for each of them and the free pathway's last, in the place of all other variances.
+            `free_scale="prior"` starts free pathways at the size of their prior, in a layer with as many inputs as the widest
+            hidden layer has channels.
+        groups: a chain of groups, for "rpp" and for the actor of "rpp_policy_only": the spec's group first, then subgroups,
+            each given by matrices of the group before.
+        variances: with `groups`, one variance for each group and the free pathway's last; all other variances are left out.
         normalisation: "batch" or "renorm", of networks that `RPPCrossQ` trains; None for none.
     Raises:
         ValueError: an unknown model or activation, invalid layers, arguments that networks don't have.
@@ -197,7 +203,7 @@ class NetworkOptions:
         return getattr(MODELS[self.model], role)
 
     def prior(self, role: str) -> dict[str, float]:
-        """The variances of both pathways of the "actor" or the "critic", 0 for one that it lacks.
+        """The variances of both pathways of the "actor" or the "critic", 0 for a pathway that the network lacks.
 
         Raises:
             ValueError: a variance is negative or no number; an mlp is given a free variance; no pathway is left.
@@ -207,13 +213,10 @@ class NetworkOptions:
         for name in ("equivariant_variance", "free_variance"):
             keys[name] = name if getattr(self, prefix + name) is None else prefix + name
             value = getattr(self, keys[name])
-            if value in ("certified", "learned"):
-                remedy = (
-                    "RPPSAC and train-agent know how"
-                    if value == "certified"
-                    else "LearnVariances() is the callback that learns"
+            if keys[name] == "free_variance" and isinstance(value, str) and value in WORDS_FOR_VARIANCES:
+                raise ValueError(
+                    f"free_variance={value!r}: a policy by itself needs a number; {WORDS_FOR_VARIANCES[value]}"
                 )
-                raise ValueError(f"{keys[name]}={value!r}: a policy by itself needs a number; {remedy}")
             if not isinstance(value, Real) or not float(value) >= 0:
                 raise ValueError(f"{keys[name]}={value!r} must be a number of at least 0")
             values[name] = float(value)
@@ -247,8 +250,8 @@ class NetworkOptions:
         """Build a network of the "actor" or of the "critic".
 
         Raises:
-            ValueError: as `prior` has it; a chain that begins with another group than the spec's, for a network with one
-                pathway, or beside other variances.
+            ValueError: the reasons of `prior`; a chain that begins with another group than the spec's, that is given for a
+                network with one pathway, or that is given beside other variances.
         """
         network, options = self.network(role), dict(self.network_kwargs or {})
         if self.model == "rpp_policy_only" and role == "critic":
@@ -337,7 +340,7 @@ class SymmetricPolicy(BasePolicy):
         """Relaxed networks of the "actor" and of the "critic"."""
 
     def pathway_statistics(self) -> dict[str, float]:
-        """Norms of the pathways of actor and critics, and shares of the free ones; see `pathway_statistics`."""
+        """Norms of the pathways of actor and critics, and the free pathways' shares (:func:`pathway_statistics`)."""
         return pathway_statistics(self.networks)
 
     @abstractmethod
@@ -415,8 +418,8 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
             place of the activation in `network_kwargs`. `RPPSAC` also takes free_variance="certified", and replaces it by the
             number that follows from the environment's certificate.
     Raises:
-        ValueError: as `NetworkOptions` has it; an unknown option of Adam; spaces that the spec doesn't fit; groups that
-            begin with another group than the spec's, or for a network with one pathway.
+        ValueError: the reasons of `NetworkOptions` and of its `build`; an unknown option of Adam; spaces that the spec doesn't
+            fit.
 
     Networks are drawn, and exploration noise is seeded, from torch's global generator, which stable-baselines3 seeds
     with the agent's `seed`.
@@ -489,7 +492,7 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         )
 
     def set_training_mode(self, mode: bool) -> None:
-        """Set the mode of this module alone, which is cheap: no module here depends on it, and each step sets it."""
+        """Set the mode of this module alone, which is cheap. Every step sets it, and no module here depends on it."""
         self.training = mode
 
     def action_function(self, dtype: torch.dtype | None) -> Callable[[Tensor], Tensor]:
@@ -514,10 +517,10 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
 
 
 def pathway_statistics(networks: Mapping[str, Sequence[RPPEMLP]]) -> dict[str, float]:
-    """The norm of each pathway, and the free one's share, by name and pooled over the networks of that name.
+    """Norms of the pathways and the free pathway's share, pooled over all networks of each name.
 
-    share = ||B||_F^2 / (||A||_F^2 + ||B||_F^2), with norms of the dense weights over all layers: 0 for an
-    equivariant network, 1 for an MLP. The norm of constant inputs (`breaking`) does not enter it.
+    share = ||B||_F^2 / (||A||_F^2 + ||B||_F^2), with norms of the dense weights A (equivariant) and B (free) over all layers: 0
+    for an equivariant network, 1 for an MLP. The norm of constant inputs (`breaking`) does not enter it.
     """
     statistics = {}
     for name, nets in networks.items():

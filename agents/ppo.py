@@ -60,7 +60,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
             critic set the value's network); or `net_arch`, whose dictionary has the keys pi and vf, and `activation_fn`, as for
             `RPPPolicy`.
     Raises:
-        ValueError: as `NetworkOptions` has it, or spaces that the spec doesn't fit.
+        ValueError: the reasons of `NetworkOptions`, or spaces that the spec doesn't fit.
     """
 
     critic_key = "vf"
@@ -165,7 +165,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         return len(self._rollout)
 
     def set_training_mode(self, mode: bool) -> None:
-        """Begin or end training, on the rollout since the last one."""
+        """Begin or end training, on the observations since the last training."""
         if mode and self._rollout:
             self.trained_on, self._rollout = torch.cat(self._rollout), []
         super().set_training_mode(mode)
