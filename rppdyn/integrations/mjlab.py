@@ -116,13 +116,16 @@ class _Task:
         return known.get(type(self.env.command_manager.get_term(command_name)).__name__)
 
     def sensor(self, sensor_name: str, kind: str | None = None) -> Described | None:
-        """A vector at a site; at the site's body if the axes agree, except for velocities, which differ between points."""
+        """A vector in the axes of a site, of a given kind where the site is the sensor's reference (`refid`)."""
         model, sensor = self.model, self.model.sensor(sensor_name)
-        site = int((sensor.refid if kind else sensor.objid)[0])
-        if (kind := kind or SENSORS.get(mujoco.mjtSensor(int(sensor.type[0])))) is None:
+        (site,) = map(int, sensor.objid if kind is None else sensor.refid)
+        kind = kind or SENSORS.get(mujoco.mjtSensor(int(sensor.type[0])))
+        if kind is None:
             return None
-        at_body = kind != "base_linear_velocity" and abs(model.site_quat[site, 0]) > 1 - 1e-9
-        return {"term": kind, "at": model.body(model.site_bodyid[site]).name if at_body else model.site(site).name}
+        has_axes_of_body = abs(model.site_quat[site, 0]) > 1 - 1e-9
+        if has_axes_of_body and kind != "base_linear_velocity":  # which differs between points of a body
+            return {"term": kind, "at": model.body(model.site_bodyid[site]).name}
+        return {"term": kind, "at": model.site(site).name}
 
     def scan(self, sensor_name: str, offset: float = 0.0, **_: Any) -> Described | None:
         cfg = self.env.scene[sensor_name].cfg

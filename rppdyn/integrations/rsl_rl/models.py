@@ -98,7 +98,7 @@ class PooledNormalization(nn.Module):
 
 
 class Assembled:
-    """Dense weights of a module: without gradients they are assembled only after parameters have changed.
+    """The dense weights of a module. Without gradients they are kept until parameters change.
 
     A rollout runs the network at every step with the same parameters.
     """
@@ -228,7 +228,10 @@ class _Pull:
 
 
 class _Relaxed:
-    """Base of both models: features, networks, statistics and standard deviations over one spec."""
+    """Base of both models: features, networks, statistics and standard deviations over one spec.
+
+    `_prepare` runs before rsl_rl's constructor. Until then `nn.Module` accepts no attributes, so they are set by `object`.
+    """
 
     spec: SymmetrySpec
     _space: Space
@@ -265,11 +268,11 @@ class _Relaxed:
         object.__setattr__(self, "_variances", (equivariant_variance, free_variance))
         object.__setattr__(self, "_generator", torch.Generator().manual_seed(seed))
 
-    def _network(self, rep_in: Rep, hidden_dims: Sequence[int], output_scale: float) -> RPPEMLP:
-        return self._between(rep_in, self._rep_out, hidden_dims, output_scale)
-
-    def _between(self, rep_in: Rep, rep_out: Rep, hidden_dims: Sequence[int], output_scale: float) -> RPPEMLP:
+    def _network(
+        self, rep_in: Rep, hidden_dims: Sequence[int], output_scale: float, rep_out: Rep | None = None
+    ) -> RPPEMLP:
         equivariant, free = self._variances
+        rep_out = self._rep_out if rep_out is None else rep_out
         return RPPEMLP(
             rep_in, rep_out, self.spec.group, hidden=list(hidden_dims), equivariant_variance=equivariant,
             free_variance=free, output_scale=output_scale, generator=self._generator,
@@ -278,7 +281,7 @@ class _Relaxed:
     def _build_encoded(
         self, encoder: Mapping[str, Any], hidden_dims: Sequence[int], output_scale: float
     ) -> EncodedNetwork:
-        """A network with an encoder for some of its entries, such as a height scan."""
+        """Build a network with an encoder for some of the features, such as a height scan."""
         if not isinstance(encoder, Mapping):
             raise ValueError(
                 f"encoder={encoder!r} must be a mapping, such as {{'entries': 'height_scan', 'latent_dim': 64}}"
@@ -299,7 +302,7 @@ class _Relaxed:
             self.spec.group, discrete_generators=matrices[:, index][:, :, index], name="entries"
         )
         latent = regular_hidden(int(encoder.get("latent_dim", 64)), self.spec.group)
-        scan_encoder = self._between(part(scan), latent, encoder.get("hidden_dims", (128,)), 1.0)
+        scan_encoder = self._network(part(scan), encoder.get("hidden_dims", (128,)), 1.0, latent)
         return EncodedNetwork(scan_encoder, self._network(part(rest) + latent, hidden_dims, output_scale), scan, rest)
 
     @staticmethod
@@ -324,18 +327,16 @@ class _Relaxed:
             for name in ("std_param", "log_std_param"):
                 if hasattr(distribution, name):
                     parametrize.register_parametrization(distribution, name, Tied(orbits(self._rep_out.rho(elements))))
-        origin = torch.zeros(self._rep_out.dim) if self._origin is None else torch.tensor(self._origin)
-        model.register_buffer("output_origin", origin.float(), persistent=False)
         if transitions:
             add_prior(networks, transitions)
 
 
 class EncodedNetwork(nn.Module):
-    """A network of some entries and of an encoder's output for the others.
+    """A network whose inputs are some of the features, and an encoder's output for the others.
 
     Args:
-        encoder: encoder of the entries `scan`.
-        network: network of the entries `rest`, and then the encoder's output.
+        encoder: network of the features `scan`.
+        network: network of the features `rest`, followed by the encoder's output.
         scan, rest: indices of features.
     """
 
@@ -434,7 +435,7 @@ class RelaxedMLPModel(_Relaxed, MLPModel):
 
     def merged(self) -> nn.Module:
         """The deterministic policy as a plain module: raw observation groups, concatenated, to the mean action."""
-        return _Deployed(self._space, self.obs_normalizer, _Head(_merge(self.mlp.network), self._origin))
+        return _Deployed(self._space, self.obs_normalizer, _Head(cast(Any, merge(self.mlp.network)), self._origin))
 
 
 class RelaxedRNNModel(_Relaxed, RNNModel):
@@ -490,7 +491,7 @@ class RelaxedRNNModel(_Relaxed, RNNModel):
 
     def merged(self) -> nn.Module:
         """The deterministic policy as a plain module: features and hidden state to mean action and hidden state."""
-        head = _Head(_merge(self.mlp.network), self._origin)
+        head = _Head(cast(Any, merge(self.mlp.network)), self._origin)
         return _DeployedRecurrent(self._space, self.obs_normalizer, self.rnn.rnn.merged(), head)
 
 
@@ -514,13 +515,6 @@ class _DeployedRecurrent(_Deployed):
     def forward(self, x: Tensor, hidden_state: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         y, hidden_state = self.unit(self.normalizer(self.space.encode(x))[None], hidden_state)
         return self.head(y[0]), hidden_state
-
-
-def _merge(network: RPPEMLP | EncodedNetwork) -> RPPEMLP | EncodedNetwork:
-    if isinstance(network, EncodedNetwork):
-        encoder, rest = cast(RPPEMLP, merge(network.encoder)), cast(RPPEMLP, merge(network.network))
-        return EncodedNetwork(encoder, rest, network.scan, network.rest)
-    return cast(RPPEMLP, merge(network))
 
 
 def _copy_config(config: dict | None) -> dict | None:
