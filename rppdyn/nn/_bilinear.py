@@ -86,9 +86,8 @@ class Bilinear(SamplesLastLayer):
     they learn badly. Weights start with variance one over the number of terms summed, so that the layer adds about a tenth
     (``OUTPUT_SCALE``) of its input's size; the published backends start from N(0, 1) or 0.01 N(0, 1) whatever the width.
 
-    Each contraction is carried out in the cheaper of its two orders: a product of its weights with the features of all
-    samples, and one of small matrices per sample. Features are transposed first, because the small products are done
-    with the samples last.
+    A contraction is a product of its weights with the features of all samples, and a product of small matrices for each sample.
+    The cheaper of the two orders is chosen. Samples come last, where the small products are fastest.
 
     Raises:
         ValueError: no part of ``rep`` is a map between two others, so there is nothing to contract; fewer than one map.
@@ -154,7 +153,7 @@ class Bilinear(SamplesLastLayer):
         matrices = x.index_select(-2, index).split_with_sizes([*self.map_sizes.values()], -2)
         by_name = dict(zip(self.map_sizes, matrices, strict=True))
         for k, w in zip(self.contractions, self.weights_of_each(weight), strict=True):
-            # matrices M_ik, the weights' products with p and features r_ij: each lacks one axis of i, k, j, samples
+            # axes (i, k, j, sample): components i and copies j of r, components of p and maps k; each factor lacks one
             (components, _), (i, j) = self.shapes[k.mixed], self.shapes[k.other]
             M = by_name[k.matrix].view(*stack, i, components * k.maps, 1, samples)
             if k.weights_first:
@@ -204,10 +203,10 @@ class Contraction:
 
     @property
     def weights_first(self) -> bool:
-        """Check whether contracting the weights with ``x_in`` before the maps costs fewer products than after them.
+        """Whether it costs less to contract the weights with ``x_in`` first, and the result with the maps, than the reverse.
 
-        The published order (weights with maps, then with ``x_in``) forms a matrix per sample and is never the
-        cheapest: it costs ``dim_in`` or ``dim_out`` times the main term of the other two.
+        The published order (weights with maps, then with ``x_in``) forms a matrix per sample and is never the cheapest: it
+        costs ``dim_in`` or ``dim_out`` times the main term of the other two.
         """
         first = self.num_weights * self.dim_in + self.outs * self.maps * self.dim_in * self.dim_out
         last = self.num_weights * self.dim_out + self.ins * self.maps * self.dim_in * self.dim_out

@@ -95,7 +95,7 @@ class ExactBuffers(nn.Module):
             self._constants[name] = value
 
     def register_layout(self, words: str, numbers: Iterable[float]) -> None:
-        """Put the layout into the state dict, as the bytes of a line of text."""
+        """Put the layout into the state dict, as the bytes of a text."""
         line = LAYOUT_SEPARATOR.join([words, *(f"{x:.10g}" for x in numbers)])
         self._constants["layout"] = torch.tensor(list(line.encode()), dtype=torch.uint8)
         self.register_buffer("layout", self._constants["layout"])
@@ -221,11 +221,10 @@ class CoefficientMap(ExactBuffers):
     representations) their joint movement has root mean square one. ``s`` is a known constant, so the prior on
     :math:`\beta` is exact.
 
-    Where no row has more than one entry and all of them are ``1`` the product is one gather (orbits of permutations);
-    with signs or zero rows, a gather and a product; otherwise gather, product and ``index_add`` over the non-zero
-    entries. All three are plain torch operations, so autograd, ``vmap`` and ``torch.compile`` apply; measured against
-    sparse CSR products, scatter_add, a loop over blocks and a custom backward they were the fastest that worked under all
-    three (``benchmarks/layers.py --assembly``).
+    Where no row has more than one entry and all entries are ``1`` (orbits of permutations) the product is one gather; with
+    signs or zero rows, a gather and a product; otherwise gather, product and ``index_add`` over the non-zero entries. Autograd,
+    ``vmap`` and ``torch.compile`` apply to all three, which were faster than sparse CSR products, scatter_add and a loop over
+    blocks (``benchmarks/layers.py --assembly``). Gathers have a gradient that gathers, too (:class:`TiedGather`).
 
     Parameters run over the basis vectors of a block first and over its copies inside, the other way round than the solver's
     coefficients, so that gathers read runs of neighbours and a group convolution's parameters are ``k`` whole matrices.
@@ -268,9 +267,8 @@ class CoefficientMap(ExactBuffers):
         # the map from parameters to the tensor, in the form that is fastest
         self.register_constant("scale", scale)
         if len(rows) and len(rows.unique()) == len(rows):
-            spread = (
-                torch.arange(self.size) % self.rank
-            )  # index of rows without an entry: sums into one place take long
+            # rows without an entry are spread over the parameters: sums into one place take long
+            spread = torch.arange(self.size) % self.rank
             factor = values.new_zeros(self.size).scatter_(0, rows, values)
             self.form = "gather" if (factor == 1).all() else "signed gather"
             index = spread.scatter_(0, rows, cols)

@@ -26,18 +26,17 @@ class Ensemble(Network):
     optimiser that works element by element (Adam) trains all. Layers assemble and apply weights with a leading axis.
 
     ``own=True`` copies the networks. ``own=False`` leaves them the owners: their trainable parameters become views of
-    :attr:`flat`, ``(members, n)``, so that what trains that vector trains them, and they are saved and loaded as before;
-    :meth:`restack_` follows what was done to them since. Running statistics of their :class:`~rppdyn.nn.BatchNorm` are views of
-    :attr:`running` in the same way, None without any.
+    :attr:`flat`, ``(members, n)``. Training that vector trains the networks, which are saved and loaded as before.
+    :meth:`restack_` follows changes that were made to them. Running statistics of their :class:`~rppdyn.nn.BatchNorm` become
+    views of :attr:`running` in the same way, which is None without any.
 
-    Members share bases and all other buffers. Each has its own running statistics of batch normalisation, and its own prior
-    variances and units of storage where these differ. Published bilinear layers draw at construction which pairs they contract:
-    an ensemble that owns its parameters takes the first member's pairs, so that members share one gather. Networks that own
-    theirs keep their pairs, and are then applied one after another.
+    Each member has its own running statistics of batch normalisation, and its own prior variances and units of storage where
+    these differ. Bases and all other buffers are shared. Published bilinear layers draw at construction which pairs they
+    contract. An ensemble that owns its parameters takes the first member's pairs, so that members share one gather. Networks
+    that own theirs keep their pairs; if these differ, the networks are applied one after another.
 
     Args:
-        nets: networks of the same class, representations and layers. :meth:`apply` calls their ``apply`` with weights that
-            have the leading axis; :meth:`per_member` takes any module.
+        nets: networks of the same class, representations and layers; for :meth:`per_member` alone, any modules.
         own: whether parameters are the ensemble's.
     Raises:
         ValueError: no networks; parameters with other names or shapes than the first network's; other buffers (of another
@@ -54,7 +53,7 @@ class Ensemble(Network):
     net: Any  # a copy of the first network, whose parameters have the leading axis
     flat: Tensor
     running: Tensor | None = None
-    has_unit: tuple[bool, ...] = ()  # where networks own their parameters: of each pathway that may be stored in a unit
+    has_unit: tuple[bool, ...] = ()  # of each pathway that may be stored in a unit, where networks own their parameters
 
     def __init__(self, nets: Sequence[nn.Module], *, own: bool = True):
         super().__init__()
@@ -107,7 +106,7 @@ class Ensemble(Network):
 
     @property
     def stacked(self) -> list[Tensor]:
-        """The parameters, ``(members, ...)`` each, in the order of :attr:`names`; inside ``functional_call``, its tensors."""
+        """The parameters, ``(members, ...)`` each, in the order of :attr:`names`; those of a running ``functional_call``."""
         return [getattr(*_owner(self.net, name)) for name in self.names]
 
     @property
@@ -239,8 +238,8 @@ class Ensemble(Network):
     def per_member(self, function: Callable[..., Any], *values: Float[Tensor, "members ..."]) -> Any:
         """The outputs of ``function`` for each member's network and its own values: tensors ``(members, ...)``.
 
-        >>> # ensemble.per_member(negative_log_prior): (members,)
-        >>> # ensemble.per_member(lambda net, x: net(x), x): (members, ...), of any module
+        ``ensemble.per_member(negative_log_prior)`` has shape ``(members,)``. With ``lambda net, x: net(x)`` and ``x`` it is
+        the output of any module.
         """
         running = [self.net.get_buffer(name) for name in self.statistics]  # training changes them in place
         names = (*self.names, *self.statistics)
@@ -250,12 +249,6 @@ class Ensemble(Network):
     def member(self, index: int) -> nn.Module:
         """A network of its own, with the parameters of one member."""
         return self._select(lambda tensor: tensor.detach()[index].clone()).net
-
-    def part(self, members: slice) -> Ensemble:
-        """An ensemble of some of the members, with copies of their parameters and the same shared buffers."""
-        part = self._select(lambda tensor: tensor.detach()[members].clone())
-        part.members = len(part.stacked[0])
-        return part
 
     def repeat(self, count: int) -> Ensemble:
         """Copies of an ensemble's only member, with views of its parameters: for the gradients of each datum."""

@@ -31,7 +31,7 @@ from rppdyn.reps._rep import is_int
 Architecture = Literal["auto", "regular", "tensor"]
 
 MAX_RANK_ON_A_LINE = (
-    3  # for groups of dimension one, whose tensors all have one coordinate, so that no width bounds the rank
+    3  # for groups of dimension one: their tensors have one coordinate, so a width does not bound the rank
 )
 MIN_PRODUCT_CHANNELS = 12  # with three or four a Lorentz network of width 128 had three times the error
 
@@ -69,9 +69,9 @@ def hidden_representation(width: int | Rep | RepType, group: Group, architecture
 def products_hidden(width: int, group: Group, max_rank: int, extra_types: tuple[Rep, ...] = ()) -> Rep:
     """The widest tensors up to a rank whose linear layer has ``width`` rows, gates and operands of products included.
 
-    A block with :class:`~rppdyn.nn.ChannelProducts` then costs about as much as a layer of that width without symmetry.
-    Operands
-    count as half of the width at most: narrow layers have more rows. Each extra type has as many copies as there are vectors.
+    A block with :class:`~rppdyn.nn.ChannelProducts` then costs about as much as a layer of that width without symmetry. In
+    narrow layers operands may take more than half of the width: only half is counted, and the layer has more rows. Each extra
+    type has as many copies as there are vectors.
     """
     for channels in range(width, 1, -1):
         rep = tensor_hidden(channels, group, max_rank)
@@ -93,8 +93,8 @@ def tensor_rank(rep: Rep) -> int:
 def missing_types(rep: Rep, max_rank: int) -> tuple[Rep, ...]:
     """The irreducible types of ``rep`` that tensors up to a rank lack, such as the sign by which a reflection turns a torque.
 
-    Layers of those tensors alone would carry nothing of them. Empty where the group's matrices are not self-adjoint, whose
-    types are not known.
+    Layers of tensors alone would carry nothing of these types. Empty for groups whose irreducible types are not known, those
+    whose matrices are not self-adjoint.
     """
     G = rep.G
     try:
@@ -145,10 +145,10 @@ class Points:
 def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
     """A hidden layer of points for an input and an output of a product of groups; None where points do not suffice.
 
-    Factors that permute act on the points: groups of permutation matrices, such as ``S(n)``, by these, as in Deep Sets (Zaheer
-    et al. 2017); other finite groups of order up to 64 by their regular representation. Activations and products at each point
-    commute with them. Without other factors the layer is a representation, with a point-wise activation. The layer must have
-    all irreducible types of input and output.
+    Finite factors permute the points: groups of permutation matrices, such as ``S(n)``, as in Deep Sets (Zaheer et al. 2017);
+    other groups of order up to 64 by their regular representation. Activations and products at each point commute with them.
+    The other factors act on the features at each point. Without other factors the layer is a representation, with a point-wise
+    activation. Points suffice if the layer has all irreducible types of input and output.
     """
     G, both = rep_in.G, rep_in + rep_out
     points, inner_groups = [], []
@@ -167,6 +167,7 @@ def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
         layer = component_major(room * permuted + rest * Scalar(G))
     else:
         H = reduce(mul, inner_groups)
+        # the factors of each part of input and output that act on features at a point
         parts = [[f for f in part.factors if not f.is_permutation] for part, _ in both.blocks()]
         inner_reps = [f.of for part in parts for f in part if isinstance(f, LiftedRep) and f.of.G == H]
         rank = max(1, *map(len, parts))
@@ -178,7 +179,7 @@ def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
     hidden = layer.hidden if isinstance(layer, Points) else layer
     try:
         types = isotypic([both, hidden]).types
-    except ValueError:  # of matrices that are not self-adjoint, whose types are not known
+    except ValueError:  # types are not known for matrices that are not self-adjoint
         return None
     return None if any(n and not m for n, m in (kind.multiplicities for kind in types)) else layer
 
@@ -292,7 +293,7 @@ class Activation:
         return self.function(x)
 
     def __reduce__(self) -> tuple:
-        """Make copies and pickles the same object: layers compare activations by identity."""
+        """Make a copy or pickle the same object, since layers compare activations by identity."""
         return activation_of, (self.name,)
 
 
@@ -354,7 +355,7 @@ class AtPoints(SamplesLastLayer):
 
     Args:
         points: a representation that permutes the points.
-        outermost: let points come first in the output, as in features between blocks, where copies are neighbours.
+        outermost: whether points come first in the output, as they do between blocks.
     """
 
     def __init__(self, layer: SamplesLastLayer, points: Rep, outermost: bool = False):
@@ -472,11 +473,11 @@ class Gate(SamplesLastLayer):
         self.rep, self.rep_in = rep, gated(rep)
         parts = rep.blocks()
         indices = [index.flatten() for part, index in parts if is_pointwise(part)]
-        gated_indices = [index.T for part, index in parts if not is_pointwise(part)]  # (components, copies) each
+        gated_indices = [
+            index.T for part, index in parts if not is_pointwise(part)
+        ]  # (components, copies) of each part
         pointwise = torch.cat(indices).sort().values if indices else torch.empty(0, dtype=torch.int64)
-        self.shapes = tuple(
-            (len(index), index.shape[1]) for index in gated_indices
-        )  # components and copies of gated parts
+        self.shapes = tuple(tuple(index.shape) for index in gated_indices)
         self.num_gates = n = sum(copies for _, copies in self.shapes)
         order = torch.cat([pointwise, *(index.flatten() for index in gated_indices)])
         gates = torch.arange(n).split([copies for _, copies in self.shapes])

@@ -159,7 +159,7 @@ def bind(rep: Rep | RepType, group: Group | None) -> Rep:
 
 def largest_group(group: Group | None, groups: Sequence[Group] | None, variances: Sequence[int | float] | None,
             *reps: Rep | RepType) -> Group:  # fmt: skip
-    """The first group of a chain; refuses a group beside the chain, variances without one, and reps of a subgroup."""
+    """The first group of a chain. A group beside the chain, variances without one, and reps of a subgroup are refused."""
     if groups is None:
         raise ValueError(f"variances={variances} without groups: they are of a chain; give groups=[...] too")
     if group is not None:
@@ -189,17 +189,17 @@ class RelaxedLinear(ExactBuffers):
 
     .. math:: \mathrm{vec}(W) = \sum_i Q_i u_i + v, \qquad u_i \sim N(0, \sigma_i^2),\quad v \sim N(0, \sigma_b^2),
 
-    with :math:`Q_i` a basis of the maps that are equivariant under :math:`G_i`. A map equivariant under a group is so under its
-    subgroups, so the spans are nested. They are called ``equivariant``, ``equivariant_2``, ...; the first one that is not
-    removed starts at full size, the others at ``free_scale`` of it.
+    with :math:`Q_i` a basis of the maps that are equivariant under :math:`G_i`. These spans are nested, since a map that is
+    equivariant under a group is equivariant under its subgroups. The pathways are called ``equivariant``,
+    ``equivariant_2``, ... The first one that is not removed starts at full size, the others at ``free_scale`` of it.
 
     Args:
         rep_in, rep_out: representations, or types to bind to ``group``; those of a factor of it are lifted. With a chain they
-            are of its largest group, and restricted to the others.
+            belong to its largest group, and are restricted to the others.
         group: needed only where neither representation is bound.
         equivariant_variance, free_variance: :math:`\sigma_a^2` and :math:`\sigma_b^2`.
         groups: a chain in the place of ``group``, the largest first; each a subgroup of the one before, by the same matrices.
-        variances: with ``groups``, :math:`\sigma_i^2` of each and :math:`\sigma_b^2` last, in the place of the two variances.
+        variances: with ``groups``, :math:`\sigma_i^2` of each and :math:`\sigma_b^2` last; the two variances are then left out.
         gain: multiplies the initial weights of both pathways.
         generator: source of the initial weights, the global one if None.
     Raises:

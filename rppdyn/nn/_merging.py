@@ -58,7 +58,7 @@ def freeze(net: nn.Module) -> nn.Module:
     :func:`merge`.
 
     Raises:
-        ValueError: as `merge` has it.
+        ValueError: the reason of `merge`.
     """
     frozen = merge(net)
     if isinstance(frozen, RPPEMLP):
@@ -138,7 +138,7 @@ class FrozenBlock(nn.Module):
         n, gates, device = gate.rep.dim, gate.num_gates, weight.device
         order = torch.arange(gates + n, device=device) if gate.order is None else gate.order
         place = torch.arange(n, device=device) if gate.inverse is None else gate.inverse
-        rows = torch.cat([order[gates + place], order[gate.gates[place]]])
+        rows = torch.cat([order[gates + place], order[gate.gates[place]]])  # of the coordinates, then of their gates
         self.points, self.sizes = points, [2 * n]
         self.register_buffer("products", None)
         if products is not None and matrix is not None:

@@ -9,7 +9,6 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast, get_args, overload
 
@@ -116,7 +115,11 @@ class HiddenBlock(nn.Module):
                  activation: Activation, generator: torch.Generator | None):  # fmt: skip
         super().__init__()
         points, rep_out = (rep_out.rep, rep_out.inner) if isinstance(rep_out, Points) else (None, rep_out)
-        at_points = (lambda layer, **_: layer) if points is None else partial(AtPoints, points=points)
+
+        def at_points(layer: Any, **options: Any) -> Any:
+            """The layer, at each point if there are points."""
+            return layer if points is None else AtPoints(layer, points, **options)
+
         pointwise = all(is_pointwise(part) for part, _ in rep_out.blocks())
         channels = product_channels(rep_out) if bilinear_maps is None else bilinear_maps
         rows = with_operands(rep_out, channels) if bilinear == "channelwise" else gated(rep_out)
@@ -125,7 +128,8 @@ class HiddenBlock(nn.Module):
             groups=groups, variances=variances, gain=gain, free_scale=free_scale, generator=generator,
         )  # fmt: skip
         self.bilinear = None
-        options: dict[str, Any] = dict(variance=next(filter(None, variances[:-1]), 0), generator=generator)
+        variance = next(filter(None, variances[:-1]), 0)  # of the largest group that has a pathway
+        options: dict[str, Any] = dict(variance=variance, generator=generator)
         if bilinear == "channelwise":
             self.bilinear = at_points(ChannelProducts(rep_out, channels=channels, **options))
         elif bilinear == "published":
@@ -205,19 +209,19 @@ class RPPEMLP(Network, ExactBuffers):
     :math:`\sigma_b^2`; biases and gates likewise. ``free_variance=0`` makes it an :class:`EMLP`, exactly equivariant;
     ``equivariant_variance=0`` a plain MLP where activations are point-wise, and a gated dense network otherwise.
 
-    Hidden layers of finite groups of order up to 64 default to copies of the regular representation with a point-wise
-    activation; those of products of groups, of which some permute, to features of the others at each point
-    (:class:`~rppdyn.nn._hidden.Points`); all others to tensors with gates and bilinear layers, where the activation is of
-    scalars alone.
+    An integer width is shared out by the kind of group:
 
-    Those of infinite groups are scalars and vectors (tensors up to the rank of input and output, and their other types) with
-    :class:`~rppdyn.nn.ChannelProducts`, at about twice an MLP's cost; a width is then the rows of a linear layer, gates and
-    operands included. ``bilinear="published"`` has the thesis's tensors and bilinear layers, at eight to ten times.
+    - Finite groups of order up to 64, and up to the width: copies of the regular representation, with a point-wise activation.
+    - Products of groups, of which some permute: features of the other factors at each of the points that are permuted
+      (:class:`~rppdyn.nn._hidden.Points`).
+    - Infinite groups: scalars and vectors (and tensors up to the rank of input and output, and their other types) with gates
+      and :class:`~rppdyn.nn.ChannelProducts`, at about twice an MLP's cost. The width counts the rows of a linear layer, gates
+      and operands included. ``bilinear="published"`` has the thesis's tensors and bilinear layers, at eight to ten times.
+    - All others: tensors with gates and bilinear layers. An activation acts on scalars alone.
 
     For a chain of groups, the largest first, every linear layer has an equivariant pathway for each (:class:`RelaxedLinear`):
     which subgroup survives can be learned. Hidden representations, gates and bilinear layers are those of the largest group,
-    restricted to the others, and so equivariant under all; bilinear layers have the prior of the largest group whose variance
-    is not 0.
+    and so equivariant under all. Bilinear layers have the prior of the largest group whose variance is not 0.
 
     ``net(x)`` assembles the dense weights and applies them. A training step that runs the network several times
     assembles once: ``weights = net.assemble(); net.apply(x, weights)``; nothing is cached in between.
@@ -228,20 +232,21 @@ class RPPEMLP(Network, ExactBuffers):
         hidden: channels per hidden layer, a representation, or a list with one of these per layer.
         num_layers: number of hidden layers, 3 unless ``hidden`` is a list.
         architecture: "auto", "regular" or "tensor"; how an integer width is shared out.
-        bilinear: the bilinear layer of blocks: "channelwise" (:class:`ChannelProducts`); "published" or None
-            (:class:`Bilinear`, where a part of the hidden representation is gated), True for one in every block, False for
-            none; "auto" is "channelwise" for infinite groups and widths that have room for it, and else "published".
-        bilinear_maps: published: how many copies of a part serve as maps, None for as many as it has dimensions;
-            channel-wise: how many channels are multiplied, None for operands half as wide as the hidden features.
+        bilinear: the bilinear layer of blocks. "channelwise" is :class:`ChannelProducts`; "published" or None is
+            :class:`Bilinear`, in blocks with a gated part; True is :class:`Bilinear` in every block; False is none. "auto" is
+            "channelwise" for infinite groups and layers of points, if the width has room for it, and otherwise "published".
+        bilinear_maps: for :class:`Bilinear`, how many copies of a part serve as maps, None for its dimension; for
+            :class:`ChannelProducts`, how many channels are multiplied, None for operands half as wide as the features.
         output_scale: multiplies the initial weights of the last layer, both pathways (0.01 for policies).
         free_scale: initial size of the free pathway relative to a layer of its own.
-        groups: a chain in the place of ``group``: each a subgroup of the one before, given by the matrices by which it acts.
+        groups: a chain in the place of ``group``: each a subgroup of the one before, given by matrices of that one.
         variances: with ``groups``, one for each of them and the free pathway's, in the place of the two variances.
-        activation: activation of hidden features that a symmetry only permutes, "swish", "relu", "tanh", ..., or a class of
-            `torch.nn`; all others are gated by sigmoids.
+        activation: activation of hidden features that a symmetry only permutes: "swish", "relu", "tanh", ..., or a class of
+            `torch.nn`. All other features are gated by sigmoids.
         breaking: representation, type or text such as "V" of constant inputs through which a strict network can leave its
             symmetry (:class:`~rppdyn.nn._pathways.BreakingInputs`); None for none.
-        breaking_variance, breaking_learned: their prior variance; False draws them from it and leaves them so.
+        breaking_variance: prior variance of the constant inputs.
+        breaking_learned: False draws them from their prior and leaves them so.
         normalisation: "batch" or "renorm", of the inputs of each linear layer (:class:`BatchNorm`); None for none. Calls use
             running statistics; :meth:`on_batch`, for training, uses those of the batch.
         device: where parameters and buffers are; they are drawn on the CPU.
@@ -301,21 +306,7 @@ class RPPEMLP(Network, ExactBuffers):
             self.breaking = BreakingInputs(bind(breaking, group), breaking_variance, breaking_learned, generator)
             rep = rep + self.breaking.rep
         rep_wide = rep  # representation of x and the constants
-        layers: list[Hidden | Points] = [*_list_hidden(hidden, num_layers)]
-        highest = max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out))
-        share: tuple[Any, ...] = (architecture,)
-        is_default = bilinear == "auto"
-        if architecture == "auto" and has_symmetry and bilinear in ("auto", "channelwise"):
-            layers = [self._points(h) for h in layers]
-        if bilinear == "auto":
-            has_vectors = len(group.lie_algebra) or any(isinstance(h, Points) for h in layers)
-            bilinear = "channelwise" if has_symmetry and has_vectors else None
-        if bilinear == "channelwise" and (widths := [h for h in layers if is_int(h)]):
-            share = architecture, highest, missing_types(self.rep_in + self.rep_out, highest)
-            if is_default and not all(tensor_rank(products_hidden(h, group, *share[1:])) for h in widths):
-                # no room for a vector and one of each missing type beside gates and operands
-                bilinear, share = None, (architecture,)
-        shapes = [h if isinstance(h, Points) else self._hidden(h, *share) for h in layers]
+        shapes, bilinear = self._choose_hidden(_list_hidden(hidden, num_layers), architecture, bilinear, has_symmetry)
         self.hidden = [shape.hidden if isinstance(shape, Points) else shape for shape in shapes]
         if has_symmetry:
             for inner, outer in pairwise([rep_wide, *self.hidden, self.rep_out]):
@@ -362,6 +353,29 @@ class RPPEMLP(Network, ExactBuffers):
         self.register_state_dict_post_hook(pack_variances)
         if device is not None:
             self.to(device)
+
+    def _choose_hidden(
+        self, hidden: Sequence[Hidden], architecture: Architecture, bilinear: Choice, has_symmetry: bool
+    ) -> tuple[list[Rep | Points], bool | Form | None]:
+        """The hidden layers' features, and the form of bilinear layers; "auto" is resolved for both."""
+        layers: list[Hidden | Points] = [*hidden]
+        if architecture == "auto" and has_symmetry and bilinear in ("auto", "channelwise"):
+            layers = [self._points(h) for h in layers]
+        form: Any = bilinear
+        if bilinear == "auto":
+            has_vectors = len(self.group.lie_algebra) or any(isinstance(h, Points) for h in layers)
+            form = "channelwise" if has_symmetry and has_vectors else None
+        share: tuple[Any, ...] = (architecture,)
+        if form == "channelwise" and (widths := [h for h in layers if is_int(h)]):
+            rank = max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out))
+            with_products = rank, missing_types(self.rep_in + self.rep_out, rank)
+            # room for a vector and one of each missing type, beside gates and operands
+            has_room = all(tensor_rank(products_hidden(h, self.group, *with_products)) for h in widths)
+            if has_room or bilinear == "channelwise":
+                share = architecture, *with_products
+            else:
+                form = None
+        return [h if isinstance(h, Points) else self._hidden(h, *share) for h in layers], form
 
     def _hidden(self, hidden: Hidden, *share: Any) -> Rep:
         return hidden_representation(hidden, self.group, *share)
@@ -444,16 +458,16 @@ class RPPEMLP(Network, ExactBuffers):
 
     def layers(self) -> list[tuple[str, nn.Module]]:
         """The layers by name, in the order of a forward pass: (norm,) (breaking,) linear, (bilinear,) gate, ..., head."""
-        layers: list[tuple[str, nn.Module]] = []
-        norms: list[list[tuple[str, nn.Module]]] = [[(f"norms.{i}", norm)] for i, norm in enumerate(self.norms)]
+        before: list[list[tuple[str, nn.Module]]] = [[] for _ in (*self.blocks, self.head)]  # of each linear layer
+        for i, norm in enumerate(self.norms):
+            before[i].append((f"norms.{i}", norm))
         if self.breaking is not None:
-            norms = norms or [[] for _ in range(len(self.blocks) + 1)]
-            norms[0].append(("breaking", self.breaking))
+            before[0].append(("breaking", self.breaking))
+        layers: list[tuple[str, nn.Module]] = []
         for i, block in enumerate(self.blocks):
             parts = ((name, getattr(block, name)) for name in ("linear", "bilinear", "gate"))
-            layers += norms[i] if norms else []
-            layers += [(f"blocks.{i}.{name}", layer) for name, layer in parts if layer is not None]
-        return [*layers, *(norms[-1] if norms else []), ("head", self.head)]
+            layers += [*before[i], *((f"blocks.{i}.{name}", layer) for name, layer in parts if layer is not None)]
+        return [*layers, *before[-1], ("head", self.head)]
 
     def pathway_variances(self) -> dict[str, dict[str, float]]:
         """``{layer: {pathway: prior variance}}``."""
@@ -469,7 +483,7 @@ class RPPEMLP(Network, ExactBuffers):
 
 
 def pack_variances(net: nn.Module, state_dict: dict[str, Tensor], prefix: str, local_metadata: Any) -> None:
-    """Make a state dict's variances views of one tensor, since a file adds 300 bytes to each tensor, and drop versions."""
+    """Make variances in a state dict views of one tensor, as each tensor adds 300 bytes to a file; and drop versions."""
     names = [key for key in state_dict if key.startswith(prefix) and key.endswith(".log_variance")]
     are_buffers = not any(state_dict[name].ndim or state_dict[name].requires_grad for name in names)
     if names and are_buffers:

@@ -60,7 +60,7 @@ class InvariantNormaliser(ExactBuffers):
         if clip is not None and not clip > 0:
             raise ValueError(f"clip={clip!r}: give a positive number of standard deviations, or None")
         if not 0 <= eps < math.inf:
-            raise ValueError(f"eps={eps!r}: give a number of at least 0, to be added to the variance")
+            raise ValueError(f"eps={eps!r}: give a share of the mean square, a number of at least 0")
         rep = bind(rep, None)
         self.rep, self.clip, self.eps = rep, clip, eps
         labels = rep.components

@@ -45,9 +45,9 @@ AffineMap = tuple[Tensor, Tensor | None]
 class Root:
     r"""A matrix :math:`R^T R`, stored as R of shape (k, n) with few rows k; leading axes are of blocks.
 
-    A layer may have thousands of inputs n, and be given hundreds of data k. The eigenvalues that are not zero are those of
-    :math:`R R^T`, without the matrix, in time :math:`k n^2`, or its eigenvalues, in :math:`n^3`. Sums and multiples are those
-    of the matrices.
+    A layer may have thousands of inputs n and hundreds of data k. The eigenvalues that are not zero are those of :math:`R R^T`,
+    in time :math:`k^2 n`; those of the matrix would take :math:`n^3`. Sums and multiples of roots stand for those of the
+    matrices.
     """
 
     rows: Float[Tensor, "*blocks k n"]
@@ -82,7 +82,7 @@ Factor = Tensor | Root
 
 
 def gram(rows: Float[Tensor, "*blocks k n"]) -> Factor:
-    """The sum of outer products of rows, as their :class:`Root` where there are at most half as many as columns."""
+    """The sum of outer products of rows; a :class:`Root` if there are at most half as many rows as columns."""
     root = Root(rows)
     return root if 2 * rows.shape[-2] <= rows.shape[-1] else root.matrix()
 
@@ -101,7 +101,7 @@ class Kronecker(NamedTuple):
     copies: int = 1
 
     def eigenvalues(self) -> tuple[Float[Tensor, " eigenvalues"], int]:
-        """Eigenvalues of the curvature, none negative, some zeros left out; and how many there are with all zeros."""
+        """Eigenvalues of the curvature, none negative and some zeros left out; and their number with all zeros."""
         (a, n), (g, m) = (_eigenvalues(factor) for factor in (self.A, self.G))
         eigenvalues = (a.unsqueeze(-1) * g.unsqueeze(-2)).flatten().repeat(self.copies)
         return eigenvalues, math.prod(a.shape[:-1]) * n * m * self.copies
@@ -137,7 +137,7 @@ class Pathway(ExactBuffers, ABC):
         is_free: whether it has less symmetry than another pathway of its layer; the layer sets it.
         fan_in: how many of its coefficients one output is a sum of, for its unit (:func:`prior_unit`).
         within: name of the smallest other pathway of its layer that contains this one's functions; None if there is none.
-        uses: the squared Frobenius norm of the dense map of one coefficient of 1.
+        uses: the squared Frobenius norm of the dense map with one coefficient of 1 and all others 0.
     Raises:
         ValueError: the variance is not a positive finite number (a layer leaves out a pathway of variance 0).
     """
@@ -257,7 +257,7 @@ class Pathway(ExactBuffers, ABC):
 
     @property
     def num_coefficients(self) -> int:
-        """Number of Gaussian numbers that the prior is on."""
+        """Number of coefficients, the variables of the prior."""
         return sum(c.numel() for c in self.coefficients())
 
     def norm(self) -> Float[Tensor, ""]:
@@ -493,9 +493,9 @@ def prior_unit(variance: int | float, fan_in: int | float = 1) -> float:
     standard deviation as it is of an ordinary weight's usual size. Wider priors leave the unit at 1. For the pathway of a
     subgroup :math:`n_{in}` is the number of coefficients for each output.
     """
-    return (
-        min(1.0, math.sqrt(variance * max(fan_in, 1))) if variance > 0 else 1.0
-    )  # the pathway refuses other variances
+    if not variance > 0:  # which the pathway refuses
+        return 1.0
+    return min(1.0, math.sqrt(variance * max(fan_in, 1)))
 
 
 def rescale_parameters(

@@ -109,10 +109,8 @@ class ChannelProducts(SamplesLastLayer):
         self.register_constant("order", None if contiguous else order)
         self.register_constant("inverse", None if contiguous else order[: self.rep.dim].argsort())
         self._place()
-        terms = [t.rank * channels for t in targets]
-        std = torch.cat(
-            [torch.full((t.copies * n,), INITIAL_PRODUCT_SCALE * n**-0.5) for t, n in zip(targets, terms, strict=True)]
-        )
+        sizes = [(t.copies, t.rank * channels) for t in targets]  # and the number of products that each copy sums
+        std = torch.cat([torch.full((copies * n,), INITIAL_PRODUCT_SCALE * n**-0.5) for copies, n in sizes])
         self.equivariant = BilinearPathway(std, variance, generator)
         rows, cols = self.products.nonzero(as_tuple=True)
         number = layout_number(self.products_exact[rows, cols], rows, cols)
@@ -137,7 +135,7 @@ class ChannelProducts(SamplesLastLayer):
         return super().takes_constants({name: t for name, t in saved.items() if name != "products_exact"})
 
     def _place(self) -> None:
-        """Register where each entry of :meth:`matrix` stands, and which weight and entry of the maps it is the product of."""
+        """Register the place of each entry of :meth:`matrix`, and the weight and the entry of the maps whose product it is."""
         pairs, row, first = self.operand_dim**2, 0, 0
         places = []
         for t in self.targets:
