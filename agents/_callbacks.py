@@ -15,11 +15,10 @@ from stable_baselines3.common.callbacks import BaseCallback
 from rppdyn.agents._update import with_features
 from rppdyn.nn import RPPEMLP, Pathway, RelaxedLinear
 from rppdyn.nn._pathways import named_pathways
-from rppdyn.priors import Gaussian, free_share, free_variance, joint_evidence
+from rppdyn.priors import Categorical, Gaussian, free_share, free_variance, joint_evidence
 
 if TYPE_CHECKING:
     from rppdyn.agents._sac import RPPSAC
-
 
 STRICT_VARIANCE = 1e-7
 """Free variance of a practically strict network, from which widening starts."""
@@ -55,10 +54,10 @@ class LearnVariances(PeriodicCallback):
 
     which, unlike steps along the gradient, has no state besides the variances. Free pathways are then stored in the unit of
     their new variance (:meth:`rppdyn.nn.Pathway.follow_variance`), as in networks built with it: no function changes, and
-    Adam's steps keep their share of the prior. The likelihood is that of the critics' loss, with `noise_variance` and the
-    number of data by which the priors are divided. The actor's loss is no likelihood. In each layer its free pathway (with a
-    chain of groups, each pathway but the largest group's) gets the critics' share s of the prior
-    (:func:`rppdyn.priors.free_share`), averaged as the geometric mean of s / (1 - s).
+    Adam's steps keep their share of the prior. The likelihood is that of the critics' loss (normal; of classes for a
+    categorical head), with `noise_variance` and the number of data by which the priors are divided. The actor's loss is no
+    likelihood: in each layer its free pathway (with a chain, each pathway but the largest group's) gets the critics' share s of
+    the prior (:func:`rppdyn.priors.free_share`), averaged as the geometric mean of s / (1 - s).
     **An experiment**: targets move, transitions are correlated, and the data change with the policy, so it is no marginal
     likelihood of a fixed data set.
 
@@ -110,16 +109,21 @@ class LearnVariances(PeriodicCallback):
 
     def _move(self, net: RPPEMLP, target_net: RPPEMLP, x: torch.Tensor, transitions: int) -> dict[str, float]:
         """Move the variances of a critic and its target once; returns numbers for the log."""
-        evidence = joint_evidence(net, x, Gaussian(self.model.noise_variance), total=transitions)
+        agent, scale = self.model, 1.0
+        if agent.critic.atoms is None:
+            evidence = joint_evidence(net, x, Gaussian(agent.noise_variance), total=transitions)
+        else:  # classes, of which one is drawn for each transition; the loss is divided by the noise variance
+            generator, scale = agent.sampler.generator, 1 / agent.noise_variance
+            evidence = joint_evidence(net, x, Categorical(), total=transitions, generator=generator)
         pathways, targets = ({(k, name): p for k, name, p in named_pathways(n)} for n in (net, target_net))
         moved = {}
-        for entry, effective in zip(evidence.pathways, evidence.effective().tolist(), strict=True):
+        for entry, effective in zip(evidence.pathways, evidence.effective(curvature_scale=scale).tolist(), strict=True):
             pathway, target = pathways[entry.layer, entry.name], targets[entry.layer, entry.name]
             if entry.squared_norm > 0 and effective > 0:
                 best = torch.tensor(entry.squared_norm / effective, dtype=torch.float64).log()
                 pathway.log_variance.lerp_(best.to(x.device), self.rate)
                 target.log_variance.copy_(pathway.log_variance)
-                pathway.follow_variance(self.model.critic.optimizer)
+                pathway.follow_variance(agent.critic.optimizer)
                 target.follow_variance()  # the moving average of stored weights needs equal units
             moved[f"{entry.layer}.{entry.name}"] = float(pathway.log_variance) / math.log(10)
             moved[f"{entry.layer}.{entry.name}.effective"] = effective

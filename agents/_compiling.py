@@ -26,7 +26,6 @@ PRECISIONS = ("highest", "high", "medium")
 MAX_ERROR_RATIO = 4.0
 """Largest error of a matrix product at an accepted precision, as a multiple of the error at "highest"."""
 
-
 FASTEST_PRECISION = "medium"
 """Torch's fastest precision: oneDNN in place of MKL on some processors, bfloat16 or TensorFloat32 on others. Where MKL is as
 fast as oneDNN, uncompiled updates of one seed are up to a tenth slower with it."""
@@ -103,7 +102,6 @@ COMPILE_OPTIONS: dict[str, dict[str, Any]] = {
     "cuda": {},
 }
 """Options of torch.compile, by device."""
-
 
 MIN_UPDATES_TO_COMPILE = 5_000
 """Fewest updates for which compiling pays without a cache; it broke even at 3,300 on Walker2d-v5, at 4,200 on Reacher-v5."""

@@ -61,7 +61,6 @@ from rppdyn.runs.workers import use_numpy_generator
 RolloutSteps = Generator[NDArray | None, NDArray | None, RolloutReturn]
 """Yields observations, and is sent the policy's actions for them; yields None while the environment steps."""
 
-
 MAX_ABS_REWARD = 1e18
 """Largest accepted reward. Its square fits into single precision, with a margin for values, which are sums of rewards."""
 
@@ -342,13 +341,14 @@ class RPPSAC(SymmetricAgent, SAC):
         if env.num_envs > 1 and train_freq.unit != TrainFrequencyUnit.STEP:
             raise ValueError("train_freq in episodes needs a single environment; give it in steps")
         callback.on_rollout_start()
+        actions: NDArray | None
         while should_collect_more_steps(train_freq, self._collected_steps, self._collected_episodes):
             if self.num_timesteps < learning_starts:
                 actions = np.array([self.action_space.sample() for _ in range(env.num_envs)])
-            elif (policy_actions := (yield self._last_obs)) is None:
-                raise ValueError("a rollout was sent None for its observations; send it the policy's actions")
             else:
-                actions = policy_actions
+                actions = yield self._last_obs
+                if actions is None:
+                    raise ValueError("a rollout was sent None for its observations; send it the policy's actions")
             buffer_actions = self.policy.scale_action(actions)
             if action_noise is not None:
                 with use_numpy_generator(self.sampler.numpy):
@@ -453,9 +453,8 @@ class RPPSAC(SymmetricAgent, SAC):
         return tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, super().get_parameters())
 
     def _excluded_save_params(self) -> list[str]:
-        names = ["sampler", "_collected_steps", "_collected_episodes"]
-        names += ["_own_update", "_sums", "_log_alpha", "_worth_compiling"]
-        return super()._excluded_save_params() + names
+        counts, parts = ("_collected_steps", "_collected_episodes"), ("sampler", "_own_update", "_sums", "_log_alpha")
+        return [*super()._excluded_save_params(), *counts, *parts, "_worth_compiling"]
 
 
 def check_settings(agent: RPPSAC) -> None:

@@ -24,7 +24,6 @@ from rppdyn.runs.workers import use_numpy_generator
 if TYPE_CHECKING:
     from rppdyn.agents._sac import RPPSAC
 
-
 TRANSITIONS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 

@@ -61,7 +61,6 @@ FIXED_ARGUMENTS = (
 )  # fmt: skip
 """Arguments of networks that `network_kwargs` can't set: they follow from the spec or from other fields."""
 
-
 SB3_COUNTERPARTS = {
     "optimizer_class": "Adam, with optimizer_kwargs=",
     "features_extractor_class": "the spec's own features",
@@ -98,8 +97,8 @@ class NetworkOptions:
     A saved policy keeps it as a dictionary (:meth:`plain`).
 
     Attributes:
-        model: "rpp" (an equivariant and a free pathway), "emlp" (equivariant only), "mlp" (free only, under the wide
-            prior `equivariant_variance`), or "rpp_policy_only" (an rpp actor, mlp critics).
+        model: "rpp" (an equivariant and a free pathway), "emlp" (equivariant only, whatever `free_variance` is), "mlp" (free
+            only, under the wide prior `equivariant_variance`), or "rpp_policy_only" (an rpp actor, mlp critics).
         hidden: width of every network's hidden layers, or a list of widths.
         num_layers: number of hidden layers where `hidden` is one width.
         equivariant_variance, free_variance: prior variances of the pathways; 0 removes a pathway.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rppdyn.agents import RPPSAC, LearnVariances, WidenVariances
+from rppdyn.agents import RPPSAC, LearnVariances, RPPCrossQ, WidenVariances
 from rppdyn.envs import certify, make_env, save_certificate, symmetry_spec
 from rppdyn.envs.certification._certificate import share_of
 from rppdyn.nn._pathways import FreePathway, named_pathways, prior_unit
@@ -168,3 +168,19 @@ def test_adam_goes_on_as_if_the_unit_had_always_been_the_new_one():
             optimiser.step()
     for a, b in zip(followed.dense(), built.dense(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_categorical_critics_are_measured_as_classes(monkeypatch):
+    """By one drawn class for each transition, and not as so many normal numbers as there are classes."""
+    policy = dict(model="rpp", hidden=16, num_layers=1, free_variance=1e-4)
+    model = RPPCrossQ(
+        "RPPPolicy", "InvertedPendulum-v5", policy_kwargs=policy, critic_head="categorical", bins=11, seed=0, device="cpu",
+        learning_starts=40, batch_size=16, buffer_size=200,
+    )  # fmt: skip
+    found = []
+    spy = lambda *args, **options: found.append(joint_evidence(*args, **options)) or found[-1]  # noqa: E731
+    monkeypatch.setattr("rppdyn.agents._callbacks.joint_evidence", spy)
+    before = model.critic.q_networks[0].pathway_variances()["head"]["free"]
+    model.learn(60, callback=LearnVariances(every=20, data=30))
+    assert [len(evidence.kernels[0]) for evidence in found] == [30, 30]
+    assert model.critic.q_networks[0].pathway_variances()["head"]["free"] != before

@@ -91,13 +91,6 @@ def test_the_first_observation_is_looked_at_too():
         agent(Begun()).learn(10)
 
 
-def test_one_seed_of_several_ends_and_the_others_go_on():
-    builds = [partial(agent, Faulty(at=at, reward=np.nan), seed=seed) for seed, at in ((0, 1000), (1, 60))]
-    good, bad = train_many(builds, 100)
-    assert good.error is None and good.agent.num_timesteps == 100
-    assert "at step 60: the reward is nan" in str(bad.error)
-
-
 def test_a_policy_that_has_diverged_sends_nothing():
     model = agent(Faulty())
     with torch.no_grad():
@@ -118,11 +111,14 @@ def test_an_infinite_moment_is_a_divergence():
             call()
 
 
-def test_it_is_one_of_a_seed_of_several_too():
-    trainees = train_many([partial(agent, Faulty(at=1000), seed=seed) for seed in range(2)], 60)
-    spoilt_moment(trainees[1].agent)
-    good, bad = train_many(trainees, 70)
-    assert good.error is None and isinstance(bad.error, DivergedError)
+def test_seeds_that_end_leave_the_others_alone():
+    """By a reward that is no number, and by a moment that is infinite."""
+    builds = [partial(agent, Faulty(at=at, reward=np.nan), seed=seed) for seed, at in enumerate((1000, 1000, 55))]
+    trainers = train_many(builds, 60)
+    assert "at step 55: the reward is nan" in str(trainers[2].error)
+    spoilt_moment(trainers[1].agent)
+    good, diverged, _ = train_many(trainers, 70)
+    assert good.error is None and good.agent.num_timesteps == 70 and isinstance(diverged.error, DivergedError)
 
 
 def test_losses_that_overflow_end_training():
