@@ -48,19 +48,10 @@ CAPTURED_OF_MUJOCO = CAPTURED_ELSEWHERE | {"model", "data", "fullpath", "width",
 """The same of a `MujocoEnv`."""
 
 RANDOMISED_PREFIXES = (
-    "actuator_",
-    "body_",
-    "dof_",
-    "eq_",
-    "geom_",
-    "jnt_",
-    "pair_",
-    "qpos0",
-    "qpos_spring",
-    "site_",
-    "tendon_",
-)
-"""Prefixes of the arrays of a model that are captured, since an environment may randomise them; so are its options."""
+    "actuator_", "body_", "bvh_aabb", "dof_", "eq_", "geom_", "hfield_data", "hfield_size", "jnt_", "pair_", "qpos0",
+    "qpos_spring", "site_", "tendon_",
+)  # fmt: skip
+"""Prefixes of the model's arrays that are captured, because an environment may randomise them; options are captured too."""
 
 
 def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, Any]:
@@ -69,17 +60,17 @@ def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, An
     Args:
         env: a Gymnasium MuJoCo environment or one with a `simulator_state`, wrapped or not, or a stable-baselines3
             `DummyVecEnv` or `SubprocVecEnv` (for the latter the environments must come from `rppdyn.envs.make_env`).
-        strict: refuse instance attributes that can't be captured; otherwise they are left out, as those of classes always
-            are. Environments of a `VecEnv` are always strict.
+        strict: refuse attributes of instances that can't be captured; if False, leave them out. Attributes of classes that
+            can't be captured are left out in any case. Environments of a `VecEnv` are always strict.
     Raises:
         ValueError: the environment's state is not known, or an attribute of it or of a wrapper can't be captured.
     """
     if _is_vectorised(env):
         return {"format": FORMAT, "envs": _each(env, "capture_state", [()] * env.num_envs)}
     wrappers, base = _unwrap(env)
-    known: list[Any] = [space for layer in (*wrappers, base) for space in _own_spaces(layer).values()]
-    known += [*wrappers, base, base._np_random, *(getattr(base, key, None) for key in ("model", "data"))]
-    packing = Packing(frozenset(map(id, known)) - {id(None)}, strict)
+    separate: list[Any] = [space for layer in (*wrappers, base) for space in _own_spaces(layer).values()]
+    separate += [*wrappers, base, base._np_random, *(getattr(base, key, None) for key in ("model", "data"))]
+    packing = Packing(frozenset(map(id, separate)) - {id(None)}, strict)
     return {
         "format": FORMAT,
         "env_id": base.spec.id if base.spec else type(base).__name__,
@@ -97,7 +88,7 @@ def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, An
 def why_not_capturable(env: gym.Env) -> str:
     """The reason why an environment's state can't be captured; "" if it can.
 
-    A user's environment or wrapper may add attributes later, so it is reset and stepped once, and restored.
+    A user's environment or wrapper may add attributes later. It is therefore reset and stepped once, then restored.
     """
     try:
         wrappers, base = _unwrap(env)
@@ -117,7 +108,7 @@ def why_not_capturable(env: gym.Env) -> str:
 
 
 def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
-    """Restore a state that `capture_state` returned, in an environment that was made in the same way.
+    """Bring an environment, made in the same way, into a state that `capture_state` returned.
 
     Raises:
         ValueError: another format version, environment, model or stack of wrappers.
@@ -276,22 +267,30 @@ def _restore_wrapper(layer: Any, saved: dict) -> None:
 
 def _own_spaces(layer) -> dict[str, gym.Space]:
     """The spaces of a layer itself; a wrapper usually has none and passes on those inside."""
-    keys = (
-        ("_action_space", "_observation_space")
-        if isinstance(layer, gym.Wrapper)
-        else ("action_space", "observation_space")
-    )
-    spaces = {key: getattr(layer, key) for key in keys}
+    prefix = "_" if isinstance(layer, gym.Wrapper) else ""
+    spaces = {key: getattr(layer, key) for key in (f"{prefix}action_space", f"{prefix}observation_space")}
     return {key: space for key, space in spaces.items() if space is not None}
 
 
+def _spaces_within(space: gym.Space) -> list[gym.Space]:
+    """A space and the spaces that it consists of, each of which has a random generator of its own."""
+    parts = getattr(space, "spaces", ())
+    parts = list(parts.values() if isinstance(parts, Mapping) else parts)
+    parts += [part for key in ("feature_space", "node_space", "edge_space") if (part := getattr(space, key, None))]
+    return [space, *(inner for part in parts for inner in _spaces_within(part))]
+
+
 def _random_spaces(layer: Any) -> dict[str, Any]:
-    return {key: _pack_bits(space.np_random) for key, space in _own_spaces(layer).items()}
+    """{space: states of its random generators}; one state, not in a list, for a space that consists of no others."""
+    states = {key: [_pack_bits(s.np_random) for s in _spaces_within(own)] for key, own in _own_spaces(layer).items()}
+    return {key: bits if len(bits) > 1 else bits[0] for key, bits in states.items()}
 
 
 def _restore_spaces(layer: Any, saved: Mapping[str, Any]) -> None:
-    for key, space in _own_spaces(layer).items():
-        space.np_random.bit_generator.state = _unpack_bits(saved[key])
+    for key, own in _own_spaces(layer).items():
+        states = saved[key] if isinstance(saved[key], list) else [saved[key]]
+        for space, bits in zip(_spaces_within(own), states, strict=False):  # earlier versions saved the first one only
+            space.np_random.bit_generator.state = _unpack_bits(bits)
 
 
 def _pack_bits(generator: np.random.Generator | None) -> Any:
@@ -503,8 +502,8 @@ class Packing:
         if isinstance(value, random.Random):
             return {"is": "Random", "state": self.pack(value.getstate(), where)}
         if isinstance(value, gym.Space):
-            state = None if value._np_random is None else self.pack(value._np_random, where)
-            return {"is": "space", "random": state}
+            generators = [space._np_random for space in _spaces_within(value)]
+            return {"is": "space", "random": [None if g is None else self.pack(g, where) for g in generators]}
         if isinstance(value, dict) and (type(value) is collections.defaultdict or name in CONTAINERS):
             factory = getattr(value, "default_factory", None)
             if factory is not None and factory not in FACTORIES.values():
@@ -531,7 +530,7 @@ class Unpacking:
 
     Args:
         known: unpacked objects by their number.
-        filled: existing objects that were updated, by id. Each takes one packed object; a second one becomes a new object.
+        filled: existing objects that were updated, by id. Each is filled once: a second packed object becomes a new one.
     """
 
     known: dict[int, Any] = field(default_factory=dict)
@@ -615,8 +614,11 @@ class Unpacking:
             legacy.set_state(self.unpack(data["state"]))
             return legacy
         if kind == "space":
-            if isinstance(present, gym.Space) and data["random"] is not None:
-                present._np_random = self.unpack(data["random"], present._np_random)
+            saved = data["random"] if isinstance(data["random"], list) else [data["random"]]  # one in earlier versions
+            spaces = _spaces_within(present) if isinstance(present, gym.Space) else []
+            for space, generator in zip(spaces, saved, strict=False):
+                if generator is not None:
+                    space._np_random = self.unpack(generator, space._np_random)
             return present
         if "pairs" in data:
             if type(present).__name__ != kind:
@@ -641,19 +643,13 @@ class Unpacking:
             if type(present).__name__ != kind or getattr(present, "maxlen", None) != data.get("maxlen"):
                 present = collections.deque(maxlen=data["maxlen"]) if kind == "deque" else []
             self.known[data["id"]] = present
-        old = [
-            *(present if isinstance(present, list | tuple | collections.deque) else ()),
-            *[None] * len(data["items"]),
-        ]
+        old = list(present) if isinstance(present, list | tuple | collections.deque) else []
+        old += [None] * len(data["items"])
         items = [self.unpack(item, previous) for item, previous in zip(data["items"], old, strict=False)]
         if kind == "namedtuple":
             return (type(present) if hasattr(present, "_fields") else _class(data["class"]))(*items)
-        if (
-            kind == "tuple"
-            and type(present) is tuple
-            and len(present) == len(items)
-            and all(map(operator.is_, present, items))
-        ):
+        is_tuple = kind == "tuple" and type(present) is tuple
+        if is_tuple and len(present) == len(items) and all(map(operator.is_, present, items)):
             return present
         if type(present).__name__ != kind or kind in ("tuple", "frozenset"):
             return CONTAINERS[kind](items)

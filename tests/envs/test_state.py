@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import pickle
 import random
 from collections import Counter, defaultdict, deque, namedtuple
 from dataclasses import dataclass, field
@@ -14,17 +13,20 @@ from pathlib import Path
 from typing import ClassVar
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import pytest
 import torch
 from forked import run_code
+from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
+from refusals import refused
 
 from rppdyn.envs import capture_state, make_env, restore_state
 from rppdyn.envs._catalogue import KNOWN_ENVIRONMENTS
 from rppdyn.envs._state import Resumable, why_not_capturable
 
-every_env = pytest.mark.parametrize("env_id", KNOWN_ENVIRONMENTS)
+ENVIRONMENTS = [env_id for env_id in KNOWN_ENVIRONMENTS if env_id != "HumanoidStandup-v5"]  # it resembles Humanoid
 
 OPTIONS = dict(max_episode_steps=90)  # so that Swimmer and HalfCheetah, which never terminate, are truncated and reset
 
@@ -62,7 +64,7 @@ def to_json(state) -> str:
 
 def test_fresh_process_continues_bit_identically(tmp_path):
     expected = {}
-    for env_id in KNOWN_ENVIRONMENTS:
+    for env_id in ENVIRONMENTS:
         env = started(env_id)
         (tmp_path / f"{env_id}.json").write_text(to_json(capture_state(env)))
         expected[env_id] = record(env, 200)
@@ -71,35 +73,28 @@ def test_fresh_process_continues_bit_identically(tmp_path):
 import json, pathlib, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import test_state as t
-for env_id in t.KNOWN_ENVIRONMENTS:
+for env_id in t.ENVIRONMENTS:
     env, file = t.make_env(env_id, **t.OPTIONS), pathlib.Path(f"{{env_id}}.json")
     t.restore_state(env, json.loads(file.read_text()))
     file.write_text(json.dumps(t.record(env, 200)))
 """
     run_code(code, folder=tmp_path)
-    found = {env_id: json.loads((tmp_path / f"{env_id}.json").read_text()) for env_id in KNOWN_ENVIRONMENTS}
+    found = {env_id: json.loads((tmp_path / f"{env_id}.json").read_text()) for env_id in ENVIRONMENTS}
     assert found == expected
 
 
-@every_env
-def test_used_environment_continues_bit_identically(env_id):
-    env = started(env_id)
-    state = capture_state(env)
-    expected = record(env, 100)
-    env.reset(seed=99)
-    record(env, 30)
-    restore_state(env, state)
-    assert record(env, 100) == expected
-
-
-@every_env
-def test_capturing_changes_nothing(env_id):
+@pytest.mark.parametrize("env_id", ENVIRONMENTS)
+def test_used_environment_continues_bit_identically_and_capturing_changes_nothing(env_id):
     one, other = started(env_id), started(env_id)
     first, second = capture_state(one), capture_state(one)
+    expected = record(other, 60)
+    assert record(one, 60) == expected
+    record(one, 30)
+    restore_state(one, first)
+    assert record(one, 60) == expected
     for state in (first, second):
         state["wrappers"][1].pop("elapsed")  # Monitor's clock
     assert to_json(first) == to_json(second)
-    assert record(one, 50) == record(other, 50)
 
 
 def test_restoring_before_the_first_reset():
@@ -127,22 +122,12 @@ def test_counters_and_clock_are_kept():
     assert len(env.env.rewards) == 10  # copies, not references
 
 
-def test_derived_quantities_are_there_at_once():
-    env, other = started("InvertedDoublePendulum-v5"), make_env("InvertedDoublePendulum-v5")
-    restore_state(other, capture_state(env))
-    assert np.allclose(other.unwrapped.data.site_xpos, env.unwrapped.data.site_xpos, atol=0.2)
-    assert np.array_equal(other.unwrapped.data.qpos, env.unwrapped.data.qpos)
-
-
-@pytest.mark.parametrize("kind", ["dummy", "subprocess"])
-def test_vectorised(kind):
+def test_environments_of_other_processes():
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     make = functools.partial(make_env, "Walker2d-v5", actuator_scale={"leg_joint": 0.5})
-    pickle.dumps(make)
-    vec_class = DummyVecEnv if kind == "dummy" else functools.partial(SubprocVecEnv, start_method="forkserver")
     actions = np.random.default_rng(0).uniform(-1, 1, (30, 2, 6)).astype(np.float32)
-    vec, other = vec_class([make, make]), DummyVecEnv([make, make])
+    vec, other = SubprocVecEnv([make, make], start_method="forkserver"), DummyVecEnv([make, make])
     try:
         vec.seed(3)
         vec.reset()
@@ -157,21 +142,18 @@ def test_vectorised(kind):
 
 
 def test_errors():
-    def message(call, *parts):
-        with pytest.raises(ValueError) as error:
-            call()
-        assert "\n" not in str(error.value)
-        for part in parts:
-            assert part in str(error.value)
-
     state = capture_state(started("Hopper-v5", 5))
-    message(lambda: restore_state(make_env("Swimmer-v5"), state), "Hopper-v5", "Swimmer-v5")
-    message(lambda: restore_state(make_env("Hopper-v5", monitor=False), state), "Monitor", "wrap it alike")
-    message(lambda: restore_state(make_env("Hopper-v5"), state | {"format": 9}), "9")
-    message(lambda: restore_state(make_env("Hopper-v5"), state | {"simulator": np.zeros(3)}), "(3,)")
-    message(lambda: restore_state(make_env("Hopper-v5"), {"format": 2, "envs": []}), "vectorised")
-    message(lambda: capture_state(remembering(Stream)), "Remembering.memory", "generator")
-    message(lambda: capture_state(gym.make("CartPole-v1")), "CartPole", "MuJoCo")
+    for call, parts in (
+        (lambda: restore_state(make_env("Swimmer-v5"), state), ("Hopper-v5", "Swimmer-v5")),
+        (lambda: restore_state(make_env("Hopper-v5", monitor=False), state), ("Monitor", "wrap it alike")),
+        (lambda: restore_state(make_env("Hopper-v5"), state | {"format": 9}), ("9",)),
+        (lambda: restore_state(make_env("Hopper-v5"), state | {"simulator": np.zeros(3)}), ("(3,)",)),
+        (lambda: restore_state(make_env("Hopper-v5"), {"format": 2, "envs": []}), ("vectorised",)),
+        (lambda: capture_state(remembering(Stream)), ("Remembering.memory", "generator")),
+        (lambda: capture_state(gym.make("CartPole-v1")), ("CartPole", "MuJoCo")),
+    ):
+        with refused(*parts):
+            call()
 
 
 # -- what environments and wrappers remember themselves --------------------------------------------------------------------
@@ -219,30 +201,18 @@ class Containers(Own):
 
 class Generators(Own):
     def begin(self):
-        self.all = [
-            np.random.default_rng(1),
-            np.random.RandomState(1),
-            random.Random(1),
-            np.random.Generator(np.random.MT19937(1)),
-        ]
+        bits = np.random.MT19937(1)
+        self.all = [np.random.default_rng(1), random.Random(1), np.random.Generator(bits), np.random.RandomState(1)]
         self.torch = torch.Generator().manual_seed(1)
 
     def next(self):
-        return (
-            sum(float(g.random()) for g in self.all[::2])
-            + self.all[1].rand()
-            + torch.rand(1, generator=self.torch).item()
-        )
+        return sum(float(g.random()) for g in self.all) + torch.rand(1, generator=self.torch).item()
 
 
 class Arrays(Own):
     def begin(self):
-        self.array, self.tensor, self.number = (
-            np.arange(3, dtype=np.float32),
-            torch.ones(2, dtype=torch.bfloat16),
-            np.int16(1),
-        )
-        self.view = self.array[:2]
+        self.array, self.number = np.arange(3, dtype=np.float32), np.int16(1)
+        self.tensor, self.view = torch.ones(2, dtype=torch.bfloat16), self.array[:2]
 
     def next(self):
         self.view *= 1.5
@@ -386,11 +356,11 @@ def remembering(own: type, where: str = "environment"):
     return Resumable({"environment": Remembering, "object": Holding}[where]())
 
 
-@pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
 @pytest.mark.parametrize("where", ["environment", "wrapper", "object"])
 @pytest.mark.parametrize("own", OWN)
-def test_what_an_environment_remembers_itself_is_kept(own, where, used):
-    env, other = remembering(own, where), remembering(own, where)
+def test_what_an_environment_remembers_itself_is_kept(own, where):
+    """Restored in a fresh environment, and in one that was used."""
+    env, fresh, used = (remembering(own, where) for _ in range(3))
     action = np.zeros(1, np.float32)
     assert not why_not_capturable(env)
     env.reset(seed=0)
@@ -398,12 +368,13 @@ def test_what_an_environment_remembers_itself_is_kept(own, where, used):
         env.step(action)
     state = json.loads(to_json(capture_state(env)))
     expected = [env.step(action)[1] for _ in range(5)]
-    if used:
-        other.reset(seed=3)
-        for _ in range(9):
-            other.step(action)
-    restore_state(other, state)
-    assert [other.step(action)[1] for _ in range(5)] == expected and len(set(expected)) > 1
+    assert len(set(expected)) > 1
+    used.reset(seed=3)
+    for _ in range(9):
+        used.step(action)
+    for other in (fresh, used):
+        restore_state(other, state)
+        assert [other.step(action)[1] for _ in range(5)] == expected
 
 
 @pytest.mark.parametrize("where", ["environment", "wrapper", "object"])
@@ -446,19 +417,72 @@ def test_a_wrapper_s_attributes_are_its_own_whatever_their_names():
     assert (other.data, other.height) == ([1, 2], 3.0)
 
 
-def test_a_model_that_an_environment_draws_anew_is_kept():
-    class Drawing(InvertedPendulumEnv):
+GROUND = """<mujoco><asset><hfield name="ground" nrow="9" ncol="9" size="2 2 .3 .1"/></asset><worldbody>
+<geom type="hfield" hfield="ground"/><body pos="0 0 .5"><joint name="up" type="slide" axis="0 0 1"/><joint axis="0 1 0"/>
+<geom name="foot" size=".1 .1 .1" type="box"/></body></worldbody><actuator><motor joint="up"/></actuator></mujoco>"""
+
+
+def test_a_model_that_an_environment_draws_anew_is_kept(tmp_path):
+    """Masses, gravity, sizes with the bounds that follow from them, and the heights of the ground."""
+    (tmp_path / "ground.xml").write_text(GROUND)
+
+    class Drawing(MujocoEnv):
+        metadata: ClassVar = {"render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"], "render_fps": 100}
+
+        def __init__(self):
+            space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float64)
+            super().__init__(str(tmp_path / "ground.xml"), 5, space)
+
         def reset_model(self):
             self.model.body_mass[1:] *= self.np_random.uniform(0.5, 2.0)
             self.model.opt.gravity[0] = self.np_random.uniform(-1, 1)
-            return super().reset_model()
+            self.model.geom_size[1] = self.np_random.uniform(0.05, 0.15, 3)
+            self.model.hfield_data[:] = self.np_random.uniform(0, 1, 81)
+            mujoco.mj_setConst(self.model, self.data)
+            return self._get_obs()
+
+        def _get_obs(self):
+            return np.concatenate([self.data.qpos, self.data.qvel])
+
+        def step(self, action):
+            self.do_simulation(action, self.frame_skip)
+            return self._get_obs(), 0.0, False, False, {}
 
     env, other = Resumable(Drawing()), Resumable(Drawing())
     for e, seed in ((env, 0), (other, 1)):
         e.reset(seed=seed)
+    action = np.zeros(1, np.float32)
+    for _ in range(10):
+        env.step(action)
     restore_state(other, json.loads(to_json(capture_state(env))))
-    action = np.ones(1, np.float32)
-    assert np.array_equal(env.step(action)[0], other.step(action)[0])
+    for _ in range(40):
+        assert np.array_equal(env.step(action)[0], other.step(action)[0])
+    assert env.unwrapped.data.ncon
+    models = [e.unwrapped.model for e in (env, other)]
+    assert np.array_equal(*(model.bvh_aabb for model in models)) and np.array_equal(*(m.hfield_data for m in models))
+
+
+def test_generators_of_spaces_within_spaces_are_kept():
+    class Goals(gym.ObservationWrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            goal = gym.spaces.Tuple([gym.spaces.Discrete(1000), gym.spaces.Sequence(gym.spaces.Discrete(1000))])
+            self.observation_space = gym.spaces.Dict({"seen": env.observation_space, "goal": goal})
+            self.own = gym.spaces.Dict({"goal": gym.spaces.Box(0, 1)})
+
+        def observation(self, observation):
+            return {"seen": observation, "goal": (0, ())}
+
+    env, other = (Goals(gym.make("InvertedPendulum-v5")) for _ in range(2))
+    for e, seed in ((env, 0), (other, 1)):
+        e.observation_space.seed(seed)
+        e.own.seed(seed)
+        e.observation_space.sample()
+    restore_state(other, json.loads(to_json(capture_state(env))))
+    for key in ("observation_space", "own"):
+        assert [str(getattr(env, key).sample()) for _ in range(3)] == [
+            str(getattr(other, key).sample()) for _ in range(3)
+        ]
 
 
 def test_states_of_the_first_version_are_read():
