@@ -2,9 +2,10 @@ r"""The group that chosen symmetries generate, a model in which they are exact, 
 
 If g has order n and carries parameters v to g v, the mean :math:`\frac1n \sum_k g^k v` is the nearest point that g fixes.
 
-The group acts faithfully by small matrices. All products of the discrete symmetries are formed by their action on the state.
-Of a few candidate matrices for the generators, the first is taken whose group has as many elements, alone and beside that
-action. A continuous symmetry turns the world: it adds a 2 x 2 block, on which discrete ones act as on the horizontal plane.
+The group acts faithfully by small matrices. Its elements are all products of the discrete symmetries' actions on the state.
+Small matrices for the generators are tried in turn. The first are taken that generate as many elements, alone and as blocks
+beside the action on the state. A continuous symmetry turns the world: it adds a 2 x 2 block, on which discrete ones act as on
+the horizontal plane.
 """
 
 from __future__ import annotations
@@ -147,12 +148,15 @@ def _permutation(images: Sequence[int]) -> np.ndarray:
 
 EQUALITY_TOLERANCE = 1e-12  # relative; numbers that would change by less are not written
 
+INERTIAL = ("mass", "com", "inertia")
+"""Parameters of a body that are averaged together, as its pseudo-inertia."""
+
 
 def symmetrise(model: mujoco.MjModel, symmetry: ModelSymmetry, only: Deviation | None = None) -> mujoco.MjModel:
     """A copy of the model in which numbers that deviate from a symmetry are replaced by their means over its orbit.
 
     Masses, places, axes, sizes and the parameters of joints and actuators are averaged, and MuJoCo's derived constants are
-    recomputed. Meshes, height fields and flags, such as whether a joint is limited, stay as they are.
+    recomputed. Gravity, wind, meshes, height fields and flags, such as whether a joint is limited, stay as they are.
 
     Args:
         only: average only the parameter and the two elements of this deviation. Mass, centre of mass and inertia of a body are
@@ -224,7 +228,7 @@ def _average_inertias(
     J = pseudo_inertias(skeleton)
     mean = _orbit_mean(partial(carried_inertias, match.trees), J, order)
     changed = np.abs(mean - J).max((1, 2)) > EQUALITY_TOLERANCE * np.abs(J).max((1, 2))
-    changed &= _element_mask(only, skeleton, "body", len(J))
+    changed &= _element_mask(only, skeleton, "body", len(J)) & (only is None or only.parameter in INERTIAL)
     bodies = np.flatnonzero(changed & (skeleton.model.body_weldid != 0) & (skeleton.model.body_mass > 0))
     set_inertias(new, mean, bodies)
     return bodies
@@ -273,11 +277,8 @@ def _refresh(new: mujoco.MjModel, model: mujoco.MjModel, bodies: np.ndarray) -> 
     new.geom_sameframe[moved | np.isin(model.geom_bodyid, bodies)] = 0
     for i in np.flatnonzero(resized):
         a, b, c = new.geom_size[i]
-        half = {
-            GEOM.SPHERE: (a, a, a),
-            GEOM.CAPSULE: (a, a, a + b),
-            GEOM.CYLINDER: (a, a, b),
-        }.get(int(new.geom_type[i]), (a, b, c))
+        extents = {GEOM.SPHERE: (a, a, a), GEOM.CAPSULE: (a, a, a + b), GEOM.CYLINDER: (a, a, b)}
+        half = extents.get(int(new.geom_type[i]), (a, b, c))
         round_ = new.geom_type[i] in (GEOM.SPHERE, GEOM.CAPSULE, GEOM.ELLIPSOID)
         new.geom_aabb[i, 3:] = half
         new.geom_rbound[i] = max(half) if round_ else np.linalg.norm(half)
