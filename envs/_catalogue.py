@@ -57,28 +57,25 @@ Source: TypeAlias = Union[str, Path, gym.Env, "VecEnv", mujoco.MjModel]
 SourcedSpec = tuple[SymmetrySpec, mujoco.MjModel | gym.Env | None]
 """(spec, model or environment whose verdicts may be known); None without a simulator, or if wrappers act on steps."""
 
+_MIRROR_AND_YAW: Mapping[str, Choice] = {
+    "left-right": ("left-right",), "yaw": ("yaw",), "both": ("left-right", "yaw"),
+}  # fmt: skip
+
 _TASKS: Mapping[str, Mapping[str, Choice]] = {
     "InvertedPendulum": {"left-right": ("left-right",)},
     "InvertedDoublePendulum": {"left-right": ("left-right",)},
     "Swimmer": {
-        "left-right": ("left-right",),
-        "planar rotation": ("planar rotation",),
-        "both": ("left-right", "planar rotation"),
+        "left-right": ("left-right",), "planar rotation": ("planar rotation",), "both": ("left-right", "planar rotation"),
     },
     "Walker2d": {"leg swap": ("leg swap",)},
     "HalfCheetah": {"front-back": ("front-back",)},
     "Hopper": {"front-back": ("front-back",)},
-    "Ant": {
-        "D4": ("quarter turn", "left-right"),
-        "Z4": ("quarter turn",),
-        "left-right": ("left-right",),
-        "yaw": ("yaw",),
-    },
-    "Humanoid": {"left-right": ("left-right",), "yaw": ("yaw",), "both": ("left-right", "yaw")},
-    "HumanoidStandup": {"left-right": ("left-right",), "yaw": ("yaw",), "both": ("left-right", "yaw")},
+    "Ant": {"D4": ("quarter turn", "left-right"), "Z4": ("quarter turn",), "left-right": ("left-right",), "yaw": ("yaw",)},
+    "Humanoid": _MIRROR_AND_YAW,
+    "HumanoidStandup": _MIRROR_AND_YAW,
     "Reacher": {"O(2)": ("left-right", "yaw"), "yaw": ("yaw",), "left-right": ("left-right",)},
-    "Pusher": {"left-right": ("left-right",), "yaw": ("yaw",), "both": ("left-right", "yaw")},
-}
+    "Pusher": _MIRROR_AND_YAW,
+}  # fmt: skip
 """Named choices of each of Gymnasium's tasks. The default comes first: the largest group that keeps the reward.
 
 It is the default for the task's own model. For another model in the task (``xml_file=``) it is derived from that model.
@@ -101,18 +98,19 @@ def symmetry_spec(
     """The symmetry of an environment, as it acts on the raw observation and action.
 
     Args:
-        source: an environment's id; an environment, wrapped or not, or a stable-baselines3 `VecEnv`, with its options; or an
-            `mujoco.MjModel` or the path of an MJCF or URDF file, which are observed by positions and velocities. An
-            environment with a method `symmetry_spec` gives its own spec.
+        source: an environment's id; an environment, wrapped or not; a stable-baselines3 `VecEnv`; an `mujoco.MjModel`; or the
+            path of an MJCF or URDF file. A model is observed by its positions and velocities. An environment with a method
+            `symmetry_spec` gives its own spec.
         symmetry: a named choice of the task ("D4"), or names of derived symmetries ("left-right", "quarter turn"; several as a
-            sequence or joined by "+"). The default of a Gymnasium task is the largest group known to keep its reward, of
-            others the discrete symmetries from which no parameter of the model deviates.
+            sequence or joined by "+"). By default, a Gymnasium task has the largest group known to keep its reward. Any other
+            source has the discrete symmetries from which no parameter of its model deviates.
         variant: "derived", or "published" for the representation of the residual-pathway papers, right or wrong.
         observation: terms of the observation of a model, or groups of terms by name (`rppdyn.envs.terms`), instead of
             positions and velocities.
         action: terms of the action; None for the model's controls, or for targets of all joints if it has no controls.
         base: the body of base velocities and scans; by default the one with a free joint.
-        default_pose: pose to which positions of joints are relative: by joint, in the model's order, or a keyframe's name.
+        default_pose: pose to which positions of joints are relative: angles by joint, a list of angles in the model's order, or
+            the name of a keyframe.
     Raises:
         ValueError: no such environment, file, symmetry or variant, or an observation that can't be explained.
     """
@@ -240,28 +238,27 @@ def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] |
         ValueError: the file can't be used, or its observations or actions have another size than the environment's.
     """
     file = Path(path)
-    is_json = file.suffix == ".json"
-    content: dict[str, Any] | None = None
     if not file.is_file() or not file.stat().st_size:
         return terms_spec(env, path, symmetry=symmetry)  # raises the error for a missing file
-    if not is_json:
+    arguments: dict[str, Any] | None = None
+    if file.suffix != ".json":
         with reading(path, "give JSON of SymmetrySpec.to_dict, or YAML"):
-            content = _parse_mirror(file.read_text(encoding="utf-8"))
-        if content is None and hasattr(env.unwrapped, "model"):
+            arguments = _parse_mirror(file.read_text(encoding="utf-8"))
+        if arguments is None and hasattr(env.unwrapped, "model"):
             return terms_spec(env, path, symmetry=symmetry)
+        if arguments is None:
+            raise ValueError(
+                f"{path}: {env_name(env)} has no MuJoCo model that terms could be of; give the lists {', '.join(MIRROR_KEYS)} "
+                "of a mirror image, or group, obs and action (rppdyn.envs.group_spec), or JSON of SymmetrySpec.to_dict"
+            )
     if symmetry is not None:
         raise ValueError(f"symmetry={symmetry!r} with {path}, which is one symmetry: leave one out")
-    if is_json:
+    if arguments is None:
         spec = replace(read_spec(path), env_id=env_name(env))
-    elif content is None:
-        raise ValueError(
-            f"{path}: {env_name(env)} has no MuJoCo model that terms could be of; give the lists {', '.join(MIRROR_KEYS)} of a "
-            "mirror image, or group, obs and action (rppdyn.envs.group_spec), or JSON of SymmetrySpec.to_dict"
-        )
     else:
-        make: Callable[..., SymmetrySpec] = group_spec if "group" in content else mirror_spec
+        make: Callable[..., SymmetrySpec] = group_spec if "group" in arguments else mirror_spec
         try:
-            spec = make(env_name(env), **({**entry_names(env), **content}))
+            spec = make(env_name(env), **({**entry_names(env), **arguments}))
         except Exception as error:  # a user's file may cause any
             raise ValueError(f"{path}: {reason(error)}") from error
     if (misfit := _misfit(env, spec)) is not None:
@@ -295,7 +292,7 @@ def _parse_mirror(text: str) -> dict[str, Any] | None:
 def symmetry_specs(source: Source) -> tuple[list[SymmetrySpec], list[str]]:
     """The default spec, if there is one, then a spec for each other derived symmetry, exact or approximate.
 
-    For Gymnasium's tasks, and for environments that give their own spec, it is the default one alone.
+    Gymnasium's tasks, and environments that give their own spec, have the default one alone.
 
     Returns:
         (specs, a line on each symmetry without a spec).
@@ -342,10 +339,10 @@ def symmetry_choices(source: Source) -> dict[str, Choice]:
     with open_source(source) as (system, name):
         if isinstance(system, mujoco.MjModel):
             choices = None
+        elif _is_stock(system):
+            choices = _TASKS[_task_name(name)]
         else:
-            choices = (
-                _TASKS[_task_name(name)] if _is_stock(system) else getattr(system.unwrapped, "symmetry_choices", None)
-            )
+            choices = getattr(system.unwrapped, "symmetry_choices", None)
         return dict(choices) if choices else {key: (key,) for key in derive(_model_of(system)).names}
 
 
@@ -506,7 +503,7 @@ def _with_verdicts(spec: SymmetrySpec, source: mujoco.MjModel | gym.Env | None) 
 
 
 def _has_stock_dynamics(env: gym.Env) -> bool:
-    """Check for a task of Gymnasium's, version 5, whose options only concern model file, observation and rendering."""
+    """Check for one of Gymnasium's tasks, version 5, whose options only concern model file, observation and rendering."""
     base: Any = env.unwrapped
     options = {} if base.spec is None else base.spec.kwargs
     neutral = {"xml_file", *RENDER_OPTIONS}
@@ -531,7 +528,7 @@ def _task_name(env_id: str) -> str:
 
 
 def _is_stock(env) -> bool:
-    """Check for a task of Gymnasium's whose file compiles to the task's own model.
+    """Check for one of Gymnasium's tasks whose file compiles to the task's own model.
 
     Later changes of the model, such as an actuator's strength, don't count: the task's symmetries are then approximate.
     """

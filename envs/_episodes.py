@@ -177,13 +177,8 @@ def _stored_episodes(name: str, source: Any) -> Iterator[Episode]:
         for data in source.storage.get_episodes(source.episode_indices):
             if data["terminations"][:-1].any() or data["truncations"][:-1].any():
                 raise ValueError("an episode of it ends before its last step; split it there")
-            yield Episode(
-                data["observations"],
-                data["actions"],
-                data["rewards"],
-                bool(data["terminations"][-1]),
-                bool(data["truncations"][-1]),
-            )
+            ends = bool(data["terminations"][-1]), bool(data["truncations"][-1])
+            yield Episode(data["observations"], data["actions"], data["rewards"], *ends)
     except Exception as error:  # Minari's readers raise several types
         raise damaged_dataset(name, error) from error
 
@@ -222,8 +217,9 @@ def check_log(name: str, episodes: Sequence[Episode], env: gym.Env | Simulator, 
 
     Args:
         name: title of the log, for messages.
-        env: environment of the episodes; if it is a simulator, it tells the entries of joint positions and velocities.
-        names: names of the entries, which are checked one by one if there is no simulator.
+        env: environment of the episodes, or its simulator; a MuJoCo one tells the entries of joint positions and velocities,
+            and is reset and stepped for that.
+        names: names of the entries, which are checked one by one if there is no such simulator.
     Raises:
         UserError: with the entry, the episode, the row and the remedy.
     """
@@ -261,12 +257,7 @@ def check_log(name: str, episodes: Sequence[Episode], env: gym.Env | Simulator, 
 
 
 def write_episodes(
-    dataset: str,
-    episodes: Iterable[Episode],
-    *,
-    env: gym.Env,
-    algorithm: str = "",
-    description: str = "",
+    dataset: str, episodes: Iterable[Episode], *, env: gym.Env, algorithm: str = "", description: str = ""
 ) -> Path:
     """Write a new Minari dataset. A process that is killed meanwhile leaves no part of it.
 
@@ -515,16 +506,10 @@ def _environment_episodes(agent: OffPolicyAlgorithm, order: NDArray, i: int) -> 
     ends = np.flatnonzero(done[:-1] | (following[:-1] != observations[1:]).any(-1)) + 1
     for start, stop in zip([0, *ends], [*ends, len(order)], strict=True):
         last = stop - 1
-        yield (
-            int(start),
-            Episode(
-                np.concatenate([observations[start:stop], following[last:stop]]),
-                actions[start:stop],
-                buffer.rewards[order[start:stop], i],
-                terminated=bool(done[last] and not timeout[last]),
-                truncated=bool(timeout[last]),
-            ),
-        )
+        seen = np.concatenate([observations[start:stop], following[last:stop]])
+        terminated, truncated = bool(done[last] and not timeout[last]), bool(timeout[last])
+        rewards = buffer.rewards[order[start:stop], i]
+        yield int(start), Episode(seen, actions[start:stop], rewards, terminated, truncated)
 
 
 def played_episodes(env: gym.Env, policy: Callable[[NDArray], NDArray], *, steps: int, seed: int) -> Iterator[Episode]:

@@ -183,9 +183,9 @@ def _parse_group(env_id: str, text: Any) -> Group:
 
 def _make_space(title: str, G: Group, generators: tuple[str, ...], parts: Any, names: Sequence[str] | None) -> Space:
     """The action on a space, from {kind: entries}; each entry must be in one kind."""
-    if not isinstance(parts, Mapping) or not parts or (unknown := set(parts) - set(ENTRY_KINDS)):
-        listed = f" {', '.join(map(str, unknown))}" if isinstance(parts, Mapping) and parts else ""
-        raise ValueError(f"{title}: unknown{listed or ' parts'}; say which entries are {', '.join(ENTRY_KINDS)}")
+    unknown = sorted(map(str, set(parts) - set(ENTRY_KINDS))) if isinstance(parts, Mapping) and parts else ["parts"]
+    if unknown:
+        raise ValueError(f"{title}: unknown {', '.join(unknown)}; say which entries are {', '.join(ENTRY_KINDS)}")
     blocks = [(index, matrices) for kind, value in parts.items() if kind != "scalar" or value != "rest"
               for index, matrices in _kind_blocks(title, G, generators, kind, value, names)]  # fmt: skip
     taken = [i for index, _ in blocks for i in index]
@@ -232,12 +232,12 @@ def _kind_blocks(
         raise ValueError(f"{title}: {kind}={value!r} must be a list")
     if kind == "permuted":
         for part in value:
-            listed = part.get("entries", ()) if isinstance(part, Mapping) else ()
-            entries = [index(entry) for entry in listed]
-            if not entries or (unknown := set(part) - {"entries", *generators}):
-                listed = f", not {', '.join(map(str, unknown))}" if entries else ""
+            entries = [index(entry) for entry in part.get("entries", ())] if isinstance(part, Mapping) else []
+            unknown = sorted(map(str, set(part) - {"entries", *generators})) if entries else []
+            if not entries or unknown:
+                rest = f", not {', '.join(unknown)}" if unknown else ""
                 raise ValueError(
-                    f"{title}: permuted has entries, and images by generator: {', '.join(generators)}{listed}"
+                    f"{title}: permuted has entries, and images by generator: {', '.join(generators)}{rest}"
                 )
             if len(G.lie_algebra):
                 raise ValueError(f"{title}: permuted is of finite groups, and {G} is none; use vector")
@@ -365,7 +365,7 @@ def without(spec: SymmetrySpec, *names: str, model: mujoco.MjModel | None = None
 
 def _free_entries(space: Space, entries: set[int]) -> Space:
     """The space with the trivial action on some entries and on all that the group mixes with them."""
-    owner = np.empty(space.feature_dim, dtype=int)
+    owner = np.empty(space.feature_dim, dtype=int)  # the coordinate of each feature; of a quaternion its first one
     for kind, raw, feature in space.encoding.blocks:
         owner[feature] = range(raw.start, raw.stop) if kind == "linear" else raw.start
     matrices = np.array([*space.discrete_generators, *space.lie_algebra])
@@ -373,18 +373,17 @@ def _free_entries(space: Space, entries: set[int]) -> Space:
     free = np.isin(owner, [owner[f] for i in entries for f in space.encoding.features_of(i)])
     while (more := free | np.isin(owner, owner[mixed[free].any(0)])).sum() > free.sum():
         free = more
-    quaternions = {i: i - i0 for i0 in space.quaternions for i in range(i0, i0 + 4)}
+    first_of = {i: first for first in space.quaternions for i in range(first, first + 4)}
     marked = {int(owner[f]) for f in np.flatnonzero(free)}
-    remaining = [
-        entry._replace(free=entry.free or (i - quaternions.get(i, 0)) in marked)
-        for i, entry in enumerate(space.entries)
+    marked_entries = [
+        entry._replace(free=entry.free or first_of.get(i, i) in marked) for i, entry in enumerate(space.entries)
     ]
     discrete, lie = ([np.array(m) for m in part] for part in (space.discrete_generators, space.lie_algebra))
     for matrix in discrete:
         matrix[free] = np.eye(space.feature_dim)[free]
     for matrix in lie:
         matrix[free] = 0
-    return Space(remaining, discrete, lie, space.origin, space.angles, space.quaternions)
+    return Space(marked_entries, discrete, lie, space.origin, space.angles, space.quaternions)
 
 
 def _names_below(model: mujoco.MjModel, names: tuple[str, ...]) -> tuple[set[str], set[str]]:

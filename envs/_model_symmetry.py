@@ -23,7 +23,8 @@ A f + a, where A and a follow from R, t, pi and M by the kind of the quantity:
     own vector     M_b v                         vectors in the body's own axes; "own axial" likewise
     =============  ============================  =========================================================================
 
-A continuous symmetry acts by the derivative of these formulas. `rppdyn.envs.observation._quantities` lists a model's.
+A continuous symmetry acts by the derivative of these formulas. `rppdyn.envs.observation._quantities` lists the quantities of a
+model.
 """
 
 from __future__ import annotations
@@ -215,6 +216,11 @@ class Part(NamedTuple):
     def components(self) -> tuple[str, ...]:
         return COMPONENTS.get(self.kind, ("x", "y", "z"))
 
+    @property
+    def feature_count(self) -> int:
+        """Number of features: 9 for a quaternion, which becomes a rotation matrix, otherwise one per component."""
+        return 9 if self.kind == "quaternion" else len(self.components)
+
 
 COMPONENTS = {
     "scalar": ("",),
@@ -296,7 +302,7 @@ def element_quantity(
             if part.kind == "quaternion":
                 quaternions.append(len(entries))
             entries += [Entry(phrase(element, part.label, c), "", part.unit) for c in part.components]
-        starts.append(starts[-1] + sum(9 if part.kind == "quaternion" else len(part.components) for part in blocks))
+        starts.append(starts[-1] + sum(part.feature_count for part in blocks))
 
     def finite(symmetry: ModelSymmetry) -> Affine:
         A, a = np.zeros((starts[-1], starts[-1])), np.zeros(starts[-1])
@@ -311,9 +317,9 @@ def element_quantity(
             source, target = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
             M = frame(symmetry, i, j)
             A[target, source] = block_diag(*(lift(part.kind, symmetry.rotation, M) for part in parts[i]))
-            shifts = (symmetry.translation if part.kind == "position" else np.zeros(9) for part in parts[i])
-            sizes = (9 if part.kind == "quaternion" else len(part.components) for part in parts[i])
-            a[target] = np.concatenate([shift[:size] for shift, size in zip(shifts, sizes, strict=True)])
+            a[target] = np.concatenate(
+                [symmetry.translation if part.kind == "position" else np.zeros(part.feature_count) for part in parts[i]]
+            )
         for j in set(range(len(names))) - reached:
             A[starts[j] : starts[j + 1]] = np.nan
         return A, a
@@ -345,7 +351,7 @@ def name_of(model: mujoco.MjModel, kind: str, i: int) -> str:
     object_type = getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}")
     if name := mujoco.mj_id2name(model, object_type, i):
         return f"{kind} {name}"
-    if kind == "actuator" and model.actuator_trntype[i] in (0, 1):
+    if kind == "actuator" and model.actuator_trntype[i] in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
         return f"actuator of {name_of(model, 'joint', int(model.actuator_trnid[i, 0])).removeprefix('joint ')}"
     if kind == "pair":
         return " and ".join(name_of(model, "geom", int(ids[i])) for ids in (model.pair_geom1, model.pair_geom2))

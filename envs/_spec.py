@@ -175,27 +175,25 @@ def _concatenate(parts: list[Array]) -> Array:
 # -- rounding before hashing, so that digests don't depend on a machine's arithmetic --------------------------------------
 
 
-SIGNIFICANT_BITS = (
-    31  # bits of a number that are kept, to 5e-10: above rounding errors, below what a certificate calls exact
-)
-MAX_BITS_BELOW_LARGEST = (
-    39  # bits kept below an array's largest number, to 2e-12: smaller parts are rounding errors of sums
-)
+SIGNIFICANT_BITS = 31
+"""Bits of each number that are kept, to 5e-10: coarser than rounding errors, finer than what a certificate calls exact."""
+
+MAX_BITS_BELOW_LARGEST = 39
+"""Bits that are kept below an array's largest number, to 2e-12: smaller parts are rounding errors of sums."""
 
 
 def round_for_digest(values) -> np.ndarray:
     """Round values, as float64, to nine digits each and to 2e-12 of the largest, so that rounding errors leave no trace.
 
-    The order of summation in a matrix product depends on the processor and changes results by some 1e-16, and so would the
-    digest of plain numbers. The units are powers of two: decimals often lie halfway between two decimals, where rounding errors
-    decide, but hardly ever halfway between two of these.
+    The order of summation in a matrix product depends on the processor and changes results by some 1e-16, which would change
+    the digest of plain numbers. The units are powers of two. In decimal units, numbers of a model file often lie halfway
+    between two multiples, where rounding errors decide; between multiples of a power of two they hardly ever do.
     """
     values = np.asarray(values, dtype=np.float64)
     _, exponent = np.frexp(values)
     digits = _round_to_unit(values, exponent - SIGNIFICANT_BITS)
-    _, largest = np.frexp(
-        np.abs(digits).max(initial=0.0)
-    )  # after rounding, for 1 - 1e-16 and 1 have different exponents
+    # The largest number is taken after rounding, because 1 - 1e-16 and 1 have different exponents.
+    _, largest = np.frexp(np.abs(digits).max(initial=0.0))
     return _round_to_unit(digits, np.maximum(exponent - SIGNIFICANT_BITS, largest - MAX_BITS_BELOW_LARGEST))
 
 
@@ -349,7 +347,7 @@ class Space:
         return y
 
     def transform(self, matrix: Any, y: Array) -> Array:
-        """Image of coordinates (..., n) under rho(g), an (f, f) matrix or a batch (..., f, f)."""
+        """Image of coordinates y, (..., n), under ``matrix``: rho(g), (f, f), or a batch (..., f, f)."""
         z = self.encode(y)
         if isinstance(z, torch.Tensor):
             z = z if z.is_floating_point() else z.to(torch.get_default_dtype())
@@ -527,8 +525,7 @@ class SymmetrySpec:
         ends = np.cumsum([size for _, size in self.observation_groups])
         stop = int(ends[names.index(name)])
         raw = range(stop - self.observation_groups[names.index(name)][1], stop)
-        features = [f for i in raw for f in self.obs.encoding.features_of(i)]
-        features = sorted(set(features))
+        features = sorted({f for i in raw for f in self.obs.encoding.features_of(i)})
 
         def part(matrix: Matrix) -> np.ndarray:
             full = np.array(matrix)
@@ -554,15 +551,8 @@ class SymmetrySpec:
         symmetries = [symmetry._asdict() for symmetry in self.symmetries]
         groups = {"observation_groups": [list(g) for g in self.observation_groups]} if self.observation_groups else {}
         terms = {} if self.terms is None else {"terms": self.terms}
-        return {
-            "format": FORMAT,
-            "env_id": self.env_id,
-            "group": self.group.to_dict(),
-            **spaces,
-            "symmetries": symmetries,
-            **groups,
-            **terms,
-        }
+        head = {"format": FORMAT, "env_id": self.env_id, "group": self.group.to_dict()}
+        return head | spaces | {"symmetries": symmetries} | groups | terms
 
     def contract(self, certificate: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The content of `symmetry.json` beside a policy: `to_dict`, and entries for readers without this package.
@@ -588,12 +578,13 @@ class SymmetrySpec:
             images[name] = {}
             for key, space in {"observation": self.obs, "action": self.action}.items():
                 A, c = space.generator(k), np.array(space.origin)
-                signed = (
-                    space.encoding.is_identity and (A != 0).sum(1).max(initial=0) == 1 and (abs(A).sum(1) == 1).all()
-                )
+                has_one_entry_per_row = ((A != 0).sum(1) == 1).all() and (abs(A).sum(1) == 1).all()
+                if not (space.encoding.is_identity and has_one_entry_per_row):
+                    images[name][key] = None
+                    continue
                 index, sign = abs(A).argmax(1), A.sum(1)
-                tables = {"index": index, "sign": sign, "shift": c - sign * c[index]} if signed else {}
-                images[name][key] = {part: table.tolist() for part, table in tables.items()} or None
+                tables = {"index": index, "sign": sign, "shift": c - sign * c[index]}
+                images[name][key] = {part: table.tolist() for part, table in tables.items()}
         return images
 
     @classmethod

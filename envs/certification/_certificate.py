@@ -50,7 +50,10 @@ QUANTILE_LEVELS = np.linspace(0.0, 1.0, 41)
 """Levels of the quantiles of each distribution that a certificate keeps for its figure."""
 
 MIN_STATES_TO_JUDGE = 20
-"""Fewest states in contact, or out of contact, that have a verdict of their own; a symmetry may fail in contact only."""
+"""States in contact have a verdict of their own if they are at least this many, and so have states out of contact.
+
+A symmetry may fail in contact only.
+"""
 
 MAX_COMPONENT_ROWS = 8  # worst components in the table; the dictionary has all
 MAX_DEVIATION_ROWS = 4  # largest deviations of the model in the table; the dictionary has all
@@ -128,13 +131,13 @@ class GeneratorReport:
         reset: comparison of reset states with their mirror images.
         rollout: median over rollouts of the defect after 1, 2, ... steps, in units of a typical step.
         support: how often rollouts visit the mirrored states.
-        components: defect of each coordinate over the states in which it changes, relative to the root mean square of its
-            change in a step.
+        components: defect of each coordinate over the states in which it changes, relative to its change in a step (root mean
+            square).
         constant: coordinates that did not vary in the sample and so were not tested.
         unconstrained: coordinates that the spec leaves free; they are not counted.
         quantiles: quantiles of each distribution of the figure, at `QUANTILE_LEVELS`.
-        left_out: number of steps that are excluded from all numbers above, by reason: MuJoCo reset the simulation, or an
-            observation or reward was not finite, in the step or in its mirror image.
+        left_out: number of steps that no number above counts, by reason. MuJoCo reset the simulation, or an observation or
+            reward was not finite, in the step or in its mirror image.
         deviations: parameters of the model that keep the symmetry from being exact, the largest relative difference first
             (`rppdyn.envs.derivation`); None if the symmetry is not derived from the model.
     """
@@ -179,7 +182,7 @@ class GeneratorReport:
 
     @property
     def value_defect(self) -> float:
-        """Defect of values apart from the dynamics: the larger of the reward's and the root of the share of terminations."""
+        """Defect of rewards and terminations: the larger of the reward's and the square root of `termination`."""
         return max([d.p95 for d in self._judged_defects("reward")] + [(self.termination or 0.0) ** 0.5])
 
     @property
@@ -301,8 +304,9 @@ class Certificate:
         Raises:
             ValueError: another format version, or a key that is missing or holds something else.
         """
-        if data.get("format") != FORMAT:
-            raise ValueError(f"certificate has format {data.get('format')!r}, not {FORMAT}; certify again")
+        version = data.get("format") if isinstance(data, dict) else None
+        if version != FORMAT:
+            raise ValueError(f"certificate has format {version!r}, not {FORMAT}; certify again")
         try:
             return TypeAdapter(cls).validate_python(data)
         except ValidationError as error:
@@ -538,9 +542,8 @@ def find_certificate(source: mujoco.MjModel | gym.Env, spec: SymmetrySpec, solve
     model, environment = digests(source)
     if environment is None:
         return None
-    return _read_cache(
-        _certificate_path(model, environment, spec_digest(spec), solver, mujoco.__version__, 1.0), Certificate
-    )
+    path = _certificate_path(model, environment, spec_digest(spec), solver, mujoco.__version__, 1.0)
+    return _read_cache(path, Certificate)
 
 
 def digests(source: mujoco.MjModel | gym.Env) -> tuple[str, str | None]:
@@ -585,10 +588,10 @@ def certificate_for(env: gym.Env | mujoco.MjModel, spec: SymmetrySpec) -> tuple[
     """
     if not isinstance(env, mujoco.MjModel) and (wrappers := step_wrappers(env)):
         names = ", ".join(type(wrapper).__name__ for wrapper in wrappers)
-        return (
-            None,
-            f"{spec.env_id} has wrappers that no stored certificate covers ({names}): rppdyn.envs.certify judges it",
+        reason = (
+            f"{spec.env_id} has wrappers that no stored certificate covers ({names}): rppdyn.envs.certify judges it"
         )
+        return None, reason
     if (source := certifiable_source(env)) is None:
         return None, f"{spec.env_id} has no MuJoCo model and no simulator_state, so its spec can't be certified"
     certificate = find_certificate(source, spec)

@@ -94,11 +94,11 @@ def certify(
     Args:
         env: an environment's id; an environment, which is stepped through its wrappers and restored afterwards; an
             `mujoco.MjModel`; or the path of an MJCF or URDF file. Bare models have no observation, reward, termination or reset
-            distribution. An environment without a MuJoCo model needs `simulator_state()`, whose entry "state" is the
-            observation, `restore_simulator_state(data)` and `symmetry_spec(symmetry)`. A model with terms
+            distribution. An environment without a MuJoCo model needs three methods: `simulator_state()`, whose entry "state" is
+            the observation, `restore_simulator_state(data)` and `symmetry_spec(symmetry)`. A model with terms
             (`rppdyn.envs.compiled_terms`) is observed through them, with a random task.
-        spec: the symmetry to test. By default the known one of Gymnasium's tasks; for another environment or model the
-            default one, with all other derived symmetries, exact or approximate, in `Certificate.others`.
+        spec: the symmetry to test; by default that of `symmetry_spec`. For an environment or model that is none of Gymnasium's
+            tasks, all other derived symmetries, exact or approximate, are then certified too (`Certificate.others`).
         n_states: number of states to step from.
         n_resets: number of resets for the test of their distribution; 2000 detect a shift by a sixth of its width.
         seed: seed of rollouts, actions, resets and elements of continuous groups.
@@ -191,15 +191,15 @@ def _deviations(model: mujoco.MjModel, spec: SymmetrySpec) -> list[tuple[str, ..
         derived = derive(model).symmetries
     except ValueError:
         derived = ()
-    pairs = []
+    pairs = []  # (matrix on velocities, matrix on actions) of each generator
     for kind in ("discrete_generators", "lie_algebra"):
         pairs += list(zip(getattr(spec.qvel, kind), getattr(spec.action, kind), strict=True))
     n_discrete = len(spec.group.discrete_generators)
 
     def acts_alike(s: ModelSymmetry, k: int) -> bool:
         return s.is_continuous == (k >= n_discrete) and all(
-            np.shape(matrix) == derived.shape and np.allclose(matrix, derived)
-            for matrix, derived in zip(pairs[k], (s.dofs, s.controls), strict=True)
+            np.shape(own) == known.shape and np.allclose(own, known)
+            for own, known in zip(pairs[k], (s.dofs, s.controls), strict=True)
         )
 
     return [next((tuple(map(str, s.deviations)) for s in derived if acts_alike(s, k)), None) for k in range(len(pairs))]

@@ -52,8 +52,8 @@ class Comparison:
     def of_space(cls, elements: Elements, key: str, s: Outcome, m: Outcome) -> Comparison:
         """Compare, on one space, the step from images with the image of the step. Faulty steps are left out.
 
-        Each difference is the larger one of before and after the step: a map whose image of a state is no state, such as a
-        matrix that is no rotation, differs before it.
+        Each difference is the larger one of before and after the step. Before it, images differ from predictions if the map
+        makes no state of a state, for example a matrix that is no rotation.
         """
         space: Space = getattr(elements.spec, key)
         before, after = (space.encode(y) for y in (getattr(s, key), getattr(s, f"next_{key}")))
@@ -254,7 +254,7 @@ def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
     acting = [layer for layer in step_wrappers(env) if type(layer) not in REWARD_WRAPPERS]
     if not acting or spec.qpos is None or spec.qvel is None:
         return
-    remedy = "take it off, or pass spec= to train with it all the same"
+    anyway = "or pass spec= to train with it all the same"
     before = capture_state(env.unwrapped, strict=False)
     try:
         with quiet_mujoco():
@@ -262,18 +262,20 @@ def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
             for layer in reversed(acting):
                 name = type(layer).__name__
                 if layer.action_space.shape != (spec.action.dim,):
-                    raise ValueError(f"{spec.env_id}: its wrapper {name} changes the shape of actions; {remedy}")
+                    raise ValueError(
+                        f"{spec.env_id}: its wrapper {name} changes the shape of actions; take it off, {anyway}"
+                    )
                 simulator = Simulator(layer)
                 try:
                     simulator.require_memoryless()
                 except ValueError as error:
-                    raise ValueError(f"{error}, or pass spec= to train with it all the same") from None
+                    raise ValueError(f"{error}, {anyway}") from None
                 defects = _defects(simulator, spec)
                 for key, value in defects.items():
                     if value > max(EXACT_BELOW, MAX_DEFECT_RATIO * inner_defects[key]):
                         raise ValueError(
                             f"{spec.env_id}: its wrapper {name} spoils the symmetry {key[0]}, whose {key[1]} then differ from "
-                            f"their mirror images (by {value:.2g}); {remedy}"
+                            f"their mirror images (by {value:.2g}); take it off, {anyway}"
                         )
                 inner_defects = defects
     finally:

@@ -7,11 +7,13 @@ of size theta_k explains the share
 
 .. math:: s_k = \mathrm{mean}_t\, \max(0, 1 - |r_t - c_{kt} \theta_k|^2 / |r_t|^2),
 
-of the residual, which is 1 for the part at fault if nothing else is. theta_k nearly minimises the sum of
-|r_t - c_kt theta| / |r_t|: it is the weighted median of the values that fit each transition, with weights |c_kt| / |r_t|,
-because steps that begin or end a contact are off by orders of magnitude more. For the parts that explain most, theta_k is
-refined with the model itself in place of its derivative. Residuals no larger than those of the model from its own log, whose
-states lack the solver's warm start, count as zero.
+of the residual, which is 1 for the part at fault if nothing else is. theta_k is the weighted median of the values that fit
+single transitions, with weights |c_kt| / |r_t|, which nearly minimises the sum of |r_t - c_kt theta| / |r_t|. A mean would not
+do: steps that begin or end a contact are off by orders of magnitude more. For the parts that explain most, theta_k is refined
+with the model itself in place of its derivative.
+
+The model's steps also differ from its own log, whose states lack the solver's warm start. Residuals up to that size count as
+zero.
 """
 
 from __future__ import annotations
@@ -52,8 +54,9 @@ class Suspect:
     Attributes:
         part: name of an actuator, a body or a joint.
         parameter: "gear", "mass", "damping", "friction", "armature" or "stiffness".
-        change: relative to the model's value; for friction that is 0 in the model, in units of `unit`.
-        unit: size of a change of 1, in the parameter's own units; 1 for a gear.
+        change: in units of `unit`.
+        unit: the model's value, so that changes are relative; 1 for a gear, which is scaled. For a friction that is 0 in the
+            model, it is the largest torque of the joint's motors.
         error: standard error of the change.
         share: share of the residual that it explains, from 0 to 1.
     """
@@ -73,9 +76,9 @@ class FaultReport:
     Attributes:
         name: name of the robot.
         transitions: number of transitions compared.
-        residual: median difference of a logged step from the model's, in units of a step.
-        floor: the same for the model's own log.
-        suspects: parameters, the best explanation first; empty if the log is as near to the model as the model's own log.
+        residual: median difference of a logged step from the model's, relative to the median length of a step.
+        floor: the same for a log that the model itself made.
+        suspects: parameters, the best explanation first; empty if `residual` is no larger than the model's own.
     """
 
     name: str
@@ -265,6 +268,7 @@ class _Fit:
         weight, square = weight[affected], square[affected]
         steps = (slope * remaining).sum(1)[affected] / square
         step = _weighted_median(steps, weight)
+        # For normal errors, 1.4826 turns a median deviation into a standard one, and 1.2533 a mean's error into a median's.
         spread = 1.4826 * _weighted_median(np.abs(steps - step), weight) + self.floor / np.sqrt(np.median(square))
         count = weight.sum() ** 2 / (weight**2).sum()
         return change + step, float(1.2533 * spread / np.sqrt(count)), self._share(r, remaining - slope * step)

@@ -272,7 +272,7 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         return carry_position
 
     def frame(i: int) -> np.ndarray:
-        """M at joint i: delta of a body's last hinge turns the body's frame, but not the joints before it."""
+        """M for joint i: the shift of a body's last hinge turns the body's frame, but not the axes of its other joints."""
         joints = skeleton.joints[m.jnt_bodyid[i]]
         last = joints[-1]
         M = trees.frames[m.jnt_bodyid[i]]
@@ -579,7 +579,10 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         return m.eq_obj2id[k] >= 0 and images[m.eq_obj1id[k]] != m.eq_obj1id[partners[k]]
 
     def polynomial(k: int, row: np.ndarray) -> np.ndarray:
-        """y = sum_n c_n x^n, or y = c_0. If swapped, x = (y - c_0) / c_1, which weighs errors alike for c_1 = 1 or -1 only."""
+        """Coefficients c of y = sum_n c_n x^n; without a second object, of y = c_0.
+
+        If x and y are swapped, a linear relation is inverted. Errors keep their weight for c_1 = 1 or -1 only.
+        """
         a, b = int(m.eq_obj1id[k]), int(m.eq_obj2id[k])
         row = np.r_[row[:5] * sign(k, a) * sign(k, b) ** np.arange(5), np.zeros(len(row) - 5)]
         if b < 0:

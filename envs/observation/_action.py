@@ -83,7 +83,7 @@ def space_of(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> S
 
 def notes(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> tuple[str, ...]:
     """Sentences for the user about constant, unexplained and clipped entries of an observation."""
-    notes = []
+    notes: list[str] = []
     if observation.constant:
         notes.append(f"Entries {_format_ranges(observation.constant)} never vary with the state: taken for invariant.")
     if observation.unexplained:
@@ -98,8 +98,8 @@ def notes(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> tupl
         mixed = [i for i, row in rows.items() if row.any() and (symmetry.is_continuous or not _is_signed_unit(row))]
         if mixed:
             notes.append(
-                f"{len(mixed)} of the entries {mixed[0]}-{mixed[-1]} are clipped and mixed by {symmetry.name}, which is no "
-                "symmetry of theirs where they are at a bound."
+                f"{len(mixed)} of the entries {mixed[0]}-{mixed[-1]} are clipped and mixed by {symmetry.name}: where one of "
+                "them is at a bound, the symmetry does not hold."
             )
     return tuple(notes)
 

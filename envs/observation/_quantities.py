@@ -106,13 +106,15 @@ def _relative_quantities(model: mujoco.MjModel, bodies: Fixtures) -> list[Quanti
         return np.einsum("bij,bi->bj", data.xmat.reshape(-1, 3, 3)[frames], vectors).ravel()
 
     in_root = lambda symmetry, i, j: symmetry.frames[root[i]]  # noqa: E731
-    velocities, spins = lambda data: velocity(data).ravel(), lambda data: in_body(data.cvel[:, :3], data)
-    places = lambda data: in_body(data.xpos - data.xpos[root], data, root)  # noqa: E731
-    table = {
-        "velocity": (Part("vector", "origin's velocity", "m/s"), velocities, bodies.frame),
-        "own velocity": (Part("own vector", "own velocity", "m/s"), lambda d: in_body(velocity(d), d), bodies.frame),
-        "own angular velocity": (Part("own axial", "own angular velocity", "rad/s"), spins, bodies.frame),
-        "place": (Part("own vector", "place in the root's frame", "m"), places, in_root),
+    table: dict[str, tuple[Part, Callable[[mujoco.MjData], np.ndarray], Any]] = {
+        "velocity": (
+            Part("vector", "origin's velocity", "m/s"), lambda d: velocity(d).ravel(), bodies.frame),
+        "own velocity": (
+            Part("own vector", "own velocity", "m/s"), lambda d: in_body(velocity(d), d), bodies.frame),
+        "own angular velocity": (
+            Part("own axial", "own angular velocity", "rad/s"), lambda d: in_body(d.cvel[:, :3], d), bodies.frame),
+        "place": (
+            Part("own vector", "place in the root's frame", "m"), lambda d: in_body(d.xpos - d.xpos[root], d, root), in_root),
     }  # fmt: skip
     return [
         element_quantity(name, bodies.names, [(part,)] * model.nbody, read, bodies.images, frame, bodies.immobile)

@@ -141,12 +141,13 @@ def observation_of(env: gym.Env) -> Observation:
             Simulator(env).require_observed()
         finally:
             restore_state(base, before)
-    parts = recognise(base.model, base.data, observe, name=name)
-    if env.observation_space.shape != (len(parts.sources),):
+    observation = recognise(base.model, base.data, observe, name=name)
+    count = len(observation.sources)
+    if env.observation_space.shape != (count,):
         raise ValueError(
-            f"{name} declares observations of shape {env.observation_space.shape} and gives {len(parts.sources)} numbers"
+            f"{name} declares observations of shape {env.observation_space.shape} and gives {count} numbers"
         )
-    return parts
+    return observation
 
 
 def recognise(

@@ -445,16 +445,8 @@ def compile_terms(
     sizes = tuple((group, part.dim) for group, part in zip(groups, parts, strict=True)) if "" not in groups else ()
     pose = plain(dict(default_pose) if isinstance(default_pose, Mapping) else default_pose)
     terms = _describe_terms(groups, action_terms, {"symmetry": list(names), "base": base, "default_pose": pose})
-    spec = SymmetrySpec(
-        name,
-        symmetry_group(chosen),
-        obs,
-        acting.space,
-        symmetries=symmetries,
-        observation_groups=sizes,
-        terms=terms,
-        **state,
-    )
+    parts_of_spec: dict[str, Any] = {"symmetries": symmetries, "observation_groups": sizes, "terms": terms, **state}
+    spec = SymmetrySpec(name, symmetry_group(chosen), obs, acting.space, **parts_of_spec)
     return CompiledTerms(name, robot, chosen, groups, acting, spec)
 
 

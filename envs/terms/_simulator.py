@@ -36,7 +36,7 @@ FADE_PER_STEP = 0.97  # factor per step on the goal's velocity and on the task's
 CLOCK_STEP = 0.03  # periods per step of the gait's clock
 GROUND_WAVES = 6  # plane waves whose sum is the random ground
 MIRROR_TOLERANCE = 1e-6  # rounding: difference of a step from its image, relative to the largest velocity
-MIN_MIRRORED_SHARE = 0.1  # smallest share of mirrored steps that are judged alone
+MIN_MIRRORED_SHARE = 0.1  # if MuJoCo mirrors at least this share of the steps, the others are left out
 CLOCK_PHASES = 720  # phases among which that of the mirrored gait is searched
 
 
@@ -138,11 +138,13 @@ class TermsSimulator(BareSimulator):
 
     def advance(self, action: np.ndarray) -> tuple[np.ndarray, float, bool]:
         """Apply controls and torques as they are, and targets by springs."""
-        data, places, dofs, layout, k = self.data, self.robot.places, self.robot.dofs, self.compiled.action, 0
+        data, places, dofs, layout = self.data, self.robot.places, self.robot.dofs, self.compiled.action
         data.qfrc_applied[:] = 0.0
-        for term, (_, rows), (scale, offset) in zip(layout.terms, layout.bindings, layout.scales, strict=True):
-            rows, values = list(rows), action[k : k + len(rows)] / scale + offset
-            k += len(rows)
+        parts = np.split(action, np.cumsum([len(rows) for _, rows in layout.bindings])[:-1])
+        for term, (_, rows), (scale, offset), part in zip(
+            layout.terms, layout.bindings, layout.scales, parts, strict=True
+        ):
+            values = part / scale + offset
             match term.kind:
                 case "controls":
                     data.ctrl[rows] = values
@@ -158,7 +160,7 @@ class TermsSimulator(BareSimulator):
             state=get_integration_state(self.model, data), action=action, goal_qvel=FADE_PER_STEP * last.goal_qvel,
             phase=(last.phase + CLOCK_STEP) % 1.0, given=FADE_PER_STEP * last.given,
         )  # fmt: skip
-        self.frames = [*self.frames[1 - self.compiled.history :], np.concatenate(frame)][-self.compiled.history :]
+        self.frames = [*self.frames, np.concatenate(frame)][-self.compiled.history :]
         return np.empty(0), np.nan, False
 
     # -- observations ---------------------------------------------------------------------------------------------------
@@ -275,8 +277,8 @@ class TermSteps(NamedTuple):
 def step_terms(compiled: CompiledTerms, *, states: int = 40, seed: int = 0) -> Iterator[TermSteps]:
     """Step states and their images under each generator, in a symmetrised model, so that only terms are tested.
 
-    MuJoCo does not mirror contacts of height fields and of some convex shapes. Such steps are left out, unless they are more
-    than 1 - `MIN_MIRRORED_SHARE` of all.
+    MuJoCo does not mirror contacts of height fields and of some convex shapes. Such steps are left out, unless hardly any
+    others remain (`MIN_MIRRORED_SHARE`).
     """
     for k, symmetry in enumerate(compiled.symmetries):
         model, symmetries = compiled.robot.model, list(compiled.symmetries)

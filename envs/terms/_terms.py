@@ -136,8 +136,10 @@ def describe_term(term: Term) -> dict[str, Any]:
 
 
 class JointTerm(Term):
-    """Args:
-    joints: names or regular expressions, in order; None for all, in the model's order.
+    """Numbers of slides and hinges, one for each.
+
+    Args:
+        joints: names or regular expressions, in order; None for all, in the model's order.
     """
 
     measure: ClassVar[str]
@@ -470,8 +472,10 @@ class Scalars(Term, kind="scalars"):
 
 
 class _Feet(Term):
-    """Args:
-    feet: names of bodies, sites or geoms, in order.
+    """Numbers of feet.
+
+    Args:
+        feet: names of bodies, sites or geoms, in order.
     """
 
     feet: Names
@@ -512,11 +516,9 @@ class _Feet(Term):
             for i, j in enumerate(self.images(robot, symmetry)):
                 part = np.eye(n)
                 if kind != "scalar":
-                    M = (
-                        robot.frame(symmetry, elements[i], elements[j])
-                        if frame == "foot"
-                        else frame_map(robot, symmetry, base, self.title)
-                    )
+                    feet = elements[i], elements[j]
+                    is_own = frame == "foot"
+                    M = robot.frame(symmetry, *feet) if is_own else frame_map(robot, symmetry, base, self.title)
                     part = lift(kind, symmetry.rotation, M)
                 A[n * j : n * (j + 1), n * i : n * (i + 1)] = part
             return A, np.zeros(len(A))
@@ -843,8 +845,10 @@ class ReferenceJointVelocities(JointTerm, kind="reference_joint_velocities"):
 
 
 class _RelativePoses(Term):
-    """Args:
-    anchor: the body relative to which, and in whose axes, poses are given; by default the base.
+    """Poses of bodies in the frame of an anchor.
+
+    Args:
+        anchor: name of a body; by default the base.
     """
 
     is_turn: ClassVar[bool] = False
