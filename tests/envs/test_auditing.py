@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -37,9 +38,16 @@ def right(terms, x):
     return terms.spec.transform_observation(terms.spec.group.discrete_generators[0], x)
 
 
-def test_the_derived_map_passes(terms):
+def test_the_derived_map_passes_and_one_that_is_no_involution_does_not(terms):
+    def no_involution(obs):
+        image = right(terms, obs).clone()
+        image[:, 8] *= -1
+        return image
+
     found = audit(lambda obs: right(terms, obs), terms, states=5, name="derived")
     assert found.is_right and found.worst < 1e-9 and "every entry is the derived one" in str(found)
+    found = audit(no_involution, terms.spec)
+    assert not found.is_representation and "left-right twice is nothing: no, off by 2" in str(found)
 
 
 def test_euler_angles_of_which_one_sign_flips_and_a_phase_that_is_not_shifted(terms):
@@ -58,16 +66,6 @@ def test_euler_angles_of_which_one_sign_flips_and_a_phase_that_is_not_shifted(te
     assert "euler_angles yaw" in found.table()
 
 
-def test_a_map_that_is_no_involution(terms):
-    def mirror(obs):
-        image = right(terms, obs).clone()
-        image[:, 8] *= -1
-        return image
-
-    found = audit(mirror, terms, states=5)
-    assert not found.is_representation and "left-right twice is nothing: no, off by 2" in str(found)
-
-
 def test_a_trainers_signature_and_actions(terms):
     g = terms.spec.group.discrete_generators[0]
 
@@ -82,8 +80,6 @@ def test_a_trainers_signature_and_actions(terms):
 
 
 def test_elements_of_a_larger_group():
-    import gymnasium as gym
-
     model = gym.make("Ant-v5").unwrapped.model
     terms = compiled_terms(model, ["projected_gravity", "joint_positions"], symmetry=["left-right", "front-back"])
     one, two = terms.spec.group.discrete_generators
@@ -119,14 +115,14 @@ def in_place(obs):
 ])  # fmt: skip
 def test_refusals(terms, mirror, message):
     with refused(message):
-        audit(mirror, terms, states=1)
+        audit(mirror, terms.spec)
 
 
-@pytest.mark.parametrize("kind", ["list of rows", "numbers", "NumPy", "sparse", "float32"])
-def test_what_a_function_may_return(terms, kind):
-    forms = {"list of rows": list, "numbers": torch.Tensor.tolist, "NumPy": torch.Tensor.numpy,
-             "sparse": torch.Tensor.to_sparse, "float32": torch.Tensor.float}  # fmt: skip
-    assert audit(lambda obs: forms[kind](right(terms, obs)), terms, states=1).is_right
+@pytest.mark.parametrize(
+    "form", [list, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.to_sparse, torch.Tensor.float]
+)
+def test_what_a_function_may_return(terms, form):
+    assert audit(lambda obs: form(right(terms, obs)), terms.spec).is_right
 
 
 def test_groups_that_a_trainers_function_leaves_out():
@@ -138,10 +134,8 @@ def test_groups_that_a_trainers_function_leaves_out():
 
 
 def test_quaternions_under_turns_are_refused():
-    import gymnasium as gym
-
     terms = compiled_terms(gym.make("Ant-v5").unwrapped.model, ["quaternion"], symmetry="quarter turn")
-    with pytest.raises(ValueError, match="act on the rotation matrix of the observation's quaternion"):
+    with refused("act on the rotation matrix of the observation's quaternion"):
         audit(lambda x: x, terms)
 
 
@@ -201,17 +195,14 @@ def edited(change):
 
 @pytest.mark.parametrize("harm, said", [
     (lambda path, _: path.unlink(), "No such file"),
-    (lambda path, _: path.write_text("[1, 2"), "can't be read"),
     (lambda path, _: path.write_text("[1, 2]"), "a list describes no symmetry spec"),
     (lambda path, _: path.write_bytes(b"\xff\xfe\x00"), "can't be read"),
-    (lambda path, _: path.write_text("[" * 100_000), "can't be read"),
     (edited(lambda data: data.update(format=99)), "format 99"),
     (edited(lambda data: data.pop("action")), "lacks the key 'action'"),
     (edited(lambda data: data.update(obs=3)), "damaged"),
     (edited(lambda data: data["obs"]["discrete_generators"][0][0].__setitem__(0, -1.0)), "digest is not that of its content"),
     (edited(lambda data: data["images"]["left-right"]["observation"]["sign"].__setitem__(0, -1.0)), "images is not"),
     (edited(lambda data: data["joints"]["action"].reverse()), "joints is not"),
-    (edited(lambda data: data.update(env_id=None)), "digest"),
 ])  # fmt: skip
 def test_contracts_that_are_none(contract, harm, said, capsys):
     harm(contract, json.loads(contract.read_text()))

@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from rppdyn.envs import Certificate, Entry, Space, SymmetrySpec, certify, make_env, mirror_spec, symmetry_spec
 from rppdyn.envs._simulator import BareSimulator, Outcome, Simulator, tight_solver
 from rppdyn.envs.certification._certificate import APPROXIMATE_BELOW, EXACT_BELOW, Defect, model_digest
-from rppdyn.envs.certification._certify import capture_state, open_simulator
+from rppdyn.envs.certification._certify import open_simulator
 from rppdyn.envs.certification._evidence import Elements, SimulatedSteps
 from rppdyn.envs.derivation import derive, symmetrise
 
@@ -43,7 +43,11 @@ def elements(spec, k: int = 0) -> Elements:
 
 @pytest.fixture(scope="module")
 def certificates():
-    return {env_id: certify(env_id, n_states=150) for env_id in FOUND}
+    few, many = (
+        dict(n_states=80, n_resets=200),
+        dict(n_states=150, n_resets=2000),
+    )  # its reset is off by a sixth of its width
+    return {env_id: certify(env_id, **many if env_id == "InvertedPendulum-v5" else few) for env_id in FOUND}
 
 
 @every_env
@@ -57,12 +61,9 @@ def test_verdicts(certificates, env_id):
         assert report.state.max < 1e-11 and report.observation.max < 1e-11
 
 
-@pytest.mark.parametrize(("env_id", "verdict", "n"), [
-    *((env_id, FOUND[env_id][0], 40) for env_id in ("InvertedDoublePendulum-v5", "Walker2d-v5", "Hopper-v5")),
-    ("Ant-v5", "exact", 20), ("Humanoid-v5", "approximate", 20),
-])  # fmt: skip
-def test_verdict_does_not_depend_on_the_seed(env_id, verdict, n):
-    assert certify(env_id, n_states=n, seed=1, n_resets=20).dynamics_verdict == verdict
+@pytest.mark.parametrize(("env_id", "verdict"), [("Ant-v5", "exact"), ("Reacher-v5", "exact"), ("Hopper-v5", "broken")])
+def test_verdict_does_not_depend_on_the_seed(env_id, verdict):
+    assert certify(env_id, n_states=20, seed=1, n_resets=20).dynamics_verdict == verdict
 
 
 @every_env
@@ -85,7 +86,7 @@ def test_every_joint_mutant_is_found(env_id):
     """One joint's sign or one pair of joints wrong, consistently in all spaces: never exact."""
     spec = symmetry_spec(env_id)
     mutants = {name: mutant for name, mutant in joint_mutants(spec) if mutant != spec}
-    assert len(mutants) > 1
+    assert len(mutants) > 1 and (env_id != "Swimmer-v5" or "joint sign of slider2" in mutants)  # Finzi 2023, Table A.10
     with open_simulator(env_id) as simulator:
         evidence = SimulatedSteps.visit(simulator, 20, np.random.default_rng(0))
         survivors = [name for name, mutant in mutants.items() if evidence.verdict(elements(mutant)) == "exact"]
@@ -113,40 +114,12 @@ def test_double_pendulum_is_spoiled_by_its_gravity():
     assert certify(env, n_states=40, n_resets=20).dynamics_verdict == "exact"
 
 
-def test_pendulum_mirrored_about_zero_is_only_approximate():
-    """What a table typed by hand would say: the pole's tilt of 0.00167 rad costs 0.3 % of a step."""
-    minus = dict(obs_permutation=range(4), obs_signs=[-1] * 4, action_permutation=[0], action_signs=[-1])
-    naive = mirror_spec("InvertedPendulum-v5", **minus, qpos_permutation=[0, 1], qpos_signs=[-1, -1])
-    (report,) = certify("InvertedPendulum-v5", naive, n_states=100).generators
-    assert report.dynamics_verdict == "approximate"
-    assert 1e-3 < report.state.median < 1e-2
-    assert report.reset_verdict == "no difference found" and report.termination == 0
-
-
-def test_published_swimmer_is_no_symmetry():
-    """Finzi 2023, Table A.10 keeps the lateral velocity."""
-    spec = dict(joint_mutants(symmetry_spec("Swimmer-v5")))["joint sign of slider2"]
-    (report,) = certify("Swimmer-v5", spec, n_states=40, n_resets=20).generators
-    assert report.dynamics_verdict != "exact"
-    assert report.state.median > 0.3
-
-
-def test_walker_before_v5_is_not_exact():
-    env = gym.make("Walker2d-v5", xml_file="walker2d.xml")  # foot frictions 0.9 and 1.9
-    (report,) = certify(env, n_states=40, n_resets=20).generators
-    assert report.dynamics_verdict == "approximate"
-    assert report.state.p95 > 1e-3
-
-
-def test_a_weak_actuator_breaks_the_leg_swap():
-    (report,) = certify(make_env("Walker2d-v5", actuator_scale={"leg_joint": 0.5}), n_states=40, n_resets=20).generators
-    assert report.dynamics_verdict != "exact"
-    assert report.state.median > 1e-2
-
-
-def test_positions_in_the_observation():
-    env = gym.make("Walker2d-v5", exclude_current_positions_from_observation=False)
-    assert certify(env, n_states=40, n_resets=20).dynamics_verdict == "exact"
+@pytest.mark.parametrize(("options", "is_exact"), [
+    (dict(actuator_scale={"leg_joint": 0.5}), False), (dict(exclude_current_positions_from_observation=False), True),
+])  # fmt: skip
+def test_options_of_the_environment_count(options, is_exact):
+    (report,) = certify(make_env("Walker2d-v5", **options), n_states=30, n_resets=20).generators
+    assert (report.dynamics_verdict == "exact") == is_exact == (report.state.median < 1e-2)
 
 
 def test_leaves_the_environment_as_it_was():
@@ -167,8 +140,18 @@ def test_leaves_the_environment_as_it_was():
     assert np.array_equal(rollout(True), rollout(False))
 
 
+def test_an_environment_that_was_opened_gets_its_state_back():
+    env = gym.make("Swimmer-v5")
+    env.reset(seed=0)
+    before = env.unwrapped.data.qpos.copy()
+    for source in (env, DummyVecEnv([lambda: env])):
+        with open_simulator(source) as simulator:
+            simulator.reset(np.random.default_rng(1))
+        assert np.array_equal(env.unwrapped.data.qpos, before)
+
+
 def test_same_seed_same_certificate():
-    assert certify("Hopper-v5", n_states=20, n_resets=20) == certify("Hopper-v5", n_states=20, n_resets=20)
+    assert certify("Swimmer-v5", n_states=20, n_resets=20) == certify("Swimmer-v5", n_states=20, n_resets=20)
 
 
 def test_table_and_dictionary(certificates):
@@ -182,9 +165,7 @@ def test_table_and_dictionary(certificates):
         assert data["verdict"] == {"dynamics": certificate.dynamics_verdict, "reward": certificate.reward_verdict}
         assert Certificate.from_dict(data) == certificate
         assert ("worst" in table) == (certificate.dynamics_verdict != "exact")
-    with pytest.raises(ValueError, match="format None"):
-        Certificate.from_dict({})
-    with pytest.raises(ValueError, match="lacks the key 'solver'"):
+    with refused("lacks the key 'solver'"):
         Certificate.from_dict({key: value for key, value in data.items() if key != "solver"})
 
 
@@ -193,27 +174,23 @@ def test_thresholds():
     assert Defect.from_values(values).verdict == "exact" and Defect.from_values(values).share == 0.04
     assert Defect.from_values(np.full(100, 2 * EXACT_BELOW)).verdict == "approximate"
     assert Defect.from_values(np.full(100, APPROXIMATE_BELOW)).verdict == "broken"
-    assert (
-        Defect.from_values(np.full(100, np.nan)).share == 1.0
-        and Defect.from_values(np.full(100, np.nan)).verdict == "broken"
-    )
+    unknown = Defect.from_values(np.full(100, np.nan))
+    assert (unknown.share, unknown.verdict) == (1.0, "broken")
 
 
-@pytest.mark.parametrize(
-    ("call", "parts"),
-    [
-        (lambda: certify("CartPole-v1"), ("CartPole", "MuJoCo")),
-        (lambda: certify("Hopper-v5", symmetry_spec("Swimmer-v5")), ("Swimmer-v5", "action", "(3,)")),
-        (lambda: certify("Hopper-v5", n_states=3), ("n_states=3", "20")),
-        (lambda: certify("Hopper-v5", solver="fast"), ("'fast'", "tight")),
-        (lambda: certify("nowhere.xml"), ("nowhere.xml", "no model file")),
-        (lambda: certify(3), ("int", "model file")),
-        (lambda: certify("Hopper-v5", n_resets=3), ("n_resets=3", "20")),
-        (lambda: certify("Hopper-v5", replace(symmetry_spec("Hopper-v5"), qvel=None)), ("qpos and qvel",)),
-        (lambda: certify("CartPole-v1", symmetry_spec("Hopper-v5")), ("CartPole", "MuJoCo")),
-        (lambda: certify("Nothing-v5", symmetry_spec("Hopper-v5")), ("Nothing",)),
-    ],
-)
+@pytest.mark.parametrize(("call", "parts"), [
+    (lambda: certify("CartPole-v1"), ("CartPole", "MuJoCo")),
+    (lambda: certify("CartPole-v1", symmetry_spec("Hopper-v5")), ("CartPole", "MuJoCo")),
+    (lambda: certify("Hopper-v5", symmetry_spec("Swimmer-v5")), ("Swimmer-v5", "action", "(3,)")),
+    (lambda: certify("Hopper-v5", replace(symmetry_spec("Hopper-v5"), qvel=None)), ("qpos and qvel",)),
+    (lambda: certify("Hopper-v5", n_states=3), ("n_states=3", "20")),
+    (lambda: certify("Hopper-v5", n_resets=3), ("n_resets=3", "20")),
+    (lambda: certify("Hopper-v5", solver="fast"), ("'fast'", "tight")),
+    (lambda: certify("nowhere.xml"), ("nowhere.xml", "no model file")),
+    (lambda: certify(3), ("int", "model file")),
+    (lambda: certify("Nothing-v5", symmetry_spec("Hopper-v5")), ("Nothing",)),
+    (lambda: Certificate.from_dict({}), ("format None",)), (lambda: Certificate.from_dict([]), ("format None",)),
+])  # fmt: skip
 def test_errors(call, parts):
     with refused(*parts):
         call()
@@ -241,25 +218,18 @@ def test_stepping_a_restored_state_is_a_continuation():
 
 @pytest.fixture(scope="module")
 def ant():
-    return certify(
-        gym.make("Ant-v5", **OPTIONS),
-        ant_spec("left-right", "quarter turn", "published", "yaw"),
-        n_states=200,
-        n_resets=60,
-    )
+    spec = ant_spec("left-right", "quarter turn", "published", "yaw")
+    return certify(gym.make("Ant-v5", **OPTIONS), spec, n_states=100, n_resets=20)
 
 
 def test_ant_is_exact_and_the_published_leg_cycle_is_not(ant):
+    """Yaw is exact but for a tail in contact: the cone of friction has corners, and turns of the world change what slips."""
     reports = {report.name: report for report in ant.generators}
     for name in ("left-right", "quarter turn"):
         assert reports[name].dynamics_verdict == reports[name].reward_verdict == "exact"
         assert reports[name].state.max < 1e-11 and reports[name].observation.max < 1e-11
     assert reports["published"].dynamics_verdict == "broken"
     assert reports["published"].state.median == pytest.approx(2.8, rel=0.2)
-
-
-def test_ant_yaw_is_exact_but_for_a_tail_in_contact(ant):
-    """The pyramidal friction cone has corners: random turns of the world change what slips."""
     yaw = ant.generators[-1]
     assert yaw.name == "yaw" and yaw.state.median < 1e-14 and yaw.reward_verdict == "broken"
     assert yaw.free["state"].max < 1e-11 < 1e-5 < yaw.contact["state"].max
@@ -281,16 +251,18 @@ def test_a_rollout_starts_at_the_defect_of_a_step_and_grows(certificates, ant):
     assert ant.generators[0].rollout[-1] > 10 * ant.generators[0].rollout[0] and ant.generators[0].growth > 1
 
 
-def test_contact_is_told_apart():
-    (report,) = certify("Walker2d-v5", n_states=60, n_resets=20).generators
-    assert 0 < report.n_contact < 60 and set(report.contact) == set(report.free) == {"state", "observation", "reward"}
-    (old,) = certify(gym.make("Walker2d-v5", xml_file="walker2d.xml"), n_states=40, n_resets=20).generators
-    assert old.free["state"].p95 < 1e-11 < 1e-3 < old.contact["state"].p95  # frictions of the feet
+def test_contact_is_told_apart(certificates):
+    (report,) = certificates["Walker2d-v5"].generators
+    assert 0 < report.n_contact < 80 and set(report.contact) == set(report.free) == {"state", "observation", "reward"}
+    before_v5 = gym.make("Walker2d-v5", xml_file="walker2d.xml")  # foot frictions 0.9 and 1.9
+    (old,) = certify(before_v5, n_states=40, n_resets=20).generators
+    assert old.dynamics_verdict == "approximate"
+    assert old.free["state"].p95 < 1e-11 < 1e-3 < old.contact["state"].p95
 
 
-def test_a_symmetry_that_fails_in_contact_alone_is_not_exact():
+def test_a_symmetry_that_fails_in_contact_alone_is_not_exact(certificates):
     exact, wrong = Defect(0.0, 0.0, 1.0, 0.04), Defect(0.0, 0.5, 1.0, 0.4)
-    (report,) = certify("Swimmer-v5", n_states=20, n_resets=20).generators
+    (report,) = certificates["Swimmer-v5"].generators
     report = replace(report, n_states=1000, state=exact, contact={"state": wrong}, n_contact=30)
     assert report.dynamics_verdict == "approximate"
     assert replace(report, n_contact=3).dynamics_verdict == "exact"  # too few for a percentile
@@ -354,15 +326,14 @@ def two_legs(tmp_path, gear: int = 5):
 
 def test_a_bare_model_has_dynamics_only(tmp_path):
     path, spec = two_legs(tmp_path)
-    for source in (path, str(path), mujoco.MjModel.from_xml_path(str(path))):
-        certificate = certify(source, spec, n_states=60)
-        (report,) = certificate.generators
-        assert report.dynamics_verdict == "exact" and 0 < report.n_contact < 60
-        assert report.observation is report.reward is report.termination is report.reset.p_value is None
-        assert certificate.table().count("not defined") >= 4
-        assert Certificate.from_dict(certificate.to_dict()) == certificate
+    certificate = certify(path, spec, n_states=60)
+    (report,) = certificate.generators
+    assert report.dynamics_verdict == "exact" and 0 < report.n_contact < 60
+    assert report.observation is report.reward is report.termination is report.reset.p_value is None
+    assert certificate.table().count("not defined") >= 4
+    assert Certificate.from_dict(certificate.to_dict()) == certificate
     weak, spec = two_legs(tmp_path, gear=4)
-    assert certify(weak, spec, n_states=60).dynamics_verdict == "approximate"
+    assert certify(weak, spec, n_states=40).dynamics_verdict == "approximate"
 
 
 def test_a_bare_simulator_stays_within_ranges(tmp_path):
@@ -389,11 +360,7 @@ def test_a_humanoid_with_equal_sides_is_exact_under_a_tight_solver():
     env = gym.make("Humanoid-v5")
     model, spec = env.unwrapped.model, symmetry_spec(env)
     even = symmetrise(model, derive(model)["left-right"])
-    (as_built,), (stock,), (tight,) = (
-        certify(m, spec, n_states=20, solver=solver).generators
-        for m, solver in ((model, "tight"), (even, "stock"), (even, "tight"))
-    )
-    assert as_built.dynamics_verdict == "approximate" and 1e-3 < as_built.state.median < 1e-1
+    (stock,), (tight,) = (certify(even, spec, n_states=20, solver=s).generators for s in ("stock", "tight"))
     assert stock.dynamics_verdict == "approximate" and 1e-8 < stock.contact["state"].median < 1e-5
     assert stock.free["state"].median < 1e-12
     assert tight.dynamics_verdict == "exact" and tight.state.max < 1e-11
@@ -427,6 +394,9 @@ def test_steps_that_mujoco_reset_are_left_out(capfd, tmp_path, monkeypatch):
         certify(model, symmetry_spec(model, symmetry="left-right"), n_states=40)
     weak = certify(model, symmetry_spec(model, symmetry="left-right"), n_states=40, control_scale=1e-9)
     assert weak.dynamics_verdict == "exact" and "controls at 1e-09" in weak.table()
+    model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)  # unstable all the same
+    with refused("no verdict", "bad acceleration"):
+        certify(model, symmetry_spec(model, symmetry="left-right"), n_states=40)
     with refused("control_scale=2"):
         certify(model, symmetry_spec(model, symmetry="left-right"), control_scale=2)
     model = flippers(torque=1e6)
@@ -439,13 +409,6 @@ def test_steps_that_mujoco_reset_are_left_out(capfd, tmp_path, monkeypatch):
     assert f"{count} of 100 steps" in line
     assert Certificate.from_dict(json.loads(json.dumps(certificate.to_dict()))) == certificate
     assert capfd.readouterr() == ("", "") and not list(tmp_path.iterdir())
-
-
-def test_a_simulation_that_mujoco_must_not_reset_is_unstable_all_the_same():
-    model = flippers(torque=1e9)
-    model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
-    with refused("no verdict", "bad acceleration"):
-        certify(model, symmetry_spec(model, symmetry="left-right"), n_states=40)
 
 
 class Fails(gym.Wrapper):
@@ -462,7 +425,7 @@ class Fails(gym.Wrapper):
 
 def test_numbers_that_are_not_finite_are_left_out():
     env = gym.make("InvertedPendulum-v5")
-    (report,) = certify(Fails(env, 0.1), n_states=60, n_resets=20).generators
+    (report,) = certify(Fails(env, 0.1), n_states=40, n_resets=20).generators
     assert report.dynamics_verdict == report.reward_verdict == "exact"
     assert set(report.left_out) == {"the reward is not finite"}
     with refused("no verdict, for 0 of 40 steps", "40 the reward is not finite"):
@@ -470,7 +433,7 @@ def test_numbers_that_are_not_finite_are_left_out():
     holes = gym.wrappers.TransformObservation(
         env, lambda o: np.where(abs(o[1]) > 0.1, np.nan, o), env.observation_space
     )
-    (report,) = certify(holes, symmetry_spec(env), n_states=60, n_resets=20).generators
+    (report,) = certify(holes, symmetry_spec(env), n_states=40, n_resets=20).generators
     assert report.dynamics_verdict == "exact" and set(report.left_out) == {"an observation is not finite"}
 
 
@@ -479,7 +442,7 @@ def test_numbers_that_are_not_finite_are_left_out():
 
 def test_every_symmetry_of_a_nearly_symmetric_robot_with_what_spoils_it():
     model = flippers(armature=0.012, mass=0.051)
-    certificate = certify(model, n_states=40)
+    certificate = certify(model, n_states=20)
     names = derive(model).names
     assert certificate.generators[0].name == "left-right" and certificate.dynamics_verdict == "approximate"
     assert [report.name for report in certificate.reports] == list(names) and len(names) > 1
@@ -490,36 +453,26 @@ def test_every_symmetry_of_a_nearly_symmetric_robot_with_what_spoils_it():
     assert all(f"{name}: dynamics" in table for name in names)
     assert max(map(len, table.splitlines())) <= 100
     assert Certificate.from_dict(json.loads(json.dumps(certificate.to_dict()))) == certificate
-    (named,) = certify(model, symmetry_spec(model, symmetry="left-right"), n_states=40).reports
+    (named,) = certify(model, symmetry_spec(model, symmetry="left-right"), n_states=20).reports
     assert named == certificate.generators[0]
+    even = certify(flippers(), n_states=20)  # the default symmetry stands first, and alone in the verdict
+    assert [report.name for report in even.generators] == ["left-right"]
+    assert even.dynamics_verdict == "exact" and even.generators[0].deviations == ()
+    assert {other.dynamics_verdict for other in even.others} != {"exact"}
 
 
-def test_the_default_symmetry_stands_first_and_alone_in_the_verdict():
-    certificate = certify(flippers(), n_states=40)
-    assert [report.name for report in certificate.generators] == ["left-right"]
-    assert certificate.dynamics_verdict == "exact" and certificate.generators[0].deviations == ()
-    assert {other.dynamics_verdict for other in certificate.others} != {"exact"}
-
-
-def test_what_differs_without_effect_is_not_said_to_spoil(certificates):
-    """The pole's range is about zero, the mirror about its tilt; it falls before it is there."""
-    assert "differs in the model, without effect here" in certificates["InvertedPendulum-v5"].table()
-    assert "spoiled by" in certificates["Hopper-v5"].table()
-
-
-def test_many_deviations_are_counted(certificates):
-    hopper = certificates["Hopper-v5"]
+def test_lines_on_deviations(certificates):
+    """Without effect, spoiling, many, and none of a symmetry that is not derived from the model."""
+    pendulum, hopper = certificates["InvertedPendulum-v5"], certificates["Hopper-v5"]
+    # The pole's range is about zero, the mirror about its tilt; the pole falls before it is there.
+    assert "differs in the model, without effect here" in pendulum.table() and "spoiled by" in hopper.table()
     many = replace(hopper.generators[0], deviations=tuple(f"geom {i} has size 1, geom {i} 2" for i in range(9)))
     table = replace(hopper, generators=(many,)).table()
     assert "geom 3 has" in table and "geom 4 has" not in table and "and 5 more parameters" in table
-
-
-def test_a_spec_by_hand_is_said_nothing_of():
-    """A symmetry that is not derived from the model has no deviations, whatever its name."""
     minus = dict(obs_permutation=range(4), obs_signs=[-1] * 4, action_permutation=[0], action_signs=[1])
     spec = mirror_spec("InvertedPendulum-v5", **minus, qpos_permutation=[0, 1], qpos_signs=[-1, -1])
-    certificate = certify("InvertedPendulum-v5", spec, n_states=20, n_resets=20)
-    assert certificate.generators[0].deviations is None and "spoiled" not in certificate.table()
+    by_hand = certify("InvertedPendulum-v5", spec, n_states=20, n_resets=20)
+    assert by_hand.generators[0].deviations is None and "spoiled" not in by_hand.table()
 
 
 def test_a_robot_without_a_symmetry_is_said_to_have_none():
@@ -530,20 +483,3 @@ def test_a_robot_without_a_symmetry_is_said_to_have_none():
     )
     with refused("no symmetry of model was found", "mirror_spec"):
         certify(model, n_states=20)
-
-
-def test_the_state_of_an_environment_that_was_given_alone_is_put_back(monkeypatch):
-    captured = []
-
-    def capture(env, **options):
-        captured.append(env)
-        return capture_state(env, **options)
-
-    monkeypatch.setattr("rppdyn.envs.certification._certify.capture_state", capture)
-    env = gym.make("Swimmer-v5")
-    env.reset(seed=0)
-    before = env.unwrapped.data.qpos.copy()
-    for given in ("Swimmer-v5", env, DummyVecEnv([lambda: env])):
-        with open_simulator(given) as simulator:
-            simulator.reset(np.random.default_rng(1))
-    assert captured == [env.unwrapped] * 2 and np.array_equal(env.unwrapped.data.qpos, before)

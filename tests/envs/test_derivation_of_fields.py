@@ -64,19 +64,18 @@ WITHOUT_EFFECT = {
 """Fields that cannot spoil a symmetry, as names or patterns, by the reason why."""
 
 
-def role_of(field: str) -> str | None:
-    """Role of a field under a symmetry, such as ``"jnt_axis"`` or ``"opt.gravity"``; None if nothing is known of it."""
-    for kind, conditions in SHARED.items():
-        for condition, names in conditions.items():
-            if field in names.split():
-                return f"the same for the partner ({kind}, {condition})"
-    for role, names in CARRIED.items():
-        if field in names.split():
-            return role
-    if any(field in names.split() for names in [*CONSTANTS.values(), *SHORTCUTS.values()]):
-        return "computed from other fields"
-    patterns = ((reason, name) for reason, names in WITHOUT_EFFECT.items() for name in names.split())
-    return next((reason for reason, name in patterns if fnmatchcase(field, name)), None)
+LISTED = {
+    field
+    for table in (*SHARED.values(), CARRIED, CONSTANTS, SHORTCUTS)
+    for names in table.values()
+    for field in names.split()
+}
+PATTERNS = [name for names in WITHOUT_EFFECT.values() for name in names.split()]
+
+
+def is_accounted_for(field: str) -> bool:
+    """Check whether the role of a field, such as ``"jnt_axis"`` or ``"opt.gravity"``, under a symmetry is known."""
+    return field in LISTED or any(fnmatchcase(field, pattern) for pattern in PATTERNS)
 
 
 @pytest.fixture(scope="module")
@@ -89,58 +88,33 @@ def states(puppet):
     return states_of(puppet[0])
 
 
-def listed() -> list[str]:
-    tables = [*SHARED.values(), CARRIED, CONSTANTS, SHORTCUTS]
-    return [field for table in tables for names in table.values() for field in names.split()]
-
-
-def test_every_field_has_a_role(puppet):
+def test_every_field_has_one_role(puppet):
     model, _ = puppet
-    unknown = [field for field in fields(model) if role_of(field) is None]
+    unknown = [field for field in fields(model) if not is_accounted_for(field)]
     assert not unknown, (
-        f"say in derivation/parameters.py how a symmetry carries {unknown}, or here why they cannot matter"
+        f"say in derivation/_parameters.py how a symmetry carries {unknown}, or here why they cannot matter"
     )
-    assert role_of("jnt_colour") is None
-
-
-def test_no_field_is_both_compared_and_without_effect(puppet):
-    model, _ = puppet
-    patterns = [name for names in WITHOUT_EFFECT.values() for name in names.split()]
-    both = [field for field in listed() if any(fnmatchcase(field, p) for p in patterns)]
+    assert not is_accounted_for("jnt_colour")
+    both = [field for field in LISTED if any(fnmatchcase(field, p) for p in PATTERNS)]
     assert all(field.startswith("opt.") for field in both)  # of which the others concern the whole model
     sizes = [field for field in fields(model) if field[0] == "n" and not field.startswith(("name", "numeric"))]
     assert all(isinstance(getattr(model, field), int) for field in sizes)
 
 
 ONE_SIDED = {
-    "pair_friction": (0, 0),
-    "pair_solref": (0, 0),
-    "pair_margin": (1, 0),
-    "site_pos": (0, 2),
-    "tendon_actfrclimited": (0, 0),
-    "actuator_actearly": (0, 0),
-    "eq_data": (3, 1),
-    "eq_solref": (3, 0),
-    "geom_surfacevel": (7, 1),
-    "actuator_delay": (0, 0),
-    "body_gravcomp": (3, 0),
-    "dof_invweight0": (7, 0),
-    "opt.wind": (1,),
-    "geom_aabb": (6, 4),
-    "geom_rbound": (6,),
-    "geom_sameframe": (6,),
-    "site_sameframe": (3,),
-    "body_margin": (4,),
-    "body_contype": (4,),
-    "body_sameframe": (2,),
-    "body_simple": (4,),
-    "bvh_aabb": (4, 1),
-}
+    "pair_friction": (0, 0), "pair_solref": (0, 0), "pair_margin": (1, 0), "site_pos": (0, 2), "tendon_actfrclimited": (0, 0),
+    "actuator_actearly": (0, 0), "eq_data": (3, 1), "eq_solref": (3, 0), "geom_surfacevel": (7, 1), "actuator_delay": (0, 0),
+    "body_gravcomp": (3, 0), "dof_invweight0": (7, 0), "opt.wind": (1,), "geom_aabb": (6, 4), "geom_rbound": (6,),
+    "geom_sameframe": (6,), "site_sameframe": (3,), "body_margin": (4,), "body_contype": (4,), "body_sameframe": (2,),
+    "body_simple": (4,), "bvh_aabb": (4, 1),
+}  # fmt: skip
 
 
-def test_nothing_deviates_from_the_puppet(puppet):
+def test_nothing_deviates_from_the_puppet_nor_on_slower_paths(puppet):
     model, symmetry = puppet
-    assert not derive(model)[symmetry].deviations
+    slow = copy.copy(model)
+    slow.geom_sameframe[:] = slow.site_sameframe[:] = 0  # flags of shortcuts
+    assert not derive(model)[symmetry].deviations and not derive(slow)[symmetry].deviations
 
 
 @pytest.mark.parametrize("field", ONE_SIDED)
@@ -155,10 +129,10 @@ def test_of_random_numbers_none_is_missed(puppet, states):
     model, symmetry = puppet
     rng = np.random.default_rng(7)
     numbers = [plant for plant in plants(model, 1, rng) if plant.into(model) is not None]
-    chosen = [numbers[k] for k in rng.choice(len(numbers), 25, replace=False)]
+    chosen = [numbers[k] for k in rng.choice(len(numbers), 15, replace=False)]
     verdicts = {str(plant): judge(plant, model, symmetry, states) for plant in chosen}
     assert not [plant for plant, verdict in verdicts.items() if verdict in ("MISSED", "refused")]
-    assert list(verdicts.values()).count("named") > 5
+    assert list(verdicts.values()).count("named") > 3
 
 
 def test_a_number_that_nothing_compares_is_missed(puppet, states, monkeypatch):
@@ -177,13 +151,6 @@ def test_bounds_that_are_off_alike_do_not_deviate(puppet):
         thick.geom_size[thick.geom(f"shin_{side}").id] *= 1.1
         names = {d.parameter for d in derive(thick)[symmetry].deviations}
         assert names == ({"size", "rbound", "aabb"} if side == "l" else set())
-
-
-def test_flags_of_slower_paths_do_not_deviate(puppet):
-    model, symmetry = puppet
-    slow = copy.copy(model)
-    slow.geom_sameframe[:] = slow.site_sameframe[:] = 0
-    assert not derive(slow)[symmetry].deviations
 
 
 def test_a_model_whose_constants_cannot_be_computed_is_refused(puppet, states):

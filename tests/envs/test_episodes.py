@@ -57,9 +57,8 @@ def written(env_id: str = "Swimmer-v5", name: str = NAME, **options) -> list[Epi
 
 
 def same(a: Episode, b: Episode) -> bool:
-    arrays = all(
-        getattr(a, key).tobytes() == getattr(b, key).tobytes() for key in ("observations", "actions", "rewards")
-    )
+    keys = "observations", "actions", "rewards"
+    arrays = all(getattr(a, key).tobytes() == getattr(b, key).tobytes() for key in keys)
     return arrays and (a.terminated, a.truncated) == (b.terminated, b.truncated)
 
 
@@ -77,10 +76,8 @@ def test_a_round_trip_keeps_every_bit():
         dataset = read_episodes(source, env_id="Swimmer-v5")
         assert all(same(a, b) for a, b in zip(dataset.episodes, episodes, strict=True))
         assert (dataset.name, dataset.env_id, dataset.num_transitions) == (NAME, "Swimmer-v5", 17)
-    assert [(e.terminated, e.truncated) for e in dataset.episodes] == [(False, True)] * 2 + [
-        (False, False),
-        (True, False),
-    ]
+    ends = [(False, True)] * 2 + [(False, False), (True, False)]
+    assert [(e.terminated, e.truncated) for e in dataset.episodes] == ends
 
 
 def test_minari_reads_what_is_written():
@@ -95,16 +92,11 @@ def test_minari_reads_what_is_written():
         assert data.truncations.tolist() == [False] * (len(episode) - 1) + [episode.truncated]
 
 
-@pytest.mark.parametrize(
-    ("env_id", "options"),
-    [
-        ("Swimmer-v5", {}),
-        ("Swimmer-v5", {"actuator_scale": WEAK, "reset_noise_scale": 0.3, "max_episode_steps": 5}),
-        ("Swimmer-v5", {"max_episode_steps": -1}),
-        ("Ant-v5", {"include_cfrc_ext_in_observation": False}),
-        ("rppdyn/WindyPendulum-v0", {"wind": 0.02}),
-    ],
-)
+@pytest.mark.parametrize(("env_id", "options"), [
+    ("Swimmer-v5", {"actuator_scale": WEAK, "reset_noise_scale": 0.3, "max_episode_steps": 5}),
+    ("Swimmer-v5", {"max_episode_steps": -1}),
+    ("rppdyn/WindyPendulum-v0", {"wind": 0.02}),
+])  # fmt: skip
 def test_the_environment_comes_back(env_id, options):
     """The same actions from the same reset give the recorded observations, with the options and weakened actuators."""
     episodes = written(env_id, **options)
@@ -164,46 +156,36 @@ def test_arrays_that_do_not_fit_are_refused(observations, actions, rewards):
         Episode(np.zeros(observations), np.zeros(actions), np.zeros(rewards))
 
 
-@pytest.mark.parametrize("name", ["absent/random-v0", "elsewhere/absent"])
-def test_no_such_dataset(name):
-    with refused(name):
-        read_episodes(name)
-
-
-def test_another_environment_is_refused():
+def test_another_dataset_is_refused(root, tmp_path):
+    for name in ("absent/random-v0", "elsewhere/absent"):
+        with refused(name):
+            read_episodes(name)
+    (tmp_path / "log.npz").write_text("no dataset")
+    with refused("log.npz is a file: give a folder that rppdyn collect has written"):
+        read_episodes(str(tmp_path / "log.npz"), env_id=None)
+    with refused("is a folder without a dataset"):
+        read_episodes(str(tmp_path), env_id=None)
     written()
     with refused(NAME, "of Swimmer-v5", "not of Hopper-v5"):
         read_episodes(NAME, env_id="Hopper-v5")
 
 
-@pytest.mark.parametrize(
-    ("group", "index", "said"),
-    [
-        ("observations", (2, 4), ["observation", symmetry_spec("Swimmer-v5").obs.names[4], "step 2"]),
-        ("actions", (1, 1), ["action", symmetry_spec("Swimmer-v5").action.names[1], "step 1"]),
-        ("rewards", (0,), ["reward is", "step 0"]),
-    ],
-)
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_numbers_that_are_none_are_named(root, group, index, said, value):
+@pytest.mark.parametrize(("group", "index", "said"), [
+    ("observations", (2, 4), ["observation", symmetry_spec("Swimmer-v5").obs.names[4], "step 2", "nan"]),
+    ("actions", (1, 1), ["action", symmetry_spec("Swimmer-v5").action.names[1], "step 1", "nan"]),
+    ("rewards", (0,), ["reward is", "step 0", "-inf"]),
+])  # fmt: skip
+def test_numbers_that_are_none_are_named(root, group, index, said):
     written()
     with h5py.File(root / NAME / "data" / "main_data.hdf5", "a") as file:
-        file["episode_2"][group][index] = value
-    with refused(NAME, str(value), "episode 2", *said):
+        file["episode_2"][group][index] = -np.inf if group == "rewards" else np.nan
+    with refused(NAME, "episode 2", *said):
         read_episodes(NAME)
 
 
 def change_metadata(root: Path, **changes) -> None:
     path = root / NAME / "data" / "metadata.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def test_what_is_there_and_no_dataset_is_refused(root, tmp_path):
-    (tmp_path / "log.npz").write_text("no dataset")
-    with refused("log.npz is a file: give a folder that rppdyn collect has written"):
-        read_episodes(str(tmp_path / "log.npz"), env_id=None)
-    with refused("is a folder without a dataset"):
-        read_episodes(str(tmp_path), env_id=None)
 
 
 def test_spaces_of_another_environment_are_refused(root):
@@ -262,14 +244,14 @@ def test_an_environment_that_can_not_be_described_is_refused(root):
         del gym.registry["Local-v0"]
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b""])
 @pytest.mark.parametrize("file", ["main_data.hdf5", "metadata.json"])
-def test_damaged_files_are_named(root, file, damage):
+def test_damaged_files_are_named(root, file):
     written()
     path = root / NAME / "data" / file
-    path.write_bytes(damage(path.read_bytes()))
-    with refused(NAME, "can't be read"):
-        read_episodes(NAME)
+    for content in (path.read_bytes()[: path.stat().st_size // 2], b""):
+        path.write_bytes(content)
+        with refused(NAME, "can't be read"):
+            read_episodes(NAME)
 
 
 @pytest.mark.parametrize("missing", ["minari", "h5py"])
@@ -288,10 +270,11 @@ def test_another_storage_format_says_what_it_needs(root, monkeypatch):
         read_episodes(NAME)
 
 
-@pytest.mark.parametrize("name", ["no version", "a/b", "../up-v0", "/tmp/x-v0", "dots.in-v0", "-v0"])
-def test_malformed_names_are_refused(name):
-    with refused(repr(name), "swimmer/random-v0"):
-        write_episodes(name, [], env=make_env("Swimmer-v5"))
+def test_malformed_names_are_refused():
+    env = make_env("Swimmer-v5")
+    for name in ("no version", "a/b", "../up-v0", "/tmp/x-v0", "dots.in-v0", "-v0"):
+        with refused(repr(name), "swimmer/random-v0"):
+            write_episodes(name, [], env=env)
 
 
 # -- complete or absent -----------------------------------------------------------------------------------------------
@@ -313,17 +296,13 @@ def test_an_existing_dataset_is_refused_before_anything_is_played(root):
     assert all(same(a, b) for a, b in zip(read_episodes(NAME).episodes, episodes, strict=True))
 
 
-def test_no_episodes_are_no_dataset(root):
-    with refused(NAME, "no episode"):
-        write_episodes(NAME, [], env=make_env("Swimmer-v5"))
-    assert nothing_left(root)
-
-
-def test_an_error_on_the_way_leaves_nothing(root):
+def test_no_episodes_or_an_error_on_the_way_leave_nothing(root):
     def play():
         yield from played(make_env("Swimmer-v5"))
         raise KeyboardInterrupt
 
+    with refused(NAME, "no episode"):
+        write_episodes(NAME, [], env=make_env("Swimmer-v5"))
     with pytest.raises(KeyboardInterrupt):
         write_episodes(NAME, play(), env=make_env("Swimmer-v5"))
     assert nothing_left(root)
@@ -429,12 +408,11 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("change", "said"), WRONG)
-@pytest.mark.parametrize("verb", ["fit-transition", "certify"])
-def test_an_episode_that_is_no_motion_is_refused(change, said, verb, capsys):
+def test_an_episode_that_is_no_motion_is_refused(change, said, capsys):
     env = make_env("Swimmer-v5", monitor=False)
     write_episodes(NAME, changed(spun(env), change), env=env)
-    words = [f"dataset={NAME}"] if verb == "fit-transition" else ["Swimmer-v5", "--from", NAME]
-    assert main([verb, *words]) == 2
+    certify = ["certify", "Swimmer-v5", "--from", NAME]
+    assert main(["fit-transition", f"dataset={NAME}"] if change is jumping else certify) == 2
     error = capsys.readouterr().err
     assert re.search(said, error) and len(error.strip().splitlines()) == 1, error
 
@@ -449,12 +427,11 @@ class NoisySensor(gym.ObservationWrapper):
         return observation
 
 
-@pytest.mark.parametrize(("change", "said"), WRONG[:3])
-def test_entries_that_nothing_explains_leave_the_others_checked(change, said, caplog):
+def test_entries_that_nothing_explains_leave_the_others_checked(caplog):
     env = make_env("Swimmer-v5", monitor=False)
-    episodes = changed(spun(env), change)
+    change, said = WRONG[1]
     with caplog.at_level(logging.INFO), pytest.raises(ValueError, match=said):
-        check_log("mine", episodes, NoisySensor(env))
+        check_log("mine", changed(spun(env), change), NoisySensor(env))
     assert "not checked: joint slider1, joint slider2, joint motor1_rot, joint motor2_rot" in caplog.text
 
 
@@ -465,14 +442,14 @@ def test_an_angle_that_wraps_in_episodes_is_warned_of(caplog):
     assert "log the angle unwrapped" in caplog.text
 
 
-@pytest.mark.parametrize("env_id", ["Walker2d-v5", "Ant-v5", "Swimmer-v5", "Reacher-v5", "Humanoid-v5"])
-@pytest.mark.parametrize("noise", [0, 1e-2])
-def test_honest_episodes_are_believed(env_id, noise, caplog):
+@pytest.mark.parametrize("env_id", ["Walker2d-v5", "Ant-v5", "Swimmer-v5", "Humanoid-v5"])
+def test_honest_episodes_are_believed(env_id, caplog):
     """Impacts, velocities that are clipped, noisy sensors, orientations and contact forces."""
     env = make_env(env_id, monitor=False)
-    rng, episodes = np.random.default_rng(0), played(env, [200] * 3)
-    spread = noise * np.concatenate([e.observations for e in episodes]).std(0)
-    seen = changed([*episodes, *(spun(env) if env_id == "Swimmer-v5" else [])],
-                   lambda z: z + spread * rng.standard_normal(z.shape))  # fmt: skip
-    check_log("mine", seen, env, symmetry_spec(env).obs_names)
+    rng, episodes = np.random.default_rng(0), played(env, [150] * 3)
+    episodes += spun(env) if env_id == "Swimmer-v5" else []
+    spread = 1e-2 * np.concatenate([e.observations for e in episodes]).std(0)
+    for noise in (0, spread):
+        seen = changed(episodes, lambda z, noise=noise: z + noise * rng.standard_normal(z.shape))
+        check_log("mine", seen, env, symmetry_spec(env).obs_names)
     assert not caplog.records

@@ -16,7 +16,7 @@ from rppdyn.cli import main
 from rppdyn.envs import Episode, find_fault, make_env
 
 
-def logged(name: str, change=None, steps: int = 1500, seed: int = 0) -> list[Episode]:
+def logged(name: str, change=None, steps: int = 800, seed: int = 0) -> list[Episode]:
     env = make_env(name, monitor=False)
     if change is not None:
         model = env.unwrapped.model
@@ -58,7 +58,7 @@ def friction(i: int, torque: float):
     ],
 )
 def test_the_part_and_the_size_of_a_fault_are_named(change, part, parameter, size):
-    report = find_fault("Walker2d-v5", logged("Walker2d-v5", change), n_states=80)
+    report = find_fault("Walker2d-v5", logged("Walker2d-v5", change), n_states=60)
     fault = report.fault
     assert (fault.part, fault.parameter) == (part, parameter)
     assert fault.change == pytest.approx(size, abs=1e-3) and fault.share > 0.99 > report.suspects[1].share
@@ -67,20 +67,20 @@ def test_the_part_and_the_size_of_a_fault_are_named(change, part, parameter, siz
 
 def test_an_intact_robot_raises_no_alarm_with_noise_or_without():
     episodes = logged("Ant-v5", steps=300)
-    report = find_fault("Ant-v5", episodes, n_states=80)
+    report = find_fault("Ant-v5", episodes, n_states=60)
     assert report.fault is None and report.residual < 1e-6 and "no part is at fault" in report.table()
     assert find_fault("Ant-v5", noisy(episodes, 1e-2), n_states=60).fault is None
 
 
 def test_a_fault_that_the_noise_does_not_hide():
     episodes = logged("Walker2d-v5", scaled("actuator_gear", 0, 0.8))
-    fault = find_fault("Walker2d-v5", noisy(episodes, 1e-3), n_states=80).fault
+    fault = find_fault("Walker2d-v5", noisy(episodes, 1e-3), n_states=60).fault
     assert fault.part == "actuator of thigh_joint" and fault.change == pytest.approx(-0.2, abs=0.02)
 
 
 def test_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-    words = ("--random", "--steps", "1500", "--name", "test/weak-v0")
+    words = ("--random", "--steps", "800", "--name", "test/weak-v0")
     assert main(["collect", "env=Walker2d-v5", "env.actuator_scale.leg_joint=0.8", *words]) == 0
     file = tmp_path / "found.json"
     assert main(["certify", "Walker2d-v5", "--from", "test/weak-v0", "--states", "60", "--json", str(file)]) == 0

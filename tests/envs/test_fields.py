@@ -140,18 +140,6 @@ def test_axes_of_sensors_need_not_be_mirrored():
     assert np.allclose(force @ force.T, np.eye(3)) and np.abs(force - np.round(force)).max() > 0.1
 
 
-def test_continuous_is_the_derivative(robot):
-    model, _, fields, _ = robot
-    for symmetry in derive(model).symmetries:
-        if symmetry.is_continuous:
-            h = 1e-5
-            for field in fields:
-                (A, a), (B, b) = (field.act(finite_element(symmetry, t)) for t in (h, -h))
-                dA, da = field.act(symmetry)
-                assert np.allclose((A - B) / (2 * h), dA, atol=1e-8, equal_nan=True), field.key
-                assert np.allclose((a - b) / (2 * h), np.where(np.isnan(dA).any(1), 0, da), atol=1e-8), field.key
-
-
 WRONG = {
     "a pseudovector taken for a vector": lambda s: replace(s, rotation=-s.rotation),
     "the bodies not exchanged": lambda s: replace(s, bodies=tuple(range(len(s.bodies)))),

@@ -36,8 +36,8 @@ def test_half_strength_actuator():
 
 
 def test_names_are_the_actuators_or_the_joints():
-    assert gears(make_env("InvertedPendulum-v5", actuator_scale={"slide": 0.5})) == [50]
-    assert gears(make_env("InvertedPendulum-v5", actuator_scale={"slider": 0.25})) == [25]
+    for name in ("slide", "slider"):
+        assert gears(make_env("InvertedPendulum-v5", actuator_scale={name: 0.5})) == [50]
 
 
 def test_copies_stay_weakened():
@@ -47,35 +47,20 @@ def test_copies_stay_weakened():
         assert gears(again) == gears(env) == gears(bare)
 
 
-def test_seeded_environments_agree():
-    traces = []
-    for _ in range(2):
-        env = make_env("Hopper-v5")
-        env.reset(seed=1)
-        env.action_space.seed(1)
-        traces.append(np.concatenate([env.step(env.action_space.sample())[0] for _ in range(10)]))
-    assert np.array_equal(*traces)
-
-
-@pytest.mark.parametrize(
-    ("call", "parts"),
-    [
-        (lambda: make_env("Walker2d-v5", actuator_scale={"knee": 0.5}), ("'knee'", "Walker2d-v5", "foot_left_joint")),
-        (lambda: make_env("Walker2d-v5", actuator_scale={"leg_joint": -1}), ("leg_joint", "-1.0")),
-        (lambda: make_env("Walker2d-v5", actuator_scale={"leg_joint": float("nan")}), ("leg_joint", "nan")),
-        (lambda: make_env("InvertedPendulum-v5", actuator_scale={"slide": 0.5, "slider": 0.5}), ("twice",)),
-        (lambda: make_env("Walker3d-v5"), ("'Walker3d-v5'",)),
-        (lambda: make_env("Walker2d-v99"), ("Walker2d-v99",)),
-        (lambda: make_env("Walker2d-v5", gravity=3), ("Walker2d-v5", "gravity")),
-        (lambda: make_env("Walker2d-v5", frame_skip=-1), ("Walker2d-v5", "frame_skip=-1", "at least 1")),
-        (lambda: make_env("Walker2d-v5", frame_skip=2.5), ("Walker2d-v5", "frame_skip=2.5", "integer")),
-        (lambda: make_env("CartPole-v1", actuator_scale={"leg": 0.5}), ("CartPole-v1", "MuJoCo")),
-        (lambda: ScaledActuators(gym.make("Hopper-v5"), {"x": 1}), ("'x'", "Hopper-v5")),
-    ],
-)
-def test_errors(call, parts):
+@pytest.mark.parametrize(("env_id", "options", "parts"), [
+    ("Walker2d-v5", dict(actuator_scale={"knee": 0.5}), ("'knee'", "Walker2d-v5", "foot_left_joint")),
+    ("Walker2d-v5", dict(actuator_scale={"leg_joint": -1}), ("leg_joint", "-1.0")),
+    ("Walker2d-v5", dict(actuator_scale={"leg_joint": float("nan")}), ("leg_joint", "nan")),
+    ("InvertedPendulum-v5", dict(actuator_scale={"slide": 0.5, "slider": 0.5}), ("twice",)),
+    ("Walker3d-v5", {}, ("'Walker3d-v5'",)), ("Walker2d-v99", {}, ("Walker2d-v99",)),
+    ("Walker2d-v5", dict(gravity=3), ("Walker2d-v5", "gravity")),
+    ("Walker2d-v5", dict(frame_skip=-1), ("Walker2d-v5", "frame_skip=-1", "at least 1")),
+    ("Walker2d-v5", dict(frame_skip=2.5), ("Walker2d-v5", "frame_skip=2.5", "integer")),
+    ("CartPole-v1", dict(actuator_scale={"leg": 0.5}), ("CartPole-v1", "MuJoCo")),
+])  # fmt: skip
+def test_errors(env_id, options, parts):
     with refused(*parts):
-        call()
+        make_env(env_id, **options)
 
 
 class Sized(gym.Env):

@@ -25,24 +25,25 @@ def test_every_mutation_is_refuted(env_id):
     spec = symmetry_spec(env_id)
     found = count(env_id, spec)
     assert found.unseen == found.symmetries == ()
-    assert found.refuted == len(list(mutations(spec))) > 15
+    n = {key: getattr(spec, key).dim for key in ("obs", "action", "qpos", "qvel")}
+    assert found.refuted == len(list(mutations(spec))) == sum(d * (d + 1) // 2 for d in n.values())
     assert "exact" not in found.verdicts
 
 
-def test_on_quaternions_and_several_generators():
-    spec = ant_spec("left-right", "quarter turn")
+def test_every_mutation_of_a_turn_with_quaternions_is_refuted():
+    spec = ant_spec("quarter turn")
     found = count(gym.make("Ant-v5", **OPTIONS), spec, n_states=20)
-    assert found.unseen == found.symmetries == () and found.refuted == len(list(mutations(spec))) > 1500
+    assert found.unseen == found.symmetries == () and found.refuted == len(list(mutations(spec))) > 800
 
 
 def test_mutations_of_a_continuous_generator():
-    spec = ant_spec("yaw")
-    chosen = [Mutation(0, "qvel", (0,)), Mutation(0, "qpos", (3, 4)), Mutation(0, "obs", (18, 19))]
+    spec = ant_spec("left-right", "yaw")
+    chosen = [Mutation(1, "qvel", (0,)), Mutation(1, "qpos", (3, 4)), Mutation(1, "obs", (18, 19))]
     assert set(chosen) <= set(mutations(spec))
-    assert Mutation(0, "action", (0,)) not in set(mutations(spec))  # its row is zero: a sign has no effect
+    assert Mutation(1, "action", (0,)) not in set(mutations(spec))  # its row is zero: a sign has no effect
     with open_simulator(gym.make("Ant-v5", **OPTIONS)) as simulator:
         evidence = SimulatedSteps.visit(simulator, 20, np.random.default_rng(0))
-        right = Elements.of_generator(spec, 0, np.random.default_rng(0))
+        right = Elements.of_generator(spec, 1, np.random.default_rng(0))
         assert np.median(evidence.compare(right, evidence.images(right))[0].relative) < 1e-12
         for m in chosen:
             wrong = right.with_generator(m.space, m.of(right.generators[m.space]))
@@ -56,17 +57,6 @@ def test_entries_that_never_vary_are_listed():
     found = count(env, symmetry_spec(env), n_states=40)
     assert found.unseen == ("left-right, obs: sign of slider constraint force",)
     assert found.symmetries == ()
-
-
-def test_a_mutation_is_one_change():
-    matrix = np.diag([1.0, 2, 3])
-    assert (Mutation(0, "obs", (1,)).of(matrix) == np.diag([1.0, -2, 3])).all()
-    assert (Mutation(0, "obs", (0, 2)).of(matrix) == matrix[[2, 1, 0]]).all()
-    assert (matrix == np.diag([1.0, 2, 3])).all()
-    spec = symmetry_spec("Walker2d-v5")
-    n = {key: getattr(spec, key).dim for key in ("obs", "action", "qpos", "qvel")}
-    assert len(list(mutations(spec))) == sum(d * (d + 1) // 2 for d in n.values())
-    assert Mutation(0, "obs", (0, 1)).name(spec) == "leg swap, obs: rootz position and rooty position swapped"
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-6])

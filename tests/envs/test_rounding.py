@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 
 from rppdyn.envs import symmetry_spec
-from rppdyn.envs._catalogue import KNOWN_ENVIRONMENTS
 from rppdyn.envs._spec import round_for_digest
 from rppdyn.envs.certification._certificate import EXACT_BELOW, model_digest, spec_digest
-
-GENERATORS = ("discrete_generators", "lie_algebra")
-
-every_env = pytest.mark.parametrize("env_id", KNOWN_ENVIRONMENTS)
 
 
 def other_machine(values, sign: int) -> np.ndarray:
@@ -25,58 +20,40 @@ def other_machine(values, sign: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@every_env
-def test_rounding_errors_leave_no_trace_in_the_digest_of_a_model(env_id, sign):
+@pytest.mark.parametrize("env_id", ["InvertedPendulum-v5", "Humanoid-v5", "Pusher-v5"])
+def test_rounding_errors_leave_no_trace_in_a_digest(env_id, sign):
     model = gym.make(env_id).unwrapped.model
     before = model_digest(model)
-    moved = 0
     for owner in (model, model.opt):
         for name in dir(owner):
             value = getattr(owner, name, None)
             if isinstance(value, np.ndarray) and value.dtype == np.float64 and not name.startswith("_"):
                 value[:] = other_machine(value, sign)
-                moved += value.size
             elif isinstance(value, float):
                 setattr(owner, name, float(other_machine(value, sign)))
-                moved += 1
-    assert moved > 300 and model_digest(model) == before
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-@every_env
-def test_rounding_errors_leave_no_trace_in_the_digest_of_a_spec(env_id, sign):
-    spec = symmetry_spec(env_id)
+    assert model_digest(model) == before
 
     def elsewhere(space):
-        matrices = {key: tuple(other_machine(m, sign) for m in getattr(space, key)) for key in GENERATORS}
+        keys = ("discrete_generators", "lie_algebra")
+        matrices = {key: tuple(other_machine(m, sign) for m in getattr(space, key)) for key in keys}
         return replace(space, origin=tuple(other_machine(space.origin, sign)), **matrices)
 
+    spec = symmetry_spec(env_id)
     there = replace(spec, **{key: elsewhere(getattr(spec, key)) for key in ("obs", "action", "qpos", "qvel")})
     assert there != spec and there.digest == spec.digest and spec_digest(there) == spec_digest(spec)
 
 
-def test_a_pole_off_the_vertical():
-    """What AVX-512 kernels and others make of the same least squares problem: the last bit of a fixed point."""
-    spec = symmetry_spec("InvertedPendulum-v5")
-    origin = np.array(spec.obs.origin)
-    assert origin[1] != 0
-    for last in (np.nextafter(origin, -1), np.nextafter(origin, 1)):
-        there = replace(spec, obs=replace(spec.obs, origin=tuple(np.where(origin != 0, last, 0.0))))
-        assert there != spec and there.digest == spec.digest
-    moved = replace(spec, obs=replace(spec.obs, origin=tuple(origin * (1 + EXACT_BELOW))))
-    assert moved.digest != spec.digest
-
-
 def test_what_a_certificate_tells_apart_differs():
-    model = gym.make("Humanoid-v5").unwrapped.model
+    spec, model = symmetry_spec("InvertedPendulum-v5"), gym.make("Humanoid-v5").unwrapped.model
+    moved = replace(spec, obs=replace(spec.obs, origin=tuple(np.array(spec.obs.origin) * (1 + EXACT_BELOW))))
+    assert moved.digest != spec.digest  # of a pole off the vertical
     before = model_digest(model)
     for name in ("body_mass", "body_inertia", "geom_friction", "jnt_stiffness", "actuator_gear", "dof_damping"):
         value = getattr(model, name)
-        for i in np.argwhere(np.abs(value) > 1e-3 * np.abs(value).max())[[0, -1]]:
-            kept = value[tuple(i)]
-            value[tuple(i)] = kept * (1 + EXACT_BELOW)
+        for i in map(tuple, np.argwhere(np.abs(value) > 1e-3 * np.abs(value).max())[[0, -1]]):
+            kept, value[i] = value[i], value[i] * (1 + EXACT_BELOW)
             assert model_digest(model) != before, name
-            value[tuple(i)] = kept
+            value[i] = kept
     assert model_digest(model) == before
 
 
@@ -86,11 +63,8 @@ def test_zero_one_and_numbers_between():
     assert np.array_equal(round_for_digest([1.0, 6e-17, -3e-13]), [1, 0, 0])
     small = [1e-17, -3e-13]  # throughout: nothing cancelled
     assert np.allclose(round_for_digest(small), small, rtol=1e-9, atol=1e-24)
-    assert (
-        round_for_digest([]).shape == (0,)
-        and round_for_digest(0.002).shape == ()
-        and np.isinf(round_for_digest([np.inf, 1.0])[0])
-    )
+    assert round_for_digest([]).shape == (0,) and round_for_digest(0.002).shape == ()
+    assert np.isinf(round_for_digest([np.inf, 1.0])[0])
     rng = np.random.default_rng(0)
     values = rng.normal(size=1000) * 10.0 ** rng.integers(-6, 3, 1000)
     error = np.abs(round_for_digest(values) - values)

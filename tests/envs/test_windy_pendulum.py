@@ -12,13 +12,13 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 from matplotlib import pyplot
+from refusals import refused
 from scipy.integrate import solve_ivp
 
 from rppdyn.envs import capture_state, certificate_for, make_env, restore_state, symmetry_spec
 from rppdyn.envs._catalogue import symmetry_choices
 from rppdyn.envs.windy_pendulum import WindyPendulum
 from rppdyn.groups import DkeR3, O2eR3
-from rppdyn.tasks._pendulum import symplectic_step
 
 ID = "rppdyn/WindyPendulum-v0"
 
@@ -129,18 +129,6 @@ def test_symmetry_by_stepping(symmetry):
     assert 1e-3 < one < 0.2 and two / one == pytest.approx(2, rel=0.1)
 
 
-def test_a_step_is_the_symplectic_one():
-    env = WindyPendulum(wind=0.02, k2=2.0)
-    z, torque = torch.from_numpy(env.reset(seed=0)[0]), torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
-
-    def force(x):
-        push = torch.linalg.cross(torque, x[:3]) / x[:3].dot(x[:3])
-        return env.pendulum.force(x) + torch.cat([push, torch.zeros_like(push)])
-
-    expected = torch.cat(symplectic_step(force, torch.ones(6, dtype=torch.float64), z[:6], z[6:], 0.1))
-    assert np.allclose(env.step(torque.numpy())[0], expected, rtol=0, atol=1e-14)
-
-
 def test_a_torque_is_no_vector():
     """Negative control: reflected as a vector it is not a symmetry."""
     env = gym.make(ID, wind=0.0).unwrapped
@@ -173,27 +161,20 @@ def test_spec():
     assert certificate is None and "not certified" in reason
 
 
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (lambda: symmetry_spec(ID, symmetry="O(3)"), r"has no symmetry 'O\(3\)'; known: O\(2\), SO\(2\), D6, D4"),
-        (lambda: symmetry_spec(ID, variant="published"), "leave it out for rppdyn/WindyPendulum-v0"),
-        (
-            lambda: symmetry_spec(gym.wrappers.FrameStackObservation(gym.make(ID), 2)),
-            r"observations of shape \(2, 12\)",
-        ),
-        (lambda: WindyPendulum(render_mode="ansi"), "render_mode='ansi': choose human, rgb_array"),
-        (lambda: WindyPendulum(k2=-1.0), "k2=-1.0: give 0 or more"),
-        (lambda: WindyPendulum().step(np.zeros(2)), "action .* must be 3 finite numbers"),
-        (lambda: WindyPendulum().step(np.full(3, np.nan)), "action .* must be 3 finite numbers"),
-        (lambda: WindyPendulum().reset(options={"state": np.zeros(12)}), "a spring has no length"),
-        (lambda: WindyPendulum().reset(options={"state": [1.0]}), "state .* must be 12 finite numbers"),
-    ],
-)
+@pytest.mark.parametrize("call, message", [
+    (lambda: symmetry_spec(ID, symmetry="O(3)"), "has no symmetry 'O(3)'; known: O(2), SO(2), D6, D4"),
+    (lambda: symmetry_spec(ID, variant="published"), "leave it out for rppdyn/WindyPendulum-v0"),
+    (lambda: symmetry_spec(gym.wrappers.FrameStackObservation(gym.make(ID), 2)), "observations of shape (2, 12)"),
+    (lambda: WindyPendulum(render_mode="ansi"), "render_mode='ansi': choose human, rgb_array"),
+    (lambda: WindyPendulum(k2=-1.0), "k2=-1.0: give 0 or more"),
+    (lambda: WindyPendulum().step(np.zeros(2)), "must be 3 finite numbers"),
+    (lambda: WindyPendulum().step(np.full(3, np.nan)), "must be 3 finite numbers"),
+    (lambda: WindyPendulum().reset(options={"state": np.zeros(12)}), "a spring has no length"),
+    (lambda: WindyPendulum().reset(options={"state": [1.0]}), "must be 12 finite numbers"),
+])  # fmt: skip
 def test_bad_arguments(call, message):
-    with pytest.raises(ValueError, match=message) as caught:
+    with refused(message):
         call()
-    assert "\n" not in str(caught.value)
 
 
 def test_its_state_is_captured_and_restored():
@@ -205,18 +186,13 @@ def test_its_state_is_captured_and_restored():
     env.reset()
     other.reset(seed=9)
     restore_state(other, state)
+    twin = pickle.loads(pickle.dumps(other.unwrapped))
+    assert np.array_equal(twin.step(np.ones(3))[0], copy.deepcopy(other.unwrapped).step(np.ones(3))[0])
     for a, b in zip(expected, rollout(other, 180, seed=1), strict=True):
         assert np.array_equal(a[0], b[0]) and a[1:4] == b[1:4]
     assert expected[-1][3] and not expected[-2][3]  # the time limit was restored, too
-    with pytest.raises(ValueError, match=r"the state is of rppdyn/WindyPendulum-v0, .* Pendulum-v1|state"):
+    with refused("the state is of rppdyn/WindyPendulum-v0", "InvertedPendulum-v5"):
         restore_state(make_env("InvertedPendulum-v5"), state)
-
-
-def test_copies_go_on_alike():
-    env = gym.make(ID).unwrapped
-    env.reset(seed=0)
-    for twin in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
-        assert np.array_equal(twin.step(np.ones(3))[0], copy.deepcopy(env).step(np.ones(3))[0])
 
 
 def test_frames():

@@ -9,9 +9,8 @@ from gymnasium import wrappers
 from refusals import refused
 from stable_baselines3.common.monitor import Monitor
 
-from rppdyn.envs import certificate_for, certify, make_env, save_certificate, symmetry_spec
-from rppdyn.envs._simulator import Simulator
-from rppdyn.envs._wrappers import acting_wrappers, step_wrappers, without_passive
+from rppdyn.envs import certificate_for, certify, save_certificate, symmetry_spec
+from rppdyn.envs._wrappers import step_wrappers
 from rppdyn.envs.certification._evidence import require_symmetric_wrappers
 
 PENDULUM = "InvertedPendulum-v5"
@@ -98,21 +97,13 @@ def with_observations(function):
 
 
 STEPPED = {
-    "size of the action": (with_actions(np.abs), "broken", "broken"),
-    "constant added to the action": (with_actions(lambda a: a + 0.5), "broken", "exact"),
     "inside another": (lambda env: wrappers.TimeLimit(with_actions(np.abs)(Monitor(env)), 3), "broken", "broken"),
     "reward for leaning left": (LeanLeft, "exact", "broken"),
     "other bounds": (lambda env: wrappers.RescaleAction(env, np.float32(-1), np.float32(1)), "exact", "exact"),
-    "bounds that are no mirror images": (
-        lambda env: wrappers.RescaleAction(env, np.float32(-1), np.float32(2)),
-        "broken",
-        "exact",
-    ),
+    "lopsided bounds": (lambda env: wrappers.RescaleAction(env, np.float32(-1), np.float32(2)), "broken", "exact"),
     "any action": (wrappers.ClipAction, "exact", "exact"),
     "reward doubled": (lambda env: wrappers.TransformReward(env, lambda r: 2 * r), "exact", "exact"),
-    "observation shifted": (with_observations(lambda o: o + np.array([1.0, 0, 0, 0])), "exact", "exact"),
     "observation scaled": (with_observations(lambda o: 2 * o + 1), "exact", "exact"),
-    "short episodes": (lambda env: wrappers.TimeLimit(env, 3), "exact", "exact"),
     "a log": (Counts, "exact", "exact"),
 }
 
@@ -147,7 +138,7 @@ def test_wrappers_with_a_state_of_their_own_are_refused_by_name(name, wrap):
     env = with_observations(lambda o: o)(wrap(LeanLeft(gym.make(PENDULUM))))
     with refused(name):
         certify(env, symmetry_spec(PENDULUM), **FEW)
-    if name in ("NormalizeObservation", "DelayObservation", "FrameStackObservation", "Shifted", "Noisy"):
+    if "Observation" in name or name in ("Shifted", "Noisy"):
         with refused(name):
             symmetry_spec(env)
 
@@ -177,16 +168,6 @@ def test_wrappers_stay_as_they_were(tmp_path):
     env.close()
 
 
-def test_what_passes_over():
-    env = wrappers.TimeLimit(wrappers.RecordEpisodeStatistics(make_env(PENDULUM)), 3)
-    assert without_passive(env) is env.unwrapped and acting_wrappers(env) == []
-    acting = with_actions(np.abs)(env)
-    assert [type(layer).__name__ for layer in acting_wrappers(acting)] == ["TransformAction"]
-    assert without_passive(acting) is not acting and without_passive(acting).env is env.unwrapped
-    assert step_wrappers(with_observations(np.abs)(env)) == []
-    assert Simulator(acting).wrappers == ("TransformAction",)
-
-
 def test_verdicts_and_certificates_are_not_those_of_the_environment_inside(monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path))
     env = with_actions(np.abs)(gym.make(PENDULUM))
@@ -202,14 +183,11 @@ def test_verdicts_and_certificates_are_not_those_of_the_environment_inside(monke
 SPOILING = {"TransformAction": with_actions(lambda a: a + 0.2), "LeanLeft": LeanLeft, "Smooth": Smooth}
 
 
-@pytest.mark.parametrize(("name", "wrap"), SPOILING.items(), ids=SPOILING)
-def test_wrappers_that_spoil_a_symmetry_are_refused(name, wrap):
-    env = wrappers.RescaleAction(wrap(gym.make(PENDULUM)), np.float32(-1), np.float32(1))
-    with refused(f"its wrapper {name} ", "pass spec="):
-        require_symmetric_wrappers(env, symmetry_spec(env))
-
-
-def test_wrappers_that_keep_a_symmetry_pass():
+def test_wrappers_that_keep_a_symmetry_pass_and_others_are_refused():
+    for name, wrap in SPOILING.items():
+        env = wrappers.RescaleAction(wrap(gym.make(PENDULUM)), np.float32(-1), np.float32(1))
+        with refused(f"its wrapper {name} ", "pass spec="):
+            require_symmetric_wrappers(env, symmetry_spec(env))
     env = wrappers.NormalizeReward(Counts(wrappers.RescaleAction(gym.make(PENDULUM), np.float32(-1), np.float32(1))))
     require_symmetric_wrappers(env, symmetry_spec(env))
     require_symmetric_wrappers(gym.make("CartPole-v1"), symmetry_spec(PENDULUM))
