@@ -1,0 +1,136 @@
+"""Is it the prior's penalty that helps a relaxed agent, or the unit its free weights are stored in? `protocol.md`, section 41.
+
+    OMP_NUM_THREADS=1 python docs/evidence/penalty_unit.py [--hills 2 0] [--arms both penalty unit neither]    # adds rows
+    python docs/evidence/penalty_unit.py --table
+
+A relaxed layer's free weights are stored as multiples of sigma sqrt(n_in) of their prior (`rppdyn.nn.prior_unit`), so that
+Adam's step shrinks with the variance, and the loss has the penalty |w|^2 / (2 sigma^2). Here each is taken away alone: without
+the penalty sigma^2 is 1e5 in the loss, without the unit it is 1e5 in what is stored. All begin with the same function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from evidence import holm, rank_test, write_rows
+from goals import commit
+
+from rppdyn.agents import RPPSAC, policy_equivariance_error, train_many
+from rppdyn.envs import make_env, symmetry_spec
+from rppdyn.nn import RelaxedLinear
+
+DATA = Path(__file__).parent / "penalty_unit.json"
+SEEDS = range(2520, 2530)
+STEPS, EVALUATIONS, EPISODES = 6000, 12, 10
+NARROW, WIDE = 1e-4, 1e5
+ARMS = {"both": (NARROW, NARROW), "penalty": (NARROW, WIDE), "unit": (WIDE, NARROW), "neither": (WIDE, WIDE)}
+"""(free variance in the penalty, free variance that units are for) of each arm."""
+TESTS = [("both", "unit"), ("penalty", "neither"), ("both", "penalty"), ("unit", "neither")]
+"""The penalty with and without the unit, then the unit with and without the penalty."""
+
+
+def build(hill: float, arm: str, seed: int) -> RPPSAC:
+    """An agent whose penalty and units are those of different variances."""
+    penalty, unit = ARMS[arm]
+    env = make_env("rppdyn/Navigation-v0", hill=hill)
+    agent = RPPSAC(
+        "RPPPolicy",
+        env,
+        spec=symmetry_spec(env, symmetry="D8"),
+        policy_kwargs=dict(model="rpp", hidden=64, free_variance=unit),
+        learning_rate=3e-3,
+        gamma=0.95,
+        learning_starts=200,
+        seed=seed,
+        device="cpu",
+        compile=True,
+    )
+    for layer in agent.policy.modules():
+        if isinstance(layer, RelaxedLinear):
+            layer.free.log_variance.fill_(math.log(penalty))
+    return agent
+
+
+def evaluate(agent: RPPSAC, hill: float) -> float:
+    """Mean return of the deterministic policy over ten episodes with fixed beginnings."""
+    env = make_env("rppdyn/Navigation-v0", hill=hill)
+    total = 0.0
+    for episode in range(EPISODES):
+        observation, _ = env.reset(seed=10_000 + episode)
+        ended = False
+        while not ended:
+            observation, reward, _, ended, _ = env.step(agent.predict(observation, deterministic=True)[0])
+            total += reward
+    return total / EPISODES
+
+
+def row_of(hill: float, arm: str, seeds: list[int]) -> dict[str, Any]:
+    """Train an arm's seeds together; returns at each evaluation, and free shares and equivariance errors at the end."""
+    trainers: Any = [partial(build, hill, arm, seed) for seed in seeds]
+    curves = []
+    for k in range(1, EVALUATIONS + 1):
+        trainers = train_many(trainers, k * STEPS // EVALUATIONS)
+        curves.append([evaluate(trainer.agent, hill) for trainer in trainers])
+    agents = [trainer.agent for trainer in trainers]
+    errors = [policy_equivariance_error(a, a.replay_buffer.sample(256).observations.numpy()).error for a in agents]
+    return {
+        "hill": hill,
+        "arm": arm,
+        "seeds": seeds,
+        "returns": np.round(np.transpose(curves), 2).tolist(),
+        "free_shares": [float(f"{agent.policy.pathway_statistics()['actor_free_share']:.2g}") for agent in agents],
+        "errors": [float(f"{error:.2g}") for error in errors],
+        "commit": commit(),
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Means over seeds as Markdown, and p-values by Holm over the tests of a height and metric."""
+    lines = [
+        "| hill | arm | mean return | final return | free share | equivariance error |",
+        "| --- | --- |" + " ---: |" * 4,
+    ]
+    tests = []
+    for hill in dict.fromkeys(row["hill"] for row in rows):
+        here = {row["arm"]: row for row in rows if row["hill"] == hill}
+        curves = {arm: np.array(row["returns"]) for arm, row in here.items()}
+        for arm, row in here.items():
+            numbers = curves[arm].mean(), curves[arm][:, -1].mean(), np.mean(row["free_shares"]), np.mean(row["errors"])
+            lines.append(f"| {hill:g} J | {arm} | " + " | ".join(f"{number:.3g}" for number in numbers) + " |")
+        for name, values in (("mean", lambda curve: curve.mean(1)), ("final", lambda curve: curve[:, -1])):
+            pairs = [(a, b) for a, b in TESTS if a in here and b in here]
+            ps = holm([rank_test(values(curves[a]), values(curves[b])) for a, b in pairs])
+            tests.append(
+                f"\np, {name}, {hill:g} J: "
+                + ", ".join(f"{a} against {b} {p:.2g}" for (a, b), p in zip(pairs, ps, strict=True))
+            )
+    return "\n".join([*lines, *tests])
+
+
+def main() -> None:
+    """Train what is asked for, and write the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hills", nargs="*", type=float, default=[2.0, 0.0])
+    parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
+    parser.add_argument("--out", type=Path, default=DATA)
+    parser.add_argument("--table", action="store_true", help="train nothing")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else []
+    for hill in [] if asked.table else asked.hills:
+        for arm in asked.arms:
+            rows = [row for row in rows if (row["hill"], row["arm"]) != (hill, arm)] + [row_of(hill, arm, asked.seeds)]
+            write_rows(asked.out, rows)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
