@@ -72,8 +72,8 @@ def mirror_spec(
         obs_origin, qpos_origin: fixed point of the mirror, zero by default.
         verdict, reward_symmetric, note: what you know about the symmetry; `certify` measures it.
     Raises:
-        ValueError: lists of different lengths, no permutation, a sign other than 1 and -1, or a map that is not its own
-            inverse.
+        ValueError: lists of different lengths, no permutation, a sign other than 1 and -1, a map that is not its own inverse,
+            or a list without the one that it needs.
 
     >>> spec = mirror_spec("Cart-v0", obs_permutation=[0, 2, 1], obs_signs=[-1, 1, 1],
     ...                    action_permutation=[0], action_signs=[-1])
@@ -92,6 +92,12 @@ def mirror_spec(
             raise ValueError(f"{env_id}: {len(names)} names for {len(matrix)} entries of {key}")
         return Space(tuple(Entry(n) for n in names), (matrix,), origin=tuple(origin))
 
+    optional = {"qpos_permutation": qpos_permutation, "qpos_signs": qpos_signs,
+                "qvel_permutation": qvel_permutation, "qvel_signs": qvel_signs}  # fmt: skip
+    for key, needed in {"qpos_signs": "qpos_permutation", "qvel_permutation": "qpos_permutation",
+                        "qvel_signs": "qvel_permutation"}.items():  # fmt: skip
+        if optional[key] is not None and optional[needed] is None:
+            raise ValueError(f"{env_id}: {key} has no effect without {needed}; give both")
     if qvel_permutation is None:
         qvel_permutation, qvel_signs = qpos_permutation, qpos_signs
     state = {}
@@ -159,6 +165,8 @@ def group_spec(
         names = (turn, "mirror")[: len(G.discrete_generators)]
     if len(names) != count:
         raise ValueError(f"{env_id}: {len(names)} names of generators for {count} generators of {G}; give as many")
+    if qvel is not None and qpos is None:
+        raise ValueError(f"{env_id}: qvel has no effect without qpos; give both")
     states = {} if qpos is None else {"qpos": (qpos, None), "qvel": (qpos if qvel is None else qvel, None)}
     parts = {"obs": (obs, obs_names), "action": (action, action_names), **states}
     spaces: dict[str, Any] = {key: _make_space(f"{env_id} {key}", G, names, *part) for key, part in parts.items()}
@@ -428,25 +436,17 @@ _WALKER = {a: b for joint in ("thigh", "leg", "foot")
            for a, b in ((f"{joint}_joint", f"{joint}_left_joint"), (f"{joint}_left_joint", f"{joint}_joint"))}  # fmt: skip
 
 PUBLISHED: Mapping[str, _Published] = {
-    "Hopper": _Published(
-        "front-back", Z(2), odd=frozenset({"rootx", "rooty", "thigh_joint", "leg_joint", "foot_joint"})
-    ),
+    "Hopper": _Published("front-back", Z(2), odd=frozenset("rootx rooty thigh_joint leg_joint foot_joint".split())),
     "HalfCheetah": _Published(
-        "front-back", Z(2), odd=frozenset({"rootx", "rooty", "bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot"})
-    ),
+        "front-back", Z(2), odd=frozenset("rootx rooty bthigh bshin bfoot fthigh fshin ffoot".split())),
     "Walker2d": _Published("leg swap", Z(2), _WALKER),
-    "Swimmer": _Published("left-right", Z(2), odd=frozenset({"free_body_rot", "motor1_rot", "motor2_rot"})),
+    "Swimmer": _Published("left-right", Z(2), odd=frozenset("free_body_rot motor1_rot motor2_rot".split())),
     "Ant": _Published(
-        "leg cycle", Z(4), {f"{kind}_{i}": f"{kind}_{i % 4 + 1}" for kind in ("hip", "ankle") for i in (1, 2, 3, 4)}
-    ),
+        "leg cycle", Z(4), {f"{kind}_{i}": f"{kind}_{i % 4 + 1}" for kind in ("hip", "ankle") for i in (1, 2, 3, 4)}),
     "Humanoid": _Published(
-        "left-right",
-        Z(2),
-        _exchange_sides("hip_x", "hip_z", "hip_y", "knee", "shoulder1", "shoulder2", "elbow"),
-        frozenset({"abdomen_x", *_exchange_sides("hip_x", "shoulder1")}),
-        root=_SWAP,
-    ),
-}
+        "left-right", Z(2), _exchange_sides("hip_x", "hip_z", "hip_y", "knee", "shoulder1", "shoulder2", "elbow"),
+        frozenset({"abdomen_x", *_exchange_sides("hip_x", "shoulder1")}), root=_SWAP),
+}  # fmt: skip
 """Published generator of each task that has one."""
 
 

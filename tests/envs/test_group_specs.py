@@ -111,6 +111,7 @@ def test_what_would_make_it_possible_to_certify_is_named():
 
 @pytest.mark.parametrize(("changes", "parts"), [
     (dict(group="D(4"), ("'D(4'", "for example D(4)")), (dict(group="Q(4)"), ("'Q(4)'", "known")),
+    (dict(qvel={"vector": [[0, 1]]}), ("qvel has no effect without qpos",)),
     (dict(generators=["turn"]), ("1 names", "2 generators")), (dict(obs={"vektor": [[0, 1]]}), ("vektor", "vector")),
     (dict(obs={"vector": [0, 1]}), ("vector", "[0]", "2 entries")),
     (dict(obs={"vector": [[0, 1], [1, 2]]}), ("[1]", "2 parts")), (dict(obs={"vector": [[0, 2]]}), ("[1]", "no part")),

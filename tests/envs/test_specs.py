@@ -416,6 +416,8 @@ def test_the_default_of_a_task_is_of_its_own_model(tmp_path, env_id):
     (dict(obs_signs=[1, 2]), "must be 1 or -1"), (dict(obs_signs=[1, -1]), "equal signs"),
     (dict(obs_names=["a"]), "1 names for 2"), (dict(obs_origin=[1.0]), "2 finite numbers"),
     (dict(verdict="perfect"), "'perfect'"), (dict(qpos_permutation=[0]), "signs 0"),
+    (dict(qpos_signs=[1]), "qpos_signs has no effect without qpos_permutation"),
+    (dict(qpos_permutation=[0], qpos_signs=[1], qvel_signs=[-1]), "qvel_signs has no effect without qvel_permutation"),
 ])  # fmt: skip
 def test_bad_mirror_specs(changes, part):
     good = dict(obs_permutation=[1, 0], obs_signs=[1, 1], action_permutation=[0], action_signs=[1])
