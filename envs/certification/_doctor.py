@@ -20,7 +20,7 @@ import numpy as np
 
 from rppdyn.envs._catalogue import symmetry_spec
 from rppdyn.envs._model_symmetry import Deviation, ModelSymmetry
-from rppdyn.envs._simulator import BareSimulator
+from rppdyn.envs._simulator import BareSimulator, ObservedSimulator
 from rppdyn.envs._spec import align
 from rppdyn.envs.certification._certificate import EXACT_BELOW
 from rppdyn.envs.certification._certify import open_simulator
@@ -77,9 +77,11 @@ def diagnose(
         n_states: number of states, reached by random actions, from which one step is taken.
         seed: seed of the actions.
     Raises:
-        ValueError: an unknown symmetry, or none that is discrete and deviates.
+        ValueError: an environment without a model, an unknown symmetry, or none that is discrete and deviates.
     """
     with open_simulator(model) as simulator:
+        if isinstance(simulator, ObservedSimulator):
+            raise ValueError(f"{simulator.name} has no MuJoCo model, whose parameters could be repaired")
         compiled = simulator.model
         chosen = _choose_symmetry(compiled, symmetry)
         spec = symmetry_spec(compiled, symmetry=chosen.name)

@@ -123,16 +123,22 @@ class Layout:
         return [(i, ago) for i, term in enumerate(self.terms) for ago in reversed(range(term.history))]
 
     def slices(self) -> dict[str, slice]:
-        """Slice of each term in the flat vector; if stacked by time, that of the newest step."""
+        """Slice of each term in the flat vector; if stacked by time, that of the newest step.
+
+        Raises:
+            ValueError: two terms have one title.
+        """
+        titles = [term.title for term in self.terms]
+        if repeated := [title for title in titles if titles.count(title) > 1]:
+            raise ValueError(f"{self.name}: two terms are called {repeated[0]!r}; give one a label")
         slices: dict[str, slice] = {}
         start = 0
         for i, _ in self.order:
             quantity, rows = self.bindings[i]
-            size = 4 if quantity.quaternions else len(rows)
-            title = self.terms[i].title
-            first = slices[title].start if title in slices and self.stack == "term" else start
-            slices[title] = slice(first, start + size)
-            start += size
+            stop = start + (4 if quantity.quaternions else len(rows))
+            extends = titles[i] in slices and self.stack == "term"
+            slices[titles[i]] = slice(slices[titles[i]].start if extends else start, stop)
+            start = stop
         return slices
 
     @cached_property

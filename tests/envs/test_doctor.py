@@ -44,6 +44,8 @@ def test_single_faults(walker, part):
 def test_an_intact_robot_has_nothing_to_repair_and_unknown_names_are_said(walker):
     with refused("no discrete symmetry of the model deviates", "left-right"):
         diagnose("Ant-v5", n_states=30)
+    with refused("rppdyn/WindyPendulum-v0 has no MuJoCo model"):
+        diagnose("rppdyn/WindyPendulum-v0")
     with refused("symmetry='yaw': no discrete symmetry of the model", "leg swap"):
         diagnose(walker, "yaw")
 

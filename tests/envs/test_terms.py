@@ -234,6 +234,19 @@ def test_a_default_pose_that_the_mirror_does_not_keep_moves_the_fixed_point():
     assert symmetric.spec.obs.is_centred
 
 
+def test_slices_of_terms():
+    terms = [{"term": "joint_positions", "history": 2}, "base_height", {"term": "base_angular_velocity", "history": 2}]
+    group = crawler(terms).groups[""]
+    assert group.slices() == {
+        "joint_positions": slice(0, 12),
+        "base_height": slice(12, 13),
+        "base_angular_velocity": slice(13, 19),
+    }
+    halves = [{"term": "joint_positions", "joints": [f"{side}.*"]} for side in ("left", "right")]
+    with refused("two terms are called 'joint_positions'"):
+        crawler([halves[0], "base_height", halves[1]]).groups[""].slices()
+
+
 def test_groups_are_parts_of_the_spec_and_survive_json():
     spec = crawler().spec
     assert spec == SymmetrySpec.from_dict(spec.to_dict())
