@@ -147,9 +147,7 @@ def open_source(source: Source) -> AbstractContextManager[tuple[Any, str]]:
     if hasattr(source, "unwrapped"):
         refuse_vector_env(source)
         return nullcontext((source, env_name(source)))
-    raise ValueError(
-        f"{type(source).__name__} is no environment id, environment, model or model file; pass one of these"
-    )
+    raise ValueError(f"{type(source).__name__} is no environment id, environment, model or model file; pass one")
 
 
 @contextmanager
@@ -435,7 +433,11 @@ def single_environment(env: Any) -> Iterator[gym.Env]:
 def _choose(
     choices: Mapping[str, Choice], derivation: Derivation, symmetry: str | None, name: str, default: Choice = ()
 ) -> Choice:
-    """Names of symmetries, from the name of a choice or from their own names; without any, the default or the exact ones."""
+    """Names of the chosen symmetries.
+
+    Args:
+        symmetry: name of a choice, or names of symmetries joined by "+"; None for the default, or else all exact discrete ones.
+    """
     choices = {key: names for key, names in choices.items() if set(names) <= set(derivation.names)}
     if symmetry is not None:
         if symmetry in choices:

@@ -404,9 +404,7 @@ def hold_out(
         )
     count = max(1, round(share * len(long)))
     if 2 * count >= len(episodes):
-        raise ValueError(
-            f"{dataset.name}: task.held_out={share:g} twice leaves no episode to train on; make it smaller"
-        )
+        raise ValueError(f"{dataset.name}: task.held_out={share:g} twice leaves no episode to train on; reduce it")
     chosen = np.random.default_rng(SPLIT_SEED).permutation(long)[: 2 * count].tolist()
     held_out = set(chosen)
     pick = lambda indices: tuple(episodes[i] for i in sorted(indices))  # noqa: E731
@@ -536,7 +534,7 @@ def played_episodes(env: gym.Env, policy: Callable[[NDArray], NDArray], *, steps
 
 
 def random_policy(space: gym.Space, seed: int) -> Callable[[NDArray], NDArray]:
-    """A policy of random actions, uniform within the bounds of the action space."""
+    """A policy of random actions, uniform within the bounds of the action space, which it seeds and samples."""
     space.seed(seed)
     return lambda observations: np.stack([space.sample() for _ in observations])
 

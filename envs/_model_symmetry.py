@@ -252,6 +252,7 @@ def lift(kind: str, R: np.ndarray, M: np.ndarray) -> np.ndarray:
         case "tensor":
             i, j = _TENSOR_INDICES
             products = np.einsum("ak,bl->abkl", R, R)[i, j]  # row ab of R I R^T in terms of I_kl
+            # An entry off the diagonal stands for both I_kl and I_lk.
             return products[:, i, j] + np.where(np.equal(i, j), 0, products[:, j, i])
         case "orientation" | "quaternion":
             return np.kron(R, M)

@@ -1,4 +1,4 @@
-"""Simulators that step a Gymnasium MuJoCo environment, or a bare MuJoCo model, from any state."""
+"""Simulators that step a Gymnasium MuJoCo environment, a bare MuJoCo model, or an environment of one's own from any state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ UNSTABLE_WARNINGS = {
 
 NOT_FINITE = {"obs": "an observation is not finite", "reward": "the reward is not finite"}
 
-STATE_METHODS = "simulator_state(), plain data with the observation as 'state', and restore_simulator_state(data)"
+NO_SIMULATOR = (
+    "no Gymnasium MuJoCo environment: to certify it, give it simulator_state(), plain data with the observation as 'state', "
+    "and restore_simulator_state(data)"
+)
 
 MEMORY_TEST_STATES = 40  # states by which an environment is tested for memory
 START_SPREAD = 0.1  # standard deviation of a bare model's random starts, in radians or metres and their rates
@@ -146,9 +149,7 @@ class Simulator:
     def __init__(self, env):
         base = env.unwrapped
         if not isinstance(base, MujocoEnv) or not hasattr(base, "_get_obs"):
-            raise ValueError(
-                f"{type(base).__name__} is no Gymnasium MuJoCo environment: to certify it, give it {STATE_METHODS}"
-            )
+            raise ValueError(f"{type(base).__name__} is {NO_SIMULATOR}")
         self._set_env(env)
         self.model, self.data = base.model, base.data
         self._observation = observation_function(self.env)
@@ -410,9 +411,7 @@ class ObservedSimulator(Simulator):
     def __init__(self, env):
         base = env.unwrapped
         if not (hasattr(base, "simulator_state") and hasattr(base, "restore_simulator_state")):
-            raise ValueError(
-                f"{type(base).__name__} is no Gymnasium MuJoCo environment: to certify it, give it {STATE_METHODS}"
-            )
+            raise ValueError(f"{type(base).__name__} is {NO_SIMULATOR}")
         if "state" not in base.simulator_state():
             raise ValueError(f"{type(base).__name__}: simulator_state() has no entry 'state', the observation")
         self._set_env(env)
@@ -467,7 +466,7 @@ class BareSimulator(Simulator):
     """A MuJoCo model without a task: it has no observation, reward, termination or reset distribution.
 
     The controls are constant in a step, which lasts `CONTROL_INTERVAL`. Episodes start near the first keyframe, or near `qpos0`
-    without one: positions are disturbed by `START_SPREAD` and clipped to the joints' ranges, velocities likewise.
+    without one: positions and velocities are disturbed by `START_SPREAD`, and positions clipped to the joints' ranges.
     """
 
     is_task = is_observed = False

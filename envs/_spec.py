@@ -600,9 +600,7 @@ class SymmetrySpec:
                 f"a {type(data).__name__} describes no symmetry spec; give what SymmetrySpec.to_dict returns"
             )
         if data.get("format") != FORMAT:
-            raise ValueError(
-                f"symmetry spec has format {data.get('format')!r}, this version reads {FORMAT}; rebuild it"
-            )
+            raise ValueError(f"the spec has format {data.get('format')!r}, this version reads {FORMAT}; rebuild it")
         try:
             spec = cls(
                 env_id=data["env_id"],

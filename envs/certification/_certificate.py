@@ -316,12 +316,11 @@ class Certificate:
     def table(self) -> str:
         """Table of the verdicts and defects for a terminal, about 80 columns wide."""
         through = f", through {', '.join(self.wrappers)}" if self.wrappers else ""
+        scaled = "" if self.control_scale == 1 else f", controls at {self.control_scale:g} of their range"
         lines = [
             f"{self.env_id}: one step from {self.n_states} random states and their mirror images{through}",
             f"model {self.model_digest[:12]}, spec {self.spec_digest[:12]}, seed {self.seed}, {self.solver} solver, "
-            f"MuJoCo {self.mujoco}"
-            + f", controls at {self.control_scale:g} of their range"
-            * (self.control_scale != 1),
+            f"MuJoCo {self.mujoco}{scaled}",
         ]
         if len(self.reports) > 1:
             rows = [["symmetry", "dynamics", "p95", "reward", "parameters that deviate"]]

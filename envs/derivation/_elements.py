@@ -122,6 +122,8 @@ def _match_local(skeleton: Skeleton, trees: TreeMatch, kind: str, ids: np.ndarra
 def _match_tendons(skeleton, trees, geoms, sites) -> tuple[np.ndarray, np.ndarray]:
     m = skeleton.model
     partners, signs = np.full(m.ntendon, NONE), np.ones(m.ntendon)
+    fixed = [m.wrap_type[m.tendon_adr[k]] == WRAP.JOINT for k in range(m.ntendon)]
+    rows = tendon_coefficients(skeleton)
 
     def path(k, carry):
         """(type, id) of the objects that a tendon passes; with carry, of their images."""
@@ -141,8 +143,6 @@ def _match_tendons(skeleton, trees, geoms, sites) -> tuple[np.ndarray, np.ndarra
         image = trees.matrix @ rows[k]
         return image @ rows[j] / max(np.linalg.norm(image) * np.linalg.norm(rows[j]), 1e-300)
 
-    fixed = [m.wrap_type[m.tendon_adr[k]] == WRAP.JOINT for k in range(m.ntendon)]
-    rows = tendon_coefficients(skeleton)
     for k in range(m.ntendon):
         # A tendon has one partner at most; among equals k itself comes first.
         free = [j for j in [k, *range(m.ntendon)] if j not in partners]

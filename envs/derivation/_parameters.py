@@ -295,6 +295,7 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         return signs[i] * (np.sign(np.linalg.det(M)) if m.jnt_type[i] == HINGE else 1.0) * (M @ row)
 
     def spring(i: int, row: np.ndarray) -> np.ndarray:
+        """Image of a spring's reference position; where joints mix, by their matrix."""
         if signs[i]:
             return about_zero(lambda i, row: signs[i] * row)(i, row)
         row_index = place[int(trees.joints[i])]

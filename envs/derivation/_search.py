@@ -142,7 +142,10 @@ def _oblique_reflections(skeleton: Skeleton, root: int, axis: int) -> Iterator[M
 
 
 def _offsets(skeleton: Skeleton, axis: int) -> list[np.ndarray]:
-    """Translations t along an axis with which x -> R x + t carries a body anchored in the world to itself or another one."""
+    """Translations t along an axis, which R reflects, such that x -> R x + t exchanges two bodies' places or keeps one's.
+
+    The bodies are those that a joint other than a free one attaches to the world.
+    """
     m, places = skeleton.model, []
     for b in range(1, m.nbody):
         joints = skeleton.joints[b]
@@ -513,7 +516,7 @@ def derive(model: mujoco.MjModel) -> Derivation:
     `Deviation`s.
 
     Raises:
-        ValueError: the model has flexible parts, or none that move.
+        ValueError: the model has flexible parts, or none that move, or MuJoCo can't compute its constants.
     """
     if getattr(model, "nflex", 0):
         raise ValueError(f"the model has {model.nflex} flexes, whose symmetry is not derived; remove them")

@@ -223,14 +223,14 @@ class _Matcher:
         place_b = m.body_pos[b] + self.s.rest[b] @ anchors[0]
         place_c = m.body_pos[c] + self.s.rest[c] @ anchors[1]
         gap = self.s.rest[c].T @ (parent @ place_b + offset - place_c)
-        blocks, i, axis_gap = [], 0, 0.0
-        while i < len(js):
-            kind = m.jnt_type[js[i]]
-            if kind == SLIDE:
-                stop = i
-                while stop < len(js) and m.jnt_type[js[stop]] == SLIDE:
-                    stop += 1
-                A, B = m.jnt_axis[list(js[i:stop])].T, m.jnt_axis[list(ks[i:stop])].T
+        blocks: list[JointBlock] = []
+        axis_gap = 0.0
+        for is_slide, pairs in itertools.groupby(
+            zip(js, ks, strict=True), key=lambda pair: m.jnt_type[pair[0]] == SLIDE
+        ):
+            if is_slide:  # consecutive slides may mix
+                left, right = zip(*pairs, strict=True)
+                A, B = m.jnt_axis[list(left)].T, m.jnt_axis[list(right)].T
                 P = np.linalg.lstsq(B, M @ A, rcond=None)[0]
                 rounded = np.round(P)
                 is_near = np.abs(P - rounded).max() < AXIS_TOLERANCE and (np.abs(rounded).sum(0) == 1).all()
@@ -238,17 +238,16 @@ class _Matcher:
                 axis_gap = max(axis_gap, float(np.linalg.norm(B @ P - M @ A, axis=0).max()))
                 delta = np.linalg.lstsq(B, gap, rcond=None)[0]
                 gap = gap - B @ delta
-                blocks.append((js[i:stop], ks[i:stop], P, delta))
-                i = stop
+                blocks.append((left, right, P, delta))
                 continue
-            if kind == HINGE:
-                image = det * (M @ m.jnt_axis[js[i]])
-                sign = 1.0 if image @ m.jnt_axis[ks[i]] > 0 else -1.0
-                axis_gap = max(axis_gap, float(np.linalg.norm(image - sign * m.jnt_axis[ks[i]])))
-                blocks.append(((js[i],), (ks[i],), np.array([[sign]]), np.zeros(1)))
-            else:
-                blocks.append(((js[i],), (ks[i],), np.zeros((0, 0)), np.zeros(0)))
-            i += 1
+            for j, k in pairs:
+                if m.jnt_type[j] == HINGE:
+                    image = det * (M @ m.jnt_axis[j])
+                    sign = 1.0 if image @ m.jnt_axis[k] > 0 else -1.0
+                    axis_gap = max(axis_gap, float(np.linalg.norm(image - sign * m.jnt_axis[k])))
+                    blocks.append(((j,), (k,), np.array([[sign]]), np.zeros(1)))
+                else:
+                    blocks.append(((j,), (k,), np.zeros((0, 0)), np.zeros(0)))
         if axis_gap > AXIS_TOLERANCE:
             return None
         if js and m.jnt_type[js[-1]] == HINGE:

@@ -369,6 +369,7 @@ def _candidates(quantities: tuple[Quantity, ...], columns: np.ndarray) -> Iterat
     pairs = [pair for group in (places, *coordinates) for pair in combinations(group, 2)]
     terms = tuple(((a, 1.0), (b, sign)) for sign in (-1.0, 1.0) for p, q in pairs for a, b in zip(p, q, strict=True))
     starts = np.array([k == 0 for _ in range(2) for p, _ in pairs for k in range(len(p))], dtype=bool)
+    # Every column of this last table is the sum or difference of columns a and b.
     a, b, sign = np.array([(a, b, sign) for (a, _), (b, sign) in terms]).reshape(-1, 3).T
     yield Columns(columns[:, a.astype(int)] + sign * columns[:, b.astype(int)], terms, starts, scaled=True)
 

@@ -31,9 +31,9 @@ and compare what is observed of them with the image under the spec. The terms:
     image                     pixels are permuted: a flip
     reference_joint_...       positions and velocities of a reference motion, as those of the joints
     anchor_position           of the reference's anchor from the robot's: a vector in the anchor's own axes
-    anchor_orientation        likewise six numbers, two columns of a rotation matrix, by M from both sides
+    anchor_orientation        its first two columns as six numbers: a rotation matrix Q becomes M Q M^T
     body_positions            of bodies from the anchor: vectors in its axes, permuted with the bodies
-    body_orientations         likewise two columns each
+    body_orientations         likewise, Q becomes M Q F^T with F the map of the body's frame; permuted with the bodies
     vector, pseudovector      of the task's own, in the base's, yaw's or world's axes
     scalars                   of the task's own: invariant
     ========================  =========================================================================================

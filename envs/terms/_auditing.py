@@ -189,9 +189,7 @@ def audit(
                 "of meshes)"
             )
     if worst > SIMULATOR_TOLERANCE:
-        notes.append(
-            f"the simulator disagrees with the derivation by {worst:.1e}: trust neither, and look at the model"
-        )
+        notes.append(f"the simulator disagrees with the derivation by {worst:.1e}: trust neither, look at the model")
     sizes = {key: spaces[key].dim for key in maps}
     return Audit(name, tuple(audited), relations, tuple(wrong), worst, sizes, states if steps else 0, tuple(notes))
 

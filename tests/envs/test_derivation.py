@@ -126,37 +126,6 @@ def test_quarter_turn_of_ant_moves_the_limbs_and_leaves_the_world():
     assert not s.deviations
 
 
-def test_continuous_symmetries_turn_what_stands_in_the_world():
-    yaw = derived("gymnasium/humanoid")["yaw"]
-    assert not yaw.frames[1:].any() and not yaw.controls.any() and not yaw.joint_matrix.any()
-    np.testing.assert_array_equal(yaw.rotation, [[0, -1, 0], [1, 0, 0], [0, 0, 0]])
-    np.testing.assert_array_equal(yaw.dofs[:3, :3], yaw.rotation)
-    assert not yaw.dofs[3:].any()
-
-    reacher = derived("gymnasium/reacher")["yaw"]
-    np.testing.assert_array_equal(reacher.joint_shift, [1, 0, 0, 0])  # joint0 shifts, the target's slides rotate
-    np.testing.assert_array_equal(reacher.joint_matrix[2:, 2:], [[0, -1], [1, 0]])
-
-    pusher = derived("gymnasium/pusher_v5")["yaw"]
-    np.testing.assert_allclose(pusher.translation, [-0.6, 0, 0], atol=1e-12)  # about the shoulder, at y = -0.6
-    assert pusher.joint_shift[0] == 1
-
-    swimmer = derived("gymnasium/swimmer")["planar rotation"]
-    np.testing.assert_allclose(swimmer.joint_shift[2:], [1, 0, 0])
-
-
-def test_controls_and_activations_follow_tendons():
-    model, s = derived("dm_control/quadruped").model, derived("dm_control/quadruped")["left-right"]
-    names = [model.actuator(i).name for i in range(model.nu)]
-    for matrix in (s.controls, s.activations):
-        for i, name in enumerate(names):
-            to = name.replace("left", "*").replace("right", "left").replace("*", "right")
-            assert matrix[names.index(to), i] == (-1 if name.startswith("yaw") else 1)
-    fish = derived("dm_control/fish").model
-    flap = [fish.actuator(i).name for i in range(fish.nu)].index("fins_flap")
-    assert derived("dm_control/fish")["left-right"].controls[flap, flap] == 1  # both rolls change sign and place
-
-
 # -- what spoils it ---------------------------------------------------------------------------------------------------
 
 

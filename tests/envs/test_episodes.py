@@ -20,7 +20,7 @@ from refusals import refused
 
 from rppdyn.cli import main
 from rppdyn.envs import Episode, make_env, read_episodes, symmetry_spec, write_episodes
-from rppdyn.envs._episodes import _same_box, check_log
+from rppdyn.envs._episodes import check_log
 
 WEAK = {"motor1_rot": 0.5}
 NAME = "tests/random-v0"
@@ -198,14 +198,6 @@ def test_spaces_of_another_environment_are_refused(root):
     change_metadata(root, env_spec=gym.spec("Swimmer-v5").to_json(), action_space=json.dumps(wider))
     with refused(NAME, "action space", "2.0", "Swimmer-v5"):
         read_episodes(NAME)
-
-
-def test_bounds_are_compared_in_their_own_unit():
-    def box(bound, dtype=np.float64):
-        return gym.spaces.Box(-bound, bound, (2,), dtype)
-
-    assert _same_box(box(0.1), box(0.1, np.float32)) and _same_box(box(np.inf), box(np.inf))
-    assert not _same_box(box(1e-9), box(2e-9)) and not _same_box(box(1.0), box(np.inf))
 
 
 def test_dictionaries_are_refused(root):

@@ -45,13 +45,9 @@ def test_gymnasiums_checker(options):
     env.close()
 
 
-def test_resets_and_steps_are_seeded():
-    first, second = gym.make(ID), gym.make(ID)
-    assert np.array_equal(first.reset(seed=5)[0], second.reset(seed=5)[0])
-    for a, b in zip(rollout(first), rollout(second), strict=True):
-        assert np.array_equal(a[0], b[0]) and a[1] == b[1]
-    assert not np.array_equal(first.reset()[0], first.reset()[0])
-    starts = np.array([first.reset()[0] for _ in range(400)])
+def test_starts_are_distributed_as_documented():
+    env = gym.make(ID)
+    starts = np.array([env.reset(seed=None if i else 5)[0] for i in range(400)])
     assert np.allclose(starts.mean(0), [0, 0, -1.5, 0, 0, -3, 0, 0, 0, 0, 0, 0], atol=0.08)
     assert np.allclose(starts.std(0), [0.2] * 6 + [0.4] * 6, rtol=0.15)
 
