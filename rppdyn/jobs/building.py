@@ -1,4 +1,4 @@
-"""Agents of runs, built from a configuration and restored from a run folder; their environments, and episodes in them."""
+"""Agents of runs: built from a configuration, restored from a run folder, with their environments and episodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rppdyn.envs import SymmetrySpec, certified_share, file_spec, make_env, symm
 from rppdyn.envs._mirror import plain_spec
 from rppdyn.errors import place_in_users_code
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.agent import OFF_POLICY_KEYS, ModelConfig, TrainAgentConfig
+from rppdyn.jobs.config.agent import OFF_POLICY_KEYS, UNUSED_KEYS, ModelConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import CERTIFIED, ConfigError, device_of
 from rppdyn.jobs.results import final_policy
 from rppdyn.priors import free_variance
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 def build_env(config: TrainAgentConfig, **options: Any) -> Any:
-    """Make the configured environment, monitored and resumable, with seeded spaces (Gymnasium would draw from the system).
+    """Make the configured environment, monitored and resumable, with seeded spaces, which Gymnasium would seed by chance.
 
     Args:
         options: further options of `gymnasium.make`.
@@ -74,8 +74,8 @@ def spec_of(config: TrainAgentConfig, folder: RunFolder, env: Any) -> SymmetrySp
         return stored
     if config.env.spec is not None:
         return file_spec(env, config.env.spec, symmetry=config.env.symmetry)
-    needs_none = config.model.kind == "mlp" and not (config.agent.augment or config.agent.mirror_loss)
-    needs_none = needs_none and config.env.symmetry is None and config.env.variant == "derived"
+    is_plain = config.model.kind == "mlp" and not (config.agent.augment or config.agent.mirror_loss)
+    needs_none = is_plain and config.env.symmetry is None and config.env.variant == "derived"
     if needs_none and not (isinstance(env.unwrapped, MujocoEnv) or hasattr(env.unwrapped, "symmetry_spec")):
         return plain_spec(env)
     try:
@@ -115,11 +115,11 @@ def build_agent(config: TrainAgentConfig, env: Any, spec: SymmetrySpec) -> Agent
     if model.groups is not None:
         chain = notation.chain(model.groups, spec.group, spec.generator_names)
         networks |= dict(groups=chain, variances=model.variances)
-    kind, options = RPPSAC, {name: getattr(agent, name) for name in OFF_POLICY_KEYS}
+    unused = UNUSED_KEYS.get(agent.name, ())
+    kind, options = RPPSAC, {name: getattr(agent, name) for name in OFF_POLICY_KEYS if name not in unused}
     options["replay_buffer_class"] = HerReplayBuffer if options.pop("hindsight") else None
     if agent.crossq is not None:
         kind, options = RPPCrossQ, options | asdict(agent.crossq)
-        del options["tau"]
         networks["normalisation"] = options.pop("normalisation")
     built = kind(
         "RPPPolicy", env, policy_kwargs=networks, max_gradient_norm=agent.max_gradient_norm, **options, **shared
@@ -283,10 +283,10 @@ class WorkerEnv(VecEnv):
     `SubprocVecEnv` ten seeds of 64 environments would be 640 processes.
 
     Args:
-        build: make an environment; one of `rppdyn.envs.make_env` can be captured.
+        build: make an environment; checkpoints capture those of `rppdyn.envs.make_env`.
         count: number of environments.
     Raises:
-        WorkerError: the process is gone; every method raises it, and the errors of the environments.
+        WorkerError: the process is gone. Every method raises it, and passes on errors of the environments.
     """
 
     def __init__(self, build: Callable[[], gymnasium.Env], count: int = 1) -> None:

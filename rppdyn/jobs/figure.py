@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.agent import TrainAgentConfig
+from rppdyn.jobs.config.agent import UNUSED_KEYS, TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import FigureConfig, is_agent_file
 from rppdyn.jobs.config.fit import FitConfig
@@ -125,7 +125,10 @@ def _read_folder(folder: RunFolder) -> list[Run]:
     )
     if isinstance(config, FitConfig):
         return _read_members(config, folder, records, common)
-    common["config"]["agent"] = config.agent.name
+    agent = config.agent.name
+    for key in UNUSED_KEYS.get(agent, ()):  # what an agent does not use makes no difference
+        common["config"].pop(f"agent.{key}", None)
+    common["config"]["agent"] = agent
     metrics: dict[str, dict[float, float]] = {}
     for record in records:
         for name, value in record.items():
@@ -240,7 +243,7 @@ def draw_files(groups: Sequence[RunGroup]) -> Figure:
         for metric in ("eval/return_mean", *metrics):
             title = f"{subject}: " + ("return of each episode" if metric in AGENT_PANELS["mean return"].values() else
                                       f"policy's error, {metric.rpartition('/')[2]}")  # fmt: skip
-            panels.append((title, partial(paint_dots, groups=members, metric=metric, label="")))
+            panels.append((title, partial(paint_dots, groups=members, metric=metric, axis_label="")))
     return draw_panels(panels, min(3, len(panels)), size=(4.4, 1.2 + 0.5 * max(len(groups), 2)))
 
 

@@ -206,9 +206,8 @@ class Regression(StackFit):
         family = GL(len(rows.names) // count)
         candidate = OwnRows(rows, task, family)
         plain = replace(self.config.model, kind="mlp", free_variance=1.0)
-        ungrouped = replace(
-            task, group=None, rep=None, rep_out=None, augment=False, split_seed=task.split_seed or self.config.seed
-        )
+        split_seed = self.config.seed if task.split_seed is None else task.split_seed
+        ungrouped = replace(task, group=None, rep=None, rep_out=None, augment=False, split_seed=split_seed)
         first = Regression(replace(self.config, task=ungrouped, model=plain, seeds=1, objective="map"))
         (member,) = take_all_steps(first).members()
         return round_generators(discover_generators(member, candidate.rep_in, candidate.rep_out, x), family)

@@ -139,9 +139,8 @@ class RecordingsFit(DynamicsFit):
             return round_generators(
                 learn_generator(z, torch.from_numpy(np.concatenate(rates)), rep, config.seed), family
             )
-        task = replace(
-            config.task, group=None, rep=None, generators=None, split_seed=config.task.split_seed or config.seed
-        )
+        split_seed = config.seed if config.task.split_seed is None else config.task.split_seed
+        task = replace(config.task, group=None, rep=None, generators=None, split_seed=split_seed)
         model = replace(config.model, kind="mlp", free_variance=1.0)
         plain = RecordingsFit(replace(config, task=task, model=model, seeds=1, objective="map"))
         field = take_all_steps(plain).predictor().vector_field

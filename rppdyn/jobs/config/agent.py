@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rppdyn.jobs.config.base import LEARNED, Betas, NetworkSettings, Precision, RunConfig, Widths
+from rppdyn.jobs.config.base import CERTIFIED, LEARNED, Betas, NetworkSettings, Precision, RunConfig, Widths
 from rppdyn.settings import (
     ConfigError,
     Count,
@@ -26,7 +26,11 @@ Variant = Literal["derived", "published"]
 SYMMETRY_HELP = 'symmetry by its name in the task, "D4", or derived ones joined by "+"; null: the task\'s default'
 VARIANT_HELP = "representation: derived, or published, that of the residual-pathway papers, right or wrong"
 
-EVALUATION_SEED = 10_000  # of the first evaluation episode's reset; training uses other seeds
+EVALUATION_SEED = 10_000
+"""Seed of the reset of the first evaluation episode; those of the next episodes follow, and training has none of them."""
+
+WIDEN_FROM = 1e-7
+"""Free variance from which `model.widen` starts. As `rppdyn.agents.WidenVariances` has it, which imports torch."""
 
 
 @settings
@@ -84,7 +88,8 @@ class ModelConfig(NetworkSettings):
         None, "initial size of free pathways, relative to a layer with only them; prior: their prior's size; null: 1e-3"
     )
     widen: Count | None = setting(
-        None, "environment steps over which free variances rise from 1e-7 to their configured values; null: constant"
+        None,
+        "environment steps over which free variances rise from 1e-7 to their configured, larger values; null: constant",
     )
     certified_variance: Variance | None = setting(None, "value of free_variance=certified; written by the run")
     learn_every: Count = setting(2000, "environment steps between updates of the variances, with free_variance=learned")
@@ -95,6 +100,13 @@ class ModelConfig(NetworkSettings):
             cause = "model.groups" if self.groups is not None else "model.free_variance=learned"
             raise ConfigError(
                 f"model.widen={self.widen} with {cause}: either moves variances; leave one of the two out"
+            )
+        if self.widen is not None and not any(
+            value == CERTIFIED or (value or 0) > WIDEN_FROM for value in (self.free_variance, self.critic_free_variance)
+        ):
+            raise ConfigError(
+                f"model.widen={self.widen} with model.free_variance={self.free_variance:g}: free variances rise from "
+                f"{WIDEN_FROM:g}, and none is larger; give for example model.free_variance=1e-3, or leave out model.widen"
             )
 
 
@@ -141,10 +153,10 @@ OFF_POLICY_KEYS = (
     "buffer_size", "learning_starts", "tau", "train_freq", "gradient_steps", "target_entropy", "noise_variance", "augment",
     "mirror_loss", "hindsight", "matmul_precision", "compile",
 )  # fmt: skip
-"""Keys that `agent=ppo` does not use."""
+"""Keys of the replay buffer and of updates from it, which `agent=ppo` does not have."""
 
-OTHER_AGENTS = ("ppo", "crossq")
-"""Agents beside soft actor-critic, which have their own keys."""
+UNUSED_KEYS: dict[str, tuple[str, ...]] = {"ppo": OFF_POLICY_KEYS, "crossq": ("tau",)}
+"""Keys of `agent` that an agent does not use, by the agents that also have a section of their own."""
 
 
 @settings
@@ -202,7 +214,7 @@ class AgentConfig:
     @property
     def name(self) -> str:
         """The choice of `agent=`."""
-        return next((name for name in OTHER_AGENTS if getattr(self, name) is not None), "sac")
+        return next((name for name in UNUSED_KEYS if getattr(self, name) is not None), "sac")
 
     @property
     def rollout(self) -> int:
@@ -244,6 +256,12 @@ class TrainAgentConfig(RunConfig):
     resumable = (*RunConfig.resumable, "total_steps", "seeds", "workers")
 
     def __post_init__(self) -> None:
+        end = EVALUATION_SEED + self.evaluation.episodes
+        if (shared := max(self.seed, EVALUATION_SEED)) < min(self.seed + self.seeds, end):
+            raise ConfigError(
+                f"seed={shared}: evaluation episodes have the seeds {EVALUATION_SEED} to {end - 1}, and training would begin "
+                "with one of them; give another seed"
+            )
         if self.agent.ppo is None:
             return
         off_policy = {"workers": self.workers, "model.groups": self.model.groups, "model.widen": self.model.widen,

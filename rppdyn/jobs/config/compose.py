@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rppdyn.errors import search_modules
-from rppdyn.jobs.config.agent import OFF_POLICY_KEYS, OTHER_AGENTS, EnvConfig, TrainAgentConfig
+from rppdyn.jobs.config.agent import UNUSED_KEYS, EnvConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import RunConfig
 from rppdyn.jobs.config.fit import FitDynamicsConfig, FitRegressionConfig, FitTrajectoriesConfig, FitTransitionConfig
 from rppdyn.jobs.config.image import BoundImageConfig, BoundRegressionConfig, FitImageConfig
@@ -301,7 +301,7 @@ def from_stored(name: str, stored: dict[str, Any], overrides: Sequence[str]) -> 
 
 
 def name_of_run(folder: RunFolder) -> str:
-    """The name of a run's configuration: the schema with most of its keys."""
+    """The name of a run's configuration: the schema that has the most keys in common with it."""
     return _name_of(folder.config())
 
 
@@ -326,7 +326,7 @@ def describe(name: str) -> str:
     for key, item in keys_of(SCHEMAS[name]).items():
         value = OmegaConf.select(node, key, default="")
         value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-        is_optional = key.startswith(tuple(f"agent.{agent}." for agent in OTHER_AGENTS))
+        is_optional = key.startswith(tuple(f"agent.{agent}." for agent in UNUSED_KEYS))
         lines.append(f"  {key}={'' if is_optional else format_value(value)}\n      {item.description}")
     return "\n".join(lines)
 
@@ -373,17 +373,20 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _check_agent(override: str, key: str, chosen: str) -> None:
-    """Refuse an override that the chosen agent has no use for."""
+    """Refuse an override of a key that the chosen agent does not use.
+
+    Args:
+        key: key of the override.
+        chosen: override of the agent, `agent=NAME`; several names in a sweep.
+    """
     agents = re.split(r"[=,]", chosen)[1:]
-    for agent in OTHER_AGENTS:
+    for agent in UNUSED_KEYS:
         if key.startswith(f"agent.{agent}") and agent not in agents:
             raise ConfigError(f"{override}: it is of agent={agent} alone; add that")
         if key == f"agent.{agent}":
-            raise ConfigError(f"{override}: set its keys one by one, as agent.ppo.n_steps=512; agent=sac has none")
-    if agents == ["crossq"] and key == "agent.tau":
-        raise ConfigError(f"{override}: agent=crossq has no targets; leave it out, or use agent=sac")
-    if agents == ["ppo"] and key.removeprefix("agent.") in OFF_POLICY_KEYS and key.startswith("agent."):
-        raise ConfigError(f"{override}: agent=ppo has no such setting; leave it out, or use agent=sac")
+            raise ConfigError(f"{override}: it has keys; set them one by one, as agent.{agent}.KEY=VALUE")
+    if len(agents) == 1 and key.startswith("agent.") and key.removeprefix("agent.") in UNUSED_KEYS.get(agents[0], ()):
+        raise ConfigError(f"{override}: agent={agents[0]} has no such setting; leave it out, or use agent=sac")
 
 
 QUOTED_KEYS = ("task.group", "task.rep", "task.rep_out", "task.control_rep", "task.data")
@@ -413,7 +416,7 @@ def _parse(override: str) -> Override:
 
 
 def _prepare(name: str, override: str) -> str:
-    """Prepare an override for Hydra: register environments without a file, and add `++` to keys, which settings check."""
+    """Prepare an override for Hydra: register environments without a file, and add `++` to keys, which Hydra then accepts."""
     word = override.lstrip("+")
     key, _, value = word.partition("=")
     if key == "env":
