@@ -116,8 +116,8 @@ class Verb:
     execute: Callable[[argparse.Namespace], int]
 
 
-def report_error(error: BaseException, of: str = "") -> int:
-    """Print an error of the user in one line, with the prefix `of`; raise other errors again."""
+def report_error(error: BaseException, prefix: str = "") -> int:
+    """Print an error of the user in one line, behind a prefix; raise other errors again."""
     if not is_user_error(error):
         raise error
     message = one_line(error)
@@ -133,7 +133,7 @@ def report_error(error: BaseException, of: str = "") -> int:
         remedy = "make room, or raise the limit, and type it again, a run under way with --resume"
         message = f"no room for a file ({message}): {remedy}"
     # control characters would change a terminal
-    message = "".join(c if c.isprintable() else repr(c)[1:-1] for c in of + message)
+    message = "".join(c if c.isprintable() else repr(c)[1:-1] for c in prefix + message)
     if len(message) > MAX_CHARACTERS:
         message = f"{message[: MAX_CHARACTERS // 2]} ... {message[-MAX_CHARACTERS // 2 :]}"
     print(f"rppdyn: error: {message}", file=sys.stderr)
@@ -246,7 +246,7 @@ def _training_arguments(job: Training, parser: Parser) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on from the last checkpoint, of the run RUN or of this configuration's",
+        help="go on from the last checkpoint of the run RUN, or of the run that has this configuration",
     )
     parser.add_argument(
         "-m",
@@ -374,7 +374,7 @@ def _folder_advice(configs: Sequence[Any]) -> str:
 
 
 class _SweepTask:
-    """One job of a sweep, called by Hydra's launchers; picklable, since some run it in another process or machine.
+    """One job of a sweep, called by Hydra's launchers; picklable, since some run it in another process or on another machine.
 
     Attributes:
         searches: return the job's objective, for a search, not its status.
@@ -400,7 +400,7 @@ class _SweepTask:
                 value = self.job.value_of(result) if self.searches and status != INTERRUPTED else float(status)
         except Exception as error:  # reported here, so that later jobs still run
             folder = "" if config is None else str(config.folder())
-            status = report_error(error, of="" if folder in str(error) else f"{folder}: ")
+            status = report_error(error, prefix="" if folder in str(error) else f"{folder}: ")
             if self.searches:  # a trial that failed
                 raise
             return status
@@ -644,7 +644,7 @@ VERBS: dict[str, Verb] = {
     ),
     "fit-image": training_verb("fit relaxed image models, with symmetry given or learned", Training("fit_image")),
     "bound": training_verb(
-        "bound what networks get wrong by how shortly they can be coded",
+        "bound the risk of networks on new data by the length of their code",
         Training("bound_regression", ("bound_image",), module="bound"),
     ),
 }

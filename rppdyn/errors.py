@@ -117,7 +117,7 @@ def _display_path(file: str) -> str:
 
 def _is_ours(frame: FrameType) -> bool:
     module = str(frame.f_globals.get("__name__", ""))
-    # the command line is run by `python -m rppdyn.cli` too
+    # under `python -m rppdyn.cli` the module of the command line is called __main__
     return module.split(".")[0] == "rppdyn" or frame.f_globals.get("__package__") == "rppdyn"
 
 
@@ -207,7 +207,7 @@ DATA = (".xml", ".mjcf", ".urdf", ".mjb", ".stl", ".obj", ".msh", ".png", ".jpg"
 
 
 def code_named_in(options: Any) -> Iterator[str]:
-    """Texts in nested options that an environment may import or load: `module:Class`, `module.Class`, files of code."""
+    """Find texts in nested options that an environment may import or load: `module:Class`, `module.Class`, files of code."""
     if isinstance(options, Mapping):
         options = options.values()
     if isinstance(options, str):
@@ -237,7 +237,7 @@ def require_trust(env_id: str, file: str | os.PathLike[str], options: Mapping[st
         raise UntrustedError(
             f"{os.fspath(file)} names the environment {env_id}, and making that runs the module {module!r}: {advice}"
         )
-    for code in code_named_in(options or {}):
+    if (code := next(code_named_in(options or {}), None)) is not None:
         raise UntrustedError(
             f"{os.fspath(file)} gives the environment {env_id} the option {code!r}, which may be code that it runs: {advice}"
         )

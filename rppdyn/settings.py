@@ -32,7 +32,7 @@ LARGEST_NUMBER = 1e38
 """Largest magnitude of a setting; its inverse is still a finite number in float32."""
 
 
-def _no_flag(value: Any) -> Any:
+def _refuse_bool(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("must be a number")
     return value
@@ -44,10 +44,10 @@ def _variance(value: float) -> float:
     return value
 
 
-Integer = Annotated[int, BeforeValidator(_no_flag), Field(lt=2**63)]
+Integer = Annotated[int, BeforeValidator(_refuse_bool), Field(lt=2**63)]
 Natural = Annotated[Integer, Field(ge=0)]
 Count = Annotated[Integer, Field(ge=1)]
-Number = Annotated[float, BeforeValidator(_no_flag), Field(allow_inf_nan=False)]
+Number = Annotated[float, BeforeValidator(_refuse_bool), Field(allow_inf_nan=False)]
 Nonnegative = Annotated[Number, Field(ge=0)]
 Positive = Annotated[Number, Field(gt=0, le=LARGEST_NUMBER)]
 Variance = Annotated[Number, AfterValidator(_variance)]
@@ -199,8 +199,8 @@ def format_value(value: Any) -> str:
 def explain(error: ValidationError, schema: type) -> str:
     """Describe the first wrong key in one line: key, value, the requirement, the closest word."""
     errors: list[Any] = error.errors(include_url=False)
-    places = [(each, *_place(schema, each["loc"])) for each in errors]
-    base = places[0][1].partition("[")[0]
+    places = [(each, *_place(schema, each["loc"])) for each in errors]  # of each error: itself, its key and its field
+    base = places[0][1].partition("[")[0]  # the first key, without the index of a list's entry
     places = [each for each in places if each[1].partition("[")[0] == base]  # one error for each member of a union
     places = [each for each in places if each[1] != base][:1] or places  # prefer the error of a list's entry
     first, key, item = places[0]

@@ -147,17 +147,18 @@ class SubspaceFit(FitSubject):
 
     @property
     def steps(self) -> int:
-        return sum(stage.epochs * self._batches(stage) for stage in self.stages)
+        return sum(map(self._steps_of, self.stages))
+
+    def _steps_of(self, stage: Stage) -> int:
+        return stage.epochs * self._batches(stage)
 
     def step(self, step: int) -> None:
-        index, local = 0, step
-        while local >= self.stages[index].epochs * self._batches(self.stages[index]):
-            local -= self.stages[index].epochs * self._batches(self.stages[index])
-            index += 1
+        index, local = 0, step  # of the stage, and in the stage
+        while local >= (steps := self._steps_of(self.stages[index])):
+            index, local = index + 1, local - steps
         stage = self.stages[index]
         if local == 0:
             self._begin(index)
-        steps = stage.epochs * self._batches(stage)
         if stage.kind == "prior" or stage.dimension:
             optimiser, kind = self.config.optimiser, stage.kind
             rates = {"prior": self.options.prior_rate, "quantised": self.options.quantised_rate}

@@ -99,7 +99,7 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
     name = "" if folder is None else compose.name_of_run(folder)
     if name.startswith("bound_"):
         raise ConfigError(
-            f"{config.what} is a run of bound: its networks are coded for what they say, not for symmetry; give a run of a fit"
+            f"{config.what} is a run of bound: the symmetry of its networks is not measured; give a run of a fit"
         )
     is_of_images = name == "fit_image" if name else config.image is not None
     if name and not is_of_images:

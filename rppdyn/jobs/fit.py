@@ -284,7 +284,8 @@ class StackFit(FitSubject):
         max_gradient_ratio: largest length of a member's gradient, relative to the running mean of its lengths. Longer gradients
             are scaled down and gradients that are not finite are dropped, since one such gradient would direct Adam's next ten
             steps.
-        by_gradients: whether weights enter in other ways than as maps of features (:func:`rppdyn.priors.gradient_curvature`).
+        by_gradients: whether predictions are gradients of the networks, as of Hamiltonians
+            (:func:`rppdyn.priors.gradient_curvature`).
     """
 
     def __init__(

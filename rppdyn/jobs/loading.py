@@ -1,4 +1,4 @@
-"""Loading of what a command measures or plays: runs of agents and of fits, policies, programs and functions."""
+"""Load what a command measures or plays: runs of agents and of fits, policies, programs and functions."""
 
 from __future__ import annotations
 

@@ -341,12 +341,12 @@ def equivariance_figure(result: Result) -> Figure:
     for name, m in functions.items():
         if (outputs := _finite(m["by_output"])) and name != "critics":
             outputs = largest_entries(outputs, MAX_OUTPUTS)
-            paint = partial(paint_bars, names=[*outputs], series={"": [*outputs.values()]}, label="error")
+            paint = partial(paint_bars, names=[*outputs], series={"": [*outputs.values()]}, axis_label="error")
             panels.append((f"{name}: error of each output", paint))
         if inputs := _finite(m["by_input"]):
             inputs = dict(sorted(inputs.items(), key=lambda item: -item[1])[:MAX_FIGURE_PARTS])
             series = {"": [*inputs.values()]}
-            paint = partial(paint_bars, names=[*inputs], series=series, label="share of the error", log=False)
+            paint = partial(paint_bars, names=[*inputs], series=series, axis_label="share of the error", log=False)
             panels.append((f"{name}: share by part of the input", paint))
         if layers := m["layers"]:
             owner = next(iter(layers)) if len(layers) == 1 else name

@@ -81,10 +81,8 @@ def run(config: PredictConfig) -> PredictResult:
     fit: Any = compose.from_run(name, folder) if name in ("fit_trajectories", "fit_regression") else None
     is_arrays = config.data.endswith(".npz")
     arrays = read_arrays(config.data) if is_arrays else {}
-    needed = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
-    optional = [
-        name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty
-    ]
+    positional = {name: p for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD}
+    needed = [name for name, p in positional.items() if p.default is p.empty]
     missing = [name for name in needed if name not in arrays]
     if name == "fit_trajectories" and missing:
         return _predict_trajectories(config, fit.task, model)
@@ -98,7 +96,7 @@ def run(config: PredictConfig) -> PredictResult:
             f"--data {config.data}: it has {', '.join(arrays) or 'nothing'}, and {' and '.join(missing)} is missing; the run "
             f"predicts from {', '.join(needed)}"
         )
-    arguments = {name: arrays[name] for name in (*needed, *optional) if name in arrays}
+    arguments = {name: arrays[name] for name in positional if name in arrays}
     try:
         predictions = np.asarray(predict(**arguments, members=config.members))
     except (RuntimeError, TypeError, ValueError) as error:

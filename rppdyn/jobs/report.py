@@ -47,6 +47,7 @@ from rppdyn.runs.table import (
     group_runs,
     value_of,
 )
+from rppdyn.settings import format_value
 
 Write = Callable[[float], "str | Markup"]
 Cell = str | Markup
@@ -93,11 +94,6 @@ def plain(value: float) -> str:
 def times(ratio: float) -> Cell:
     """Format a ratio."""
     return f"{ratio:.2f}" if 0.1 <= ratio < 100 else scientific(ratio)
-
-
-def setting(value: Any) -> str:
-    """Format a value of a configuration."""
-    return "null" if value is None else str(value).replace("'", "")
 
 
 def count(n: int, noun: str) -> str:
@@ -255,13 +251,13 @@ def _settings(groups: Sequence[RunGroup]) -> Markup:
     parts: list[Markup] = [html.heading(html.code(f"rppdyn {groups[0].verb}"))]
     if varied:
         rows = [
-            [html.label(group), *(setting(value_of(config, key)) for key in varied)]
+            [html.label(group), *(format_value(value_of(config, key)) for key in varied)]
             for group, config in zip(groups, configs, strict=True)
         ]
         parts.append(html.table("Where the configurations differ", ["configuration", *varied], rows))
     elif len(groups) == 1:
         parts.append(html.paragraph("All runs have one configuration; they differ in the seed at most."))
-    same = [[html.code(key), setting(configs[0][key])] for key in sorted(configs[0]) if key not in varied]
+    same = [[html.code(key), format_value(configs[0][key])] for key in sorted(configs[0]) if key not in varied]
     common = html.table("Common configuration", ["key", "value"], same)
     return blocks([*parts, html.details("The settings that all share", common)])
 
@@ -302,7 +298,7 @@ def _end(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     if headline is not None:
         title, write = METRICS[headline]
         caption = "Each dot is a seed, the stroke the interquartile mean, of more than three the bar its 95 % interval."
-        panel = ("", partial(paint_dots, groups=groups, metric=headline, label=f"{title} at the end"))
+        panel = ("", partial(paint_dots, groups=groups, metric=headline, axis_label=f"{title} at the end"))
         size = (PANEL_WIDTHS[1], 0.7 + 0.4 * len(groups))
         alternative = f"{title} at the end on {subject}; the table below has the numbers."
         parts.append(picture(f"end{k}", lambda: draw_panels([panel], 1, size=size), caption, alternative))
@@ -357,11 +353,7 @@ def _ratio(a: RunGroup, b: RunGroup, metric: str) -> Cell:
 
 
 def _rollouts(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None:
-    titles = {
-        "": "relative error",
-        "energy": "drift of the energy",
-        "angular momentum": "drift of the angular momentum",
-    }
+    titles = {"": "relative error"} | {name: f"drift of the {name}" for name in ("energy", "angular momentum")}
     metrics = [(titles[name], metric) for panel in ROLLOUT_PANELS.values() for name, metric in panel.items()]
     panels = _panels(groups, dict(metrics))
     if not any(group.curve(metric) for _, members, entry in panels for metric in entry.values() for group in members):
@@ -634,15 +626,8 @@ def _runs(groups: Sequence[RunGroup]) -> Markup:
 
 INK = "#123456"
 """Placeholder colour of text and lines in a picture, replaced by the colour of the page's text."""
-INK_KEYS = (
-    "text.color",
-    "axes.labelcolor",
-    "axes.edgecolor",
-    "axes.titlecolor",
-    "xtick.color",
-    "ytick.color",
-    "grid.color",
-)
+INK_KEYS = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color",
+            "grid.color")  # fmt: skip
 TRANSPARENT_FACES = ("figure.facecolor", "axes.facecolor", "legend.facecolor", "savefig.facecolor")
 FIGURE_STYLE: dict[Any, Any] = dict.fromkeys(INK_KEYS, INK) | dict.fromkeys(TRANSPARENT_FACES, "none")
 FIGURE_STYLE |= {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 11.0}
@@ -683,14 +668,19 @@ def _panels(
 def curves(
     identity: str,
     panels: Sequence[tuple[str, Sequence[RunGroup], Mapping[str, str]]],
-    label: str,
+    quantity: str,
     caption: str,
     *,
     log: bool = False,
     unit: str | None = None,
     each: bool = False,
 ) -> Markup | None:
-    """The picture of panels, each with a title, groups and metrics; its description has the ends of the curves."""
+    """The picture of panels, each with a title, groups and metrics; its description has the ends of the curves.
+
+    Args:
+        quantity: label of the vertical axis.
+        unit: label of the horizontal axis; None for the steps of training.
+    """
     if not panels:
         return None
     columns = 2 if len(panels) == 4 else min(3, len(panels))
@@ -699,14 +689,14 @@ def curves(
     painted: list[Panel] = []
     changes = []
     for k, (title, members, metrics) in enumerate(panels):
-        name = label if k % columns == 0 else ""
-        paint = partial(paint_curves, groups=members, metrics=metrics, log=log, unit=unit, label=name, each=each)
+        name = quantity if k % columns == 0 else ""
+        paint = partial(paint_curves, groups=members, metrics=metrics, log=log, unit=unit, axis_label=name, each=each)
         painted.append((title, paint))
         for group in members if k < columns else ():
             if (curve := group.curve(*metrics.values())) is not None:
                 ends = f"{plain(float(curve.centre[0]))} to {plain(float(curve.centre[-1]))}"
                 changes.append(f"{group.label}, {title}, from {ends}")
-    alternative = f"{label or next(title for title, _, _ in panels)} over {unit}: {'; '.join(changes)}."
+    alternative = f"{quantity or next(title for title, _, _ in panels)} over {unit}: {'; '.join(changes)}."
     size = (PANEL_WIDTHS[columns], 3.1)
     figure = partial(draw_panels, painted, columns, size=size)
     return picture(identity, figure, caption, alternative, html.legend(groups))

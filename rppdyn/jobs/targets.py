@@ -380,14 +380,8 @@ def array_of(file: str | Path, name: str) -> NDArray:
 # -- models of images -----------------------------------------------------------------------------------------------------
 
 DEFAULT_TRANSFORMATIONS = (
-    "translation_x",
-    "translation_y",
-    "rotation",
-    "scaling",
-    "stretch_x",
-    "shear_x",
-    "brightening",
-)
+    "translation_x", "translation_y", "rotation", "scaling", "stretch_x", "shear_x", "brightening",
+)  # fmt: skip
 DETAIL_IMAGES = 32
 """Largest number of images for the attribution to layers, evenly spaced."""
 

@@ -237,8 +237,8 @@ class _Pending(NamedTuple):
 class AgentRun(BaseCallback):
     """A run under way: the last callback of its agent, which evaluates and saves the agent between two updates.
 
-    Both happen before a step and after the updates of the step before, where agent, buffer and environment agree. Nothing
-    draws from the random states of training. An evaluation may run in a worker. Its values are recorded at the step where it
+    Both happen between two steps, after the updates of the first, when agent, buffer and environment agree. Nothing draws
+    from the random states of training. An evaluation may run in a worker. Its values are recorded at the step where it
     began, and the next evaluation and the next checkpoint wait for them. An evaluation that is due together with a
     checkpoint begins after it, and begins again in a run that is resumed from that checkpoint.
 
@@ -313,11 +313,8 @@ class AgentRun(BaseCallback):
         if self.session.due(step):
             self._evaluate()
         agent: Any = self.agent
-        if (
-            self._is_first
-            and agent.compiles
-            and step + agent.train_freq.frequency * agent.n_envs > agent.learning_starts
-        ):
+        if self._is_first and agent.compiles and step + self.config.agent.rollout > agent.learning_starts:
+            # the first update follows this rollout, and compiles
             self._is_first = False
             self._record(wait=True)
             if self.session.saved < step:
@@ -673,12 +670,13 @@ def _describe_prior(model: ModelConfig, agent: Agent) -> str:
     shares = {
         name: prior_share(networks[name]) for name in (("actor", "critic") if model.kind == "rpp" else ("actor",))
     }
-    description = "learned" if model.free_variance == LEARNED else f"free variance {model.free:.3g}"
-    if model.groups is not None and model.free_variance != LEARNED:
-        description = (
-            f"variances {', '.join(f'{v:g}' for v in model.variances or [])} of {' > '.join(model.groups)} > 1"
-        )
-    description += " (certified)" if model.free_variance == CERTIFIED else ""
+    if model.free_variance == LEARNED:
+        description = "learned"
+    elif model.groups is not None:
+        variances = ", ".join(f"{variance:g}" for variance in model.variances or [])
+        description = f"variances {variances} of {' > '.join(model.groups)} > 1"
+    else:
+        description = f"free variance {model.free:.3g}" + " (certified)" * (model.free_variance == CERTIFIED)
     if not any(shares.values()):
         return f"{description}: strict, without a free pathway"
     each = ", ".join(f"{name} {100 * share:.2g}%" for name, share in shares.items())
@@ -701,8 +699,9 @@ def _record_symmetry(folder: RunFolder, spec: SymmetrySpec, env: Any, agent: Age
         if narrow < min(STRICT_SHARE, certified.share / NARROW_PRIOR_RATIO):
             reason = f"the symmetry of {spec.env_id} is {certified.note}, and {_STRICT_WARNING.format(100 * narrow)}"
     elif spec.symmetries and all(s.verdict in VERDICTS for s in spec.symmetries):
-        broken = [s.name for s in spec.symmetries if s.verdict == "broken"]
-        reason = f"{spec.env_id}: the simulator refutes {', '.join(broken)}" if broken else ""
-        reason += f", and {_STRICT_WARNING.format(100 * narrow)}" if broken and narrow < STRICT_SHARE else ""
+        reason = ""
+        if broken := [s.name for s in spec.symmetries if s.verdict == "broken"]:
+            reason = f"{spec.env_id}: the simulator refutes {', '.join(broken)}"
+            reason += f", and {_STRICT_WARNING.format(100 * narrow)}" if narrow < STRICT_SHARE else ""
     if reason:
         logger.warning("%s", reason)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LOG_AXIS_FLOOR = 1e-17  # lower end of a logarithmic axis, below rounding errors
 ROUNDING = 1e-10
-"""Curves and bars below this are rounding errors; among larger curves they are named and not drawn."""
+"""Values below this are rounding errors. Beside larger curves such a curve is only named, not drawn."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe & Ito
 LINES = ("-", "--", "-.", ":")  # for metrics in one panel, and for more runs than colours
 MODEL_COLOURS = dict(
@@ -97,17 +97,17 @@ def paint_curves(
     *,
     log: bool = False,
     unit: str = "environment steps",
-    label: str = "",
+    axis_label: str = "",
     each: bool = False,
 ) -> None:
     """Draw metrics of groups over steps, with a colour for each group and a line style for each metric.
 
-    If there is one group, colours distinguish the metrics. Notes below the axes name groups with diverged runs and, on a
-    logarithmic axis, curves at rounding level.
+    If there is one group, colours distinguish the metrics. Notes below the axes name groups with diverged runs. On a
+    logarithmic axis they also name the curves at rounding level.
 
     Args:
         metrics: metrics by their name in the legend.
-        label, unit: labels of the axes.
+        unit, axis_label: labels of the horizontal and of the vertical axis.
         each: draw every run, too, as a thin line.
     """
     drawn_metrics = {name: metric for name, metric in metrics.items() if any(group.curve(metric) for group in groups)}
@@ -137,7 +137,7 @@ def paint_curves(
             colour, line = (COLOURS[k % len(COLOURS)], "-") if alone else ("0.35", LINES[k % len(LINES)])
             handles.append(Line2D([], [], label=name, color=colour, linestyle=line))  # type: ignore[arg-type]
     axes.set_xlabel("\n".join([unit, *notes]) if axes.lines else unit)
-    axes.set_ylabel(label)
+    axes.set_ylabel(axis_label)
     if not unit.startswith("time"):
         label_steps(axes.xaxis)
     if not axes.lines:
@@ -197,7 +197,7 @@ def over_seeds(counts: Sequence[int]) -> list[str]:
 # -- bars and dots -----------------------------------------------------------------------------------------------------
 
 
-def paint_dots(axes: Axes, groups: Sequence[RunGroup], metric: str, label: str) -> None:
+def paint_dots(axes: Axes, groups: Sequence[RunGroup], metric: str, axis_label: str) -> None:
     """Draw a row for each group: the last value of each run, and their interquartile mean with its interval."""
     for k, group in enumerate(groups):
         final = group.final(metric)
@@ -210,14 +210,14 @@ def paint_dots(axes: Axes, groups: Sequence[RunGroup], metric: str, label: str) 
         axes.plot([final.centre], [k], "|", ms=19, mew=2.2, color=group.colour)
     axes.set_yticks(range(len(groups)), [group.label for group in groups])
     axes.set_ylim(len(groups) - 0.5, -0.5)
-    axes.set_xlabel(label)
+    axes.set_xlabel(axis_label)
 
 
 def paint_bars(
     axes: Axes,
     names: Sequence[str],
     series: Mapping[str, Sequence[float]],
-    label: str,
+    axis_label: str,
     *,
     log: bool | None = None,
     intervals: Mapping[str, Sequence[tuple[float, float]]] | None = None,
@@ -227,6 +227,7 @@ def paint_bars(
 
     Args:
         series: values for all names, by the entry of the legend.
+        axis_label: label of the axis of the values.
         log: use a logarithmic axis; None for one if values span more than a factor of 30 or are all at rounding level.
         intervals: ends of the intervals of each series.
         each: the numbers whose mean is a bar, for each name of a series.
@@ -246,12 +247,11 @@ def paint_bars(
         axes.barh(places, bars, height * 0.9, xerr=around, color=colour, label=name or None, error_kw=error)
         for place, numbers in zip(places, (each or {}).get(name, ()), strict=False):
             across = place + height * np.linspace(0.3, -0.3, len(numbers))
-            axes.plot(
-                show(numbers), across, "o", ms=4, mew=0.8, color=colour, mec="white"
-            )  # visible on and off the bar
+            # a white edge makes dots visible on the bar, too
+            axes.plot(show(numbers), across, "o", ms=4, mew=0.8, color=colour, mec="white")
     axes.set_yticks(range(len(names)), [_shorten(name) for name in names], fontsize="small")
     axes.invert_yaxis()
-    axes.set_xlabel(label)
+    axes.set_xlabel(axis_label)
     axes.set_axisbelow(True)
     if log:
         axes.set_xscale("log")

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 MAX_RESAMPLED_VALUES = 2**24  # values held at once while resampling
 FEW_SEEDS = 3
-"""Seeds of which pictures and tables show each one, and no interval: resamples of so few say nothing of others."""
+"""Up to so many seeds, pictures and tables show each one and no interval: resamples of so few say nothing of others."""
 
 
 def evenly(total: int, count: int) -> NDArray[np.int64]:
@@ -114,9 +114,7 @@ def paired_ratio(a: ArrayLike, b: ArrayLike, **options: Any) -> tuple[float, tup
     for values in (first, second):
         if not (np.isfinite(values) & (values > 0)).all():
             worst = values[~(np.isfinite(values) & (values > 0))][0]
-            raise ValueError(
-                f"a paired ratio with the value {worst:g}: leave out the seeds that lack a positive number"
-            )
+            raise ValueError(f"a paired ratio with the value {worst:g}: leave out seeds without a positive number")
     logarithms = np.log(first) - np.log(second)
     centre, low, high = (float(np.exp(x)) for x in (iqm(logarithms), *bootstrap_interval(logarithms, **options)))
     return centre, (low, high)

@@ -102,7 +102,12 @@ class Measure:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs whose configurations differ only in `NEUTRAL_KEYS`, with their colour and line style in figures."""
+    """Runs whose configurations differ only in `NEUTRAL_KEYS`.
+
+    Attributes:
+        label: name of the group in tables and legends: the model, and settings that tell it from the other groups.
+        colour, line: colour and line style of the group in figures.
+    """
 
     label: str
     colour: str
@@ -205,8 +210,8 @@ def colour_name(config: Mapping[str, Any]) -> str:
     return f"{config.get('model.kind')}{published}{augmented}"
 
 
-def setting(config: Mapping[str, Any], key: str) -> str:
-    """Format one setting for a run's name: `leg_joint=0.5`. A flag gives its key if it is on, else an empty string."""
+def format_setting(config: Mapping[str, Any], key: str) -> str:
+    """Format one setting for a label: `leg_joint=0.5`. A flag gives its key if it is on, else an empty string."""
     name, value = key.rpartition(".")[2], value_of(config, key)
     if isinstance(value, bool):
         return name if value else ""
@@ -225,7 +230,7 @@ def split_subjects(runs: Sequence[Run], keys: Mapping[str, Sequence[str]]) -> li
     split = []
     for run in runs:
         peers = [peer.config for peer in runs if (peer.subject, peer.verb) == (run.subject, run.verb)]
-        parts = [setting(run.config, key) for key in keys.get(run.verb, ()) if key in different_keys(peers)]
+        parts = [format_setting(run.config, key) for key in keys.get(run.verb, ()) if key in different_keys(peers)]
         split.append(replace(run, subject=" ".join([run.subject, *parts])))
     return split
 
@@ -247,7 +252,7 @@ def label_runs(runs: Sequence[Run], max_length: int | None = None) -> list[str]:
             if key in run.config or key.startswith(STOCK_KEYS)
             if key not in NAMED_KEYS and (key in namesakes or not key.startswith("model."))
         ]
-        label = " ".join(filter(None, [run.name, *(setting(run.config, key) for key in keys)]))
+        label = " ".join(filter(None, [run.name, *(format_setting(run.config, key) for key in keys)]))
         if max_length is not None and len(label) > max_length:
             label = letters.setdefault(label, f"{run.name} {_letter(len(letters))}")
         labels.append(label)

@@ -27,15 +27,15 @@ Bilinear = Literal["auto", "channelwise", "published"] | bool | None
 Architecture = Literal["auto", "regular", "tensor"]
 Precision = Literal["highest", "high", "medium"]
 Activation = Literal["swish", "relu", "tanh", "gelu", "elu", "leaky_relu", "mish", "softplus", "sigmoid", "silu"]
-"""As `rppdyn.nn._hidden` has them, which imports torch."""
+"""The activations of `rppdyn.nn._hidden`, a module that imports torch."""
 Logger = Literal["tensorboard", "wandb"]
-"""As `rppdyn.runs.session` has them."""
+"""The loggers of `rppdyn.runs.session`."""
 Betas = Annotated[list[Annotated[Number, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
 Widths = Count | Annotated[list[Count], Field(min_length=1)]
 Chain = Annotated[list[str], Field(min_length=1)] | None
 Seed = Annotated[Integer, Field(ge=0, lt=2**31)]
 AUTO = "auto"
-"""For a group: discovered; for a model: chosen by the group."""
+"""Value of a key in place of a group, which is then discovered, or of a model, which the group then decides."""
 CERTIFIED, LEARNED = "certified", "learned"
 """Values of `model.free_variance` in place of a number."""
 
@@ -44,7 +44,7 @@ LEARNED_FROM = (1.0, 1e-4)
 
 
 def free_variance_number(value: Any, certified: float | None) -> float:
-    """The number for a free variance: itself, the initial value of learning, or the certified value."""
+    """The number for a configured free variance: for a word, the initial value of learning or the certified value."""
     if value == LEARNED:
         return LEARNED_FROM[1]
     if value != CERTIFIED:
@@ -58,19 +58,20 @@ def free_variance_number(value: Any, certified: float | None) -> float:
 
 def check_model(model: Any) -> None:
     """Refuse settings of a pathway that the networks do not have, and an incomplete chain of groups."""
-    critics = model.kind == "rpp_policy_only" and model.free_variance == LEARNED
-    if critics or not model.kind.startswith("rpp"):
-        words = model.free_variance if isinstance(model.free_variance, str) else None
-        keys = {key: getattr(model, key, None) for key in ("groups", "variances", "free_scale", "widen")}
-        if model.kind == "mlp":
-            keys["breaking"] = model.breaking
-        for key, value in {"free_variance": words, **({} if critics else keys)}.items():
-            if value is not None:
-                owner = "whose critics have" if critics else "which has"
-                raise ConfigError(
-                    f"model.{key}={format_value(value)} with model={model.kind}, {owner} one pathway: use model=rpp, or leave "
-                    "it out"
-                )
+    has_one_pathway = not model.kind.startswith("rpp")
+    refused = {"free_variance": model.free_variance if isinstance(model.free_variance, str) else None}
+    if has_one_pathway:
+        refused |= {key: getattr(model, key, None) for key in ("groups", "variances", "free_scale", "widen")}
+        refused |= {"breaking": model.breaking} if model.kind == "mlp" else {}
+    elif model.kind != "rpp_policy_only" or model.free_variance != LEARNED:
+        refused = {}
+    owner = "which has" if has_one_pathway else "whose critics have"
+    for key, value in refused.items():
+        if value is not None:
+            raise ConfigError(
+                f"model.{key}={format_value(value)} with model={model.kind}, {owner} one pathway: use model=rpp, or leave "
+                "it out"
+            )
     if (model.groups is None) != (model.variances is None):
         raise ConfigError(
             f"model.groups={format_value(model.groups)} with model.variances={format_value(model.variances)}: give both, "
@@ -208,7 +209,7 @@ class RunConfig(ABC):
     @property
     @abstractmethod
     def place(self) -> tuple[str, ...]:
-        """Folders below that of the command, the last without its checksum."""
+        """Names of the folders below that of the command, one in the other; to the last one `folder` adds a checksum."""
 
     def runs(self) -> Sequence[RunConfig]:
         """The configurations of the separate runs; one, unless each seed has its own folder."""
@@ -229,8 +230,8 @@ class RunConfig(ABC):
 
     def identity(self) -> dict[str, Any]:
         """The configuration without the keys that may change when a run is resumed."""
-        content = without_keys(asdict(self), [*self.resumable, "model.certified_variance"])  # determined by other keys
-        return content | {"threads": self.threads or 1}  # null means one
+        keys = [*self.resumable, "model.certified_variance"]  # the last follows from other keys
+        return without_keys(asdict(self), keys) | {"threads": self.threads or 1}  # null means one
 
 
 def without_keys(config: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class EvaluateAgentConfig:
     vecnormalize: str | None = _vecnormalize()
 
     def __post_init__(self) -> None:
-        policy_file(self, self.run)
+        check_policy_file(self, self.run)
 
     @property
     def kind(self) -> str:
@@ -147,7 +147,7 @@ class ExportConfig:
     def __post_init__(self) -> None:
         if self.onnx is None and self.torch is None:
             raise ConfigError("--onnx FILE or --torch FILE is missing: say which file is to be written")
-        policy_file(self, self.what)
+        check_policy_file(self, self.what)
         if self.kind not in ("run", PRETRAINED, POLICIES[".zip"]):
             raise ConfigError(f"{self.what} is a {self.kind}, exported already: give a run or a stable-baselines3 .zip")
 
@@ -185,7 +185,7 @@ def kind_of_subject(text: str, files: Mapping[str, str] = POLICIES, functions: b
     return "function" if functions and colon and module and name.isidentifier() else files.get(Path(text).suffix, "run")
 
 
-def policy_file(config: EvaluateAgentConfig | ExportConfig, path: str) -> None:
+def check_policy_file(config: EvaluateAgentConfig | ExportConfig, path: str) -> None:
     """Refuse flags without effect for a run or for this kind of file, and untrusted pickles.
 
     Raises:
@@ -391,7 +391,7 @@ def is_agent_file(path: str) -> bool:
     return kind_of_subject(path) == POLICIES[".zip"]
 
 
-def agent_files(config: ReportConfig | FigureConfig) -> None:
+def check_agent_files(config: ReportConfig | FigureConfig) -> None:
     """Refuse untrusted stable-baselines3 files, and flags for such files if there are none."""
     files = [path for path in config.runs if is_agent_file(path)]
     for path in files:
@@ -414,7 +414,7 @@ class ReportConfig:
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
-        agent_files(self)
+        check_agent_files(self)
 
 
 @settings
@@ -434,7 +434,7 @@ class FigureConfig:
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
-        agent_files(self)
+        check_agent_files(self)
 
 
 @settings
