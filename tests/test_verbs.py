@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from rppdyn import cli
 from rppdyn.cli import main
+from rppdyn.errors import is_out_of_space
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
@@ -32,13 +33,16 @@ def test_seeds_that_fail_end_with_status_2_if_the_user_can_mend_it(monkeypatch, 
     assert main(["train-agent", "seeds=2", f"run_dir={tmp_path / 'run'}"]) == status
 
 
-def test_a_result_without_what_it_should_have_is_named(tmp_path, capsys):
+FIT = ["fit-regression", "task=inertia", "task.train=20", "task.test=20", "model=mlp", "model.hidden=4"]
+
+
+def test_files_of_a_run_without_what_they_should_hold_are_named(tmp_path, capsys):
     run = tmp_path / "run"
-    words = [
-        "fit-regression", "task=inertia", "task.train=20", "task.test=20", "model=mlp", "model.hidden=4",
-        "optimiser.epochs=1", f"run_dir={run}", "--resume",
-    ]  # fmt: skip
+    words = [*FIT, "optimiser.epochs=1", f"run_dir={run}", "--resume"]
     assert main(words) == 0
+    # a key that is as it was before there was such a key is left out where configurations are compared
+    assert main([*words, "optimiser.warm_up=1"]) == 2
+    assert "was run with optimiser.warm_up=0, not 1" in capsys.readouterr().err
     result = json.loads((run / "result.json").read_text())
     del result["model"]
     (run / "result.json").write_text(json.dumps(result))
@@ -47,22 +51,6 @@ def test_a_result_without_what_it_should_have_is_named(tmp_path, capsys):
     assert f"{run / 'result.json'} is damaged: it has no model; delete it" in error
     (run / "result.json").unlink()
     assert main(words) == 0 and json.loads((run / "result.json").read_text())["model"] == "mlp"
-
-
-FIT = ["fit-regression", "task=inertia", "task.train=20", "task.test=20", "model=mlp", "model.hidden=4"]
-
-
-def test_what_a_run_was_made_with_is_named_by_a_value_that_can_be_given(tmp_path, capsys):
-    """A key that is as it was before there was such a key is left out where configurations are compared."""
-    words = [*FIT, "optimiser.epochs=3", f"run_dir={tmp_path / 'run'}"]
-    assert main(words) == 0
-    assert main([*words, "optimiser.warm_up=2", "--resume"]) == 2
-    assert "was run with optimiser.warm_up=0, not 2" in capsys.readouterr().err
-
-
-def test_an_empty_configuration_is_no_other_verbs(tmp_path, capsys):
-    run = tmp_path / "run"
-    assert main([*FIT, "optimiser.epochs=1", f"run_dir={run}"]) == 0
     (run / "config.yaml").write_text("")
     for words in (["fit-regression", "--resume", str(run)], ["figure", str(run), "--out", str(tmp_path / "f.png")]):
         assert main(words) == 2
@@ -79,15 +67,14 @@ FULL = [
 
 
 def test_a_full_disk_is_said_in_one_line(monkeypatch, tmp_path, capsys):
+    assert all(map(is_out_of_space, FULL))
     words = [*FIT, "optimiser.epochs=1", f"run_dir={tmp_path / 'run'}", "--resume"]
-    for error in FULL:
-        (tmp_path / "run" / "result.json").unlink(missing_ok=True)
-        draws = Mock(side_effect=error)
-        monkeypatch.setattr("rppdyn.jobs.fit.draw_run", draws)
+    draws = Mock(side_effect=FULL[0])
+    with monkeypatch.context() as patch:
+        patch.setattr("rppdyn.jobs.fit.draw_run", draws)
         assert main(words) == 2 and draws.called
-        *_, said = capsys.readouterr().err.splitlines()  # after the progress
-        assert said.startswith("rppdyn: error: no room for a file (") and "--resume" in said
-    monkeypatch.undo()
+    *_, said = capsys.readouterr().err.splitlines()  # after the progress
+    assert said.startswith("rppdyn: error: no room for a file (") and "--resume" in said
     (tmp_path / "run" / "result.json").unlink()
     assert main(words) == 0
 

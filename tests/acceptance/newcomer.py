@@ -75,92 +75,41 @@ def new_data(folder: Path) -> None:
     np.savez(folder / "new.npz", state=np.zeros((3, 4)) + 0.1, times=np.array([0.0, 0.1, 0.2]))
 
 
+# fmt: off
 ACTIONS = [
     Action("README.md", "python", r"0 is equivariant|[0-9]e-|0\.\d"),
     Action("README.md", "rppdyn certify Humanoid-v5 --rank", "right_knee has stiffness 0", "--states 40"),
-    Action(
-        "docs/pretrained.md",
-        "rppdyn evaluate-agent pretrained:rppdyn/WindyPendulum-v0 --video pendulum.gif --seed 3",
-        "pendulum.gif",
-        "--episodes 1",
-    ),
+    Action("docs/pretrained.md", "rppdyn evaluate-agent pretrained:rppdyn/WindyPendulum-v0 --video pendulum.gif --seed 3",
+           "pendulum.gif", "--episodes 1"),
     Action("docs/pretrained.md", "rppdyn evaluate-agent pretrained:Walker2d-v5", "mean return", "--episodes 1"),
-    Action(
-        "docs/pretrained.md",
-        "rppdyn equivariance pretrained:rppdyn/WindyPendulum-v0",
-        "quarter turn",
-        "--episodes 1 --states 20",
-    ),
-    Action(
-        "docs/pretrained.md", "rppdyn export pretrained:Reacher-v5 --torch reacher.pt2", "reacher.pt2", "--states 50"
-    ),
-    Action(
-        "docs/jobs/train-agent.md",
-        "rppdyn train-agent env=Walker2d-v5 model=rpp seed=0 total_steps=100000",
-        "learning curve",
-        f"total_steps=80 {AGENT}",
-        keep="agent",
-    ),
-    Action(
-        "docs/jobs/train-agent.md",
-        "rppdyn train-agent --resume RUN total_steps=200000",
-        "120 of 120 steps",
-        "total_steps=120",
-        run="agent",
-    ),
+    Action("docs/pretrained.md", "rppdyn equivariance pretrained:rppdyn/WindyPendulum-v0", "quarter turn",
+           "--episodes 1 --states 20"),
+    Action("docs/pretrained.md", "rppdyn export pretrained:Reacher-v5 --torch reacher.pt2", "reacher.pt2", "--states 50"),
+    Action("docs/jobs/train-agent.md", "rppdyn train-agent env=Walker2d-v5 model=rpp seed=0 total_steps=100000",
+           "learning curve", f"total_steps=80 {AGENT}", keep="agent"),
+    Action("docs/jobs/train-agent.md", "rppdyn train-agent --resume RUN total_steps=200000", "120 of 120 steps",
+           "total_steps=120", run="agent"),
     Action("docs/jobs/own-robot.md", "rppdyn certify crawler.xml", "left-right", "--states 40", before=examples),
     Action("docs/jobs/own-robot.md", "rppdyn certify crawler:Crawler-v0", "reward", "--states 40"),
-    Action(
-        "docs/jobs/own-robot.md",
-        "rppdyn train-agent env=crawler:Crawler-v0 model=rpp total_steps=50000",
-        "learning curve",
-        f"total_steps=80 {AGENT}",
-        keep="crawler",
-    ),
-    Action(
-        "docs/jobs/own-data.md",
-        "rppdyn fit-dynamics data=cartpole.csv 'positions=[x,theta]' 'velocities=[v,omega]' trajectory=run 'group=O(1)'",
-        "rmse",
-        f"{FIT} task.chunk=3",
-        keep="own",
-        before=cartpole,
-    ),
-    Action(
-        "docs/jobs/fit-dynamics.md",
-        "rppdyn fit-dynamics task=windy_pendulum model=rpp_hnn seeds=10",
-        "rollout/error",
-        f"seeds=1 {FIT} task.train=20 task.validation=10 task.test=10 task.horizon=2 rollout.trajectories=2",
-    ),
-    Action(
-        "docs/jobs/fit-regression.md",
-        "rppdyn fit-regression task=inertia model=rpp seeds=10",
-        "test",
-        f"seeds=2 {FIT} task.train=50 task.validation=50 task.test=50",
-        keep="fit",
-    ),
-    Action(
-        "docs/jobs/predict.md",
-        "rppdyn predict RUN --data new.npz --out predicted.npz",
-        "predicted.npz",
-        run="own",
-        before=new_data,
-    ),
+    Action("docs/jobs/own-robot.md", "rppdyn train-agent env=crawler:Crawler-v0 model=rpp total_steps=50000",
+           "learning curve", f"total_steps=80 {AGENT}", keep="crawler"),
+    Action("docs/jobs/own-data.md", "rppdyn fit-dynamics data=cartpole.csv 'positions=[x,theta]' 'velocities=[v,omega]' "
+           "trajectory=run 'group=O(1)'", "rmse", f"{FIT} task.chunk=3", keep="own", before=cartpole),
+    Action("docs/jobs/fit-dynamics.md", "rppdyn fit-dynamics task=windy_pendulum model=rpp_hnn seeds=10", "rollout/error",
+           f"seeds=1 {FIT} task.train=20 task.validation=10 task.test=10 task.horizon=2 rollout.trajectories=2"),
+    Action("docs/jobs/fit-regression.md", "rppdyn fit-regression task=inertia model=rpp seeds=10", "test",
+           f"seeds=2 {FIT} task.train=50 task.validation=50 task.test=50", keep="fit"),
+    Action("docs/jobs/predict.md", "rppdyn predict RUN --data new.npz --out predicted.npz", "predicted.npz", run="own",
+           before=new_data),
     Action("docs/jobs/report.md", "rppdyn report RUN", "report.html", run="fit"),
-    Action(
-        "docs/jobs/collect.md",
-        "rppdyn collect env=Swimmer-v5 --random --steps 50000",
-        "Swimmer",
-        "--steps 1100 --name newcomer/random-v0",
-    ),
-    Action(
-        "docs/jobs/fit-image.md",
-        "rppdyn fit-image task=digit model=f_fc+conv seeds=5",
-        "test",
-        "seeds=1 optimiser.epochs=1 task.train=64 task.validation=32 model.width=2",
-    ),
+    Action("docs/jobs/collect.md", "rppdyn collect env=Swimmer-v5 --random --steps 50000", "Swimmer",
+           "--steps 1100 --name newcomer/random-v0"),
+    Action("docs/jobs/fit-image.md", "rppdyn fit-image task=digit model=f_fc+conv seeds=5", "test",
+           "seeds=1 optimiser.epochs=1 task.train=64 task.validation=32 model.width=2"),
     Action("docs/jobs/evaluate-agent.md", "rppdyn evaluate-agent RUN", "mean return", "--episodes 1", run="agent"),
     Action("docs/jobs/certify.md", "rppdyn certify Walker2d-v5", "leg swap", "--states 40"),
 ]
+# fmt: on
 
 
 def on_page(action: Action) -> bool:

@@ -60,6 +60,8 @@ equivariance torch:sin --trust --group U(2) --rep-in V --rep-out V --from normal
 train-agent model=emlp model.free_scale=prior -> model.free_scale=prior with model=emlp | one pathway | model=rpp
 train-agent model.free_variance=learned model.widen=100
     -> model.widen=100 with model.free_variance=learned | leave one of the two out
+train-agent model.widen=100 -> model.widen=100 with model.free_variance=1e-07 | rise from 1e-07 | model.free_variance=1e-3
+train-agent seed=9999 seeds=2 -> seed=10000 | evaluation episodes have the seeds 10000 to 10009 | another seed
 train-agent model=mlp model.free_variance=certified
     -> model.free_variance=certified with model=mlp | one pathway | model=rpp
 train-agent model=rpp_policy_only model.free_variance=learned

@@ -48,17 +48,12 @@ def body(copies: int, inside: str = "") -> str:
     ("inside", "said"),
     [
         ('<asset><hfield name="h" nrow="200000" ncol="200000" size="1 1 1 1"/></asset>', "declares .* GB"),
-        ('<asset><texture name="t" type="2d" builtin="flat" width="300000" height="300000"/></asset>', "declares .* GB"),
         ('<asset><texture name="t" type="skybox" builtin="flat" width="300000"/></asset>', "declares .* GB"),
         ('<size memory="900P"/>', "declares .* GB"),
-        ('<size nuserdata="99999999999"/>', "declares .* GB"),
-        (body(10**9), "elements"),
         (body(1000, body(1000).replace("<worldbody>", "").replace("</worldbody>", "")), "elements"),
         ('<include file="many.xml"/>', "elements"),
         ('<include file="own.xml"/>', "MuJoCo can't compile"),
-        ('<asset><hfield name="h" nrow="1e999" ncol="nan" size="1 1 1 1"/></asset>', "own.xml"),
         ('<worldbody><body><geom size=".1" pos="nan 0 0"/><freejoint/></body></worldbody>', "of <geom> is no number"),
-        ('<asset><hfield name="h" nrow="2" ncol="2" size="1 1 1 1" elevation="a"/></asset>', "MuJoCo can't compile"),
     ],
 )  # fmt: skip
 def test_what_a_model_declares_is_looked_at_before_it_is_compiled(tmp_path, monkeypatch, capfd, inside, said):
@@ -72,6 +67,11 @@ def test_the_model_of_an_environments_option_too(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     name = crawler('<size memory="900P"/>')
     one_line(["train-agent", "env=Ant-v5", f"env.kwargs.xml_file={tmp_path / name}"], capfd, "declares .* GB")
+
+
+RAISED = [("make", "KeyError('a')"), ("make", "SystemExit(3)"), ("reset", "RecursionError()"), ("reset", "MemoryError()"),
+          ("import", "struct.error('x')"), ("import", "SystemExit(3)"), ("call", "StopIteration()"), ("call", "MemoryError()"),
+          ("call", "UnicodeDecodeError('utf-8', b'x', 0, 1, 'bad')")]  # fmt: skip
 
 
 def elsewhere(kind: str) -> None:
@@ -129,9 +129,7 @@ def test_arrays_and_pictures_that_declare_more_than_fits(tmp_path, monkeypatch, 
     one_line([*IMAGE, "own.png"], capfd, "own.png")
 
 
-@pytest.mark.parametrize("error", ["KeyError('a')", "SystemExit(3)", "RecursionError()", "MemoryError()", "struct.error('x')",
-                                   "UnicodeDecodeError('utf-8', b'x', 0, 1, 'bad')", "StopIteration()"])  # fmt: skip
-@pytest.mark.parametrize("where", ["import", "make", "reset", "call"])
+@pytest.mark.parametrize(("where", "error"), RAISED)
 def test_whatever_a_module_raises(tmp_path, monkeypatch, capfd, error, where):
     monkeypatch.chdir(tmp_path)
     fails = {where: f"raise {error}"}
@@ -173,7 +171,7 @@ def test_files_that_are_changed_at_random(tmp_path, monkeypatch, capfd):
     Image.fromarray(np.zeros((8, 8), np.uint8)).save("own.png")
     Path("mine.py").write_text("import torch\nnet = torch.nn.Conv2d(1, 1, 3)\n")
     crawler("")
-    for count in range(60):
+    for count in range(36):
         name = ["own.npz", "small.npz", "own.h5", "own.csv", "own.png", "own.xml"][count % 6]
         data = bytearray(Path(name).read_bytes())
         for _ in range(rng.choice([1, 2, 8])):

@@ -88,11 +88,9 @@ def evil(planted: Planted, **changes) -> None:
 
 
 NAMED = {
-    "in the folder": in_the_folder,
     "beside it": lambda p: p.plant("evil", "evil.py"),
     "symbolic link": lambda p: (p.plant("evil", "dl/notes.txt"), (p.root / "evil.py").symlink_to("dl/notes.txt")),
     "linked run": lambda p: (in_the_folder(p), os.rename(p.run, p.root / "other"), p.run.symlink_to("other")),
-    "package": lambda p: p.plant("dl.evil", "dl/evil/__init__.py"),
     # looking for a module in a package imports the package
     "parent package": lambda p: (
         p.plant("dl.evil.harmless", "dl/evil/__init__.py"),
@@ -102,18 +100,14 @@ NAMED = {
 }
 """Ways in which a run names a module that --trust imports."""
 
+
 NEVER = {
     "relative": lambda p: p.plant(".evil", "dl/evil.py"),
     "two colons": lambda p: p.plant("evil:evil", "evil.py"),
     "target of Hydra": lambda p: evil(p, hydra={"_target_": "evil.run"}),
-    "launcher": lambda p: evil(p, hydra={"launcher": {"_target_": "evil.Launcher"}}),
     "defaults": lambda p: evil(p, defaults=["evil"], callbacks=["evil:Callback"]),
     "target of the environment": lambda p: (evil(p), p.configure(lambda c: c["env"].update(_target_="evil.Env"))),
-    "target of an option": lambda p: (evil(p), p.configure(lambda c: c["env"]["kwargs"].update(_target_="evil.Env"))),
-    "Python tag": lambda p: (
-        evil(p),
-        p.append("device: !!python/name:evil.device\n"),
-    ),
+    "Python tag": lambda p: (evil(p), p.append("device: !!python/name:evil.device\n")),
     # an option that is called as what says that a file alone names the environment
     "option of ours": lambda p: (
         p.plant("evil", "evil.py"),
@@ -123,6 +117,7 @@ NEVER = {
     "trusts itself": lambda p: (p.plant("evil", "evil.py"), p.configure(lambda c: c.update(trust=True))),
 }
 """Ways that are refused as they are, by keys that are none or names that are malformed."""
+
 
 VERBS = {
     "evaluate-agent": ["evaluate-agent", "dl", "--episodes", "1"],
@@ -135,7 +130,7 @@ VERBS = {
 
 
 @pytest.mark.parametrize("way", NAMED | NEVER)
-def test_a_run_runs_nothing(planted, way, capfd):
+def test_a_run_runs_nothing_that_is_not_trusted(planted, way, capfd):
     (NAMED | NEVER)[way](planted)
     status = main(VERBS["evaluate-agent"])
     err = capfd.readouterr().err
@@ -144,14 +139,9 @@ def test_a_run_runs_nothing(planted, way, capfd):
     if way in NAMED:
         module = yaml.safe_load((planted.run / "config.yaml").read_text())["env"]["id"].partition(":")[0]
         assert f"{Path('dl', 'config.yaml')} names" in err and f"module {module!r}: add --trust" in err
-
-
-@pytest.mark.parametrize("way", NAMED)
-def test_trust_runs_what_a_run_names(planted, way, capfd):
-    NAMED[way](planted)
-    status = main([*VERBS["evaluate-agent"], "--trust"])
-    assert planted.marker.exists()
-    assert status == (2 if way == "unknown environment" else 0), capfd.readouterr().err
+        status = main([*VERBS["evaluate-agent"], "--trust"])
+        assert planted.marker.exists()
+        assert status == (2 if way == "unknown environment" else 0), capfd.readouterr().err
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -165,22 +155,14 @@ def test_no_verb_runs_what_a_run_names(planted, verb, capfd):
     assert planted.marker.exists()
 
 
-def test_from_inside_the_folder(planted, monkeypatch, capfd):
-    planted.write("dl/evil.py")
-    planted.name(f"evil:{STOCK}")
+def test_reports_and_figures_make_no_environment_not_even_inside_the_folder(planted, monkeypatch):
+    planted.plant("evil", "dl/evil.py")
     monkeypatch.chdir(planted.run)
-    for words in (["evaluate-agent", "."], ["report", "."], ["figure", ".", "--out", "a.png"]):
-        main(words)
+    assert main(["evaluate-agent", "."]) == 2
+    assert main(["report", "."]) == main(["figure", ".", "--out", "a.png"]) == 0
     assert not planted.marker.exists()
     assert main(["evaluate-agent", ".", "--episodes", "1", "--trust"]) == 0
     assert planted.marker.exists()
-
-
-def test_reports_and_figures_make_no_environment(planted):
-    in_the_folder(planted)
-    assert main(["report", "dl"]) == 0
-    assert main(["figure", "dl", "--out", "a.png"]) == 0
-    assert not planted.marker.exists()
 
 
 def test_the_environment_of_a_spec(planted, capfd):
@@ -247,51 +229,38 @@ def dataset(planted):
 WRAPPER = {"name": "Monitor", "entry_point": "evil:Wrapper", "kwargs": {}}
 SPECS = {
     "entry point": dict(id="Mine-v0", entry_point="evil:Env"),
-    "without a colon": dict(id="Mine-v0", entry_point="evil"),
-    "of the folder": dict(id="Mine-v0", entry_point="dl.evil:Env"),
     "a module in the id": dict(id="evil:Swimmer-v5", entry_point="evil:Env"),
     "of a package": dict(id="Mine-v0", entry_point="dl.evil.harmless:Env"),
     "vectorised too": dict(id="Mine-v0", entry_point="evil:Env", vector_entry_point="evil:Vector"),
 }
 HARMLESS = {
     "wrapper's entry point": dict(additional_wrappers=[WRAPPER]),
-    "unknown wrapper": dict(additional_wrappers=[WRAPPER | {"name": "Evil"}]),
     "entry point of a stock environment": dict(entry_point="evil:Env", vector_entry_point="evil:Env"),
     "relative": dict(id="Mine-v0", entry_point=".evil:Env"),
-    "option": dict(kwargs={"_target_": "evil.Env"}),
     "option of ours": dict(id="Mine-v0", entry_point="evil:Env", kwargs={"named_by": None}),
     "no entry point": dict(id="evil:Swimmer-v5", entry_point=None),
 }
 
 
-def plant_modules(planted: Planted) -> None:
+@pytest.mark.parametrize("case", [*SPECS, *HARMLESS])
+def test_a_dataset_runs_nothing_that_is_not_trusted(planted, dataset, case, monkeypatch, capfd):
     for path in ("evil.py", "dl/evil/__init__.py", "dl/evil/harmless.py"):
         planted.write(path)
-
-
-@pytest.mark.parametrize("case", [*SPECS, *HARMLESS])
-def test_a_dataset_runs_nothing(planted, dataset, case, monkeypatch, capfd):
-    plant_modules(planted)
     dataset(**(SPECS | HARMLESS)[case])
-    status = main(["fit-transition", f"dataset={NAME}"])
+    words = ["fit-transition", f"dataset={NAME}"]
+    status = main(words)
     err = capfd.readouterr().err
     assert not planted.marker.exists()
     assert status == 2 and err.count("\n") == 1, err
     if case in SPECS:
         assert f"{NAME}" in err and "add --trust" in err, err
-    monkeypatch.syspath_prepend(planted.root)
-    if case in SPECS:
-        with refused(NAME, "trust=True"):
-            read_episodes(NAME)
-    assert not planted.marker.exists()
-
-
-@pytest.mark.parametrize("case", [case for case in SPECS if case != "a module in the id"])
-def test_trust_runs_what_a_dataset_names(planted, dataset, case):
-    plant_modules(planted)
-    dataset(**SPECS[case])
-    assert main(["fit-transition", f"dataset={NAME}", "--trust"]) == 2  # what was planted is no environment
-    assert planted.marker.exists()
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(planted.root)
+            with refused(NAME, "trust=True"):
+                read_episodes(NAME)
+        assert not planted.marker.exists()
+        assert main([*words, "--trust"]) == 2  # what was planted is no environment
+        assert planted.marker.exists() == (case != "a module in the id")
 
 
 def test_who_names_the_environment_of_a_dataset_trusts_it(planted, dataset, monkeypatch):
@@ -318,8 +287,7 @@ ROBOT = (
 )
 
 
-@pytest.mark.parametrize("verb", READERS)
-@pytest.mark.parametrize("space", ["observation_space", "action_space"])
+@pytest.mark.parametrize(("verb", "space"), [*zip(READERS, ("observation_space", "action_space") * 2, strict=True)])
 def test_no_environment_is_made_for_spaces_that_a_dataset_leaves_out(planted, dataset, verb, space, monkeypatch, capfd):
     """Minari would make it, whatever module that is of."""
     planted.write("evil.py")
@@ -354,23 +322,27 @@ def test_a_model_is_compared_with_a_dataset_that_is_trusted(planted, dataset):
 # -- options of an environment, which may name code, and pickled weights -------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "option", ["evil:Reward", "evil.Reward", ["evil:Reward"], {"reward": "evil:Reward"}, "./evil.py", "/tmp/evil.so",
-               "weights/teacher.pkl"],
-)  # fmt: skip
-def test_an_option_that_names_code_is_not_passed_on(planted, option, capfd):
+CODE = [
+    "evil:Reward",
+    "evil.Reward",
+    ["evil:Reward"],
+    {"reward": "evil:Reward"},
+    "./evil.py",
+    "/tmp/evil.so",
+    "teacher.pkl",
+]
+DATA = ["robots/ant.xml", "rgb_array", "v1.5", "0:3", "a word. Another", 1.0, None, [1, 2]]
+
+
+def test_an_option_that_names_code_is_not_passed_on(planted, capfd):
+    assert [option for option in CODE + DATA if list(code_named_in({"key": option}))] == CODE
     planted.write("evil.py")
-    planted.configure(lambda config: config["env"]["kwargs"].update(reset_noise_scale=option))
+    planted.configure(lambda config: config["env"]["kwargs"].update(reset_noise_scale=CODE[0]))
     for words in (VERBS["evaluate-agent"], VERBS["train-agent"], VERBS["collect, played"]):
         assert main(words) == 2
         err = capfd.readouterr().err
         assert "config.yaml gives the environment InvertedPendulum-v5 the option" in err and "add --trust" in err
         assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("option", ["robots/ant.xml", "rgb_array", "v1.5", "0:3", "a word. Another", 1.0, None, [1, 2]])
-def test_options_that_are_data_are(option):
-    assert not list(code_named_in({"key": option}))
 
 
 @pytest.mark.parametrize("how", ["pickle", "torch"])
@@ -463,37 +435,29 @@ def test_training_signs_its_run_with_a_key_of_the_users_own(planted, monkeypatch
 
 # -- links in a run's folder ----------------------------------------------------------------------------------------------
 
-LINKS = ["figures", "events", "checkpoints", "metrics.jsonl", "timing.jsonl", "config.yaml", "result.json", ".lock",
-         "figures/learning_curve.png", "checkpoints/.writing-000000000024", ".writing-PID-result.json",
-         "equivariance.json", "wandb"]  # fmt: skip
+LINKS = [("figures", False), ("checkpoints", True), ("metrics.jsonl", False), ("timing.jsonl", True), ("config.yaml", False),
+         (".lock", False), ("figures/learning_curve.png", True), ("checkpoints/.writing-000000000024", False),
+         (".writing-PID-result.json", True), ("equivariance.json", False), ("wandb", True)]  # fmt: skip
 
 
-@pytest.mark.parametrize("dangling", [False, True])
-@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize(("name", "dangling"), LINKS)
 def test_nothing_is_written_through_links(planted, name, dangling, capfd):
     path, outside = planted.run / name.replace("PID", str(os.getpid())), planted.root / "outside"
-    folder = path.is_dir()
     if path.exists():
-        shutil.move(path, outside)
+        shutil.move(path, planted.root / "elsewhere" if dangling else outside)
     elif not dangling:
         outside.write_text("precious")
-    if dangling and name == "config.yaml":
-        return  # no run
-    if dangling:
-        outside.rename(planted.root / "elsewhere") if outside.exists() else None
     path.symlink_to(outside)
-    before = {file: file.read_bytes() for file in outside.rglob("*") if file.is_file()} if folder else None
-    content = outside.read_bytes() if outside.is_file() else None
-    for verb in ("train-agent", "evaluate-agent", "equivariance", "report", "figure"):
-        words = {"report": ["report", "dl"], "figure": ["figure", "dl", "--out", "a.png"]}
-        assert main(VERBS.get(verb) or words[verb]) == 2
+    before = contents(outside)
+    for words in (VERBS["train-agent"], VERBS["equivariance"], ["report", "dl"]):
+        assert main(words) == 2
         err = capfd.readouterr().err
         assert f"{path.relative_to(planted.root)} is a link to {outside}" in err and err.count("\n") == 1, err
-    assert path.is_symlink() and outside.exists() != dangling
-    if outside.exists():
-        assert (content is None) or outside.read_bytes() == content
-    if folder and not dangling:
-        assert before == {file: file.read_bytes() for file in outside.rglob("*") if file.is_file()}
+    assert path.is_symlink() and outside.exists() != dangling and contents(outside) == before
+
+
+def contents(path: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in (path, *path.rglob("*")) if file.is_file()}
 
 
 def test_a_run_folder_may_be_reached_through_a_link_and_hold_links_to_itself(planted, capfd):

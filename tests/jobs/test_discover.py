@@ -114,24 +114,15 @@ def test_an_agent_with_vectors(code):
     assert found.verdict == "exact" and len(found.generators) == 1
     assert torch.allclose(axis.abs(), turn.abs(), atol=1e-6)
     assert "an exact symmetry of 1 generator" in discover.table(result)
-
-
-def test_an_agent_of_a_robot(code):
-    assert main(["train-agent", "env=Swimmer-v5", "env.kwargs.max_episode_steps=120", *AGENT]) == 0
-    found = discover.run(
-        DiscoverConfig(what="agent", episodes=1, states=100, blocks="slider1 velocity+slider2 velocity")
-    ).found
-    assert [len(one.spectrum) for one in found] == [4]
     for options, words in [
         (dict(states_from="normal"), "--from normal: of an agent give rollouts"),
-        (dict(family="SO(3)"), "how does it act on 8 inputs and 2 outputs"),
-        (dict(family="SO(3)", rep_in="V", rep_out="V"), "--rep-in T1: acts on 3 numbers, and there are 8"),
+        (dict(family="SO(3)", rep_in="V", rep_out="V"), "--rep-in T1: acts on 3 numbers, and there are"),
     ]:
         with pytest.raises(ConfigError, match=words):
             discover.run(DiscoverConfig(what="agent", episodes=1, **options))
 
 
-@pytest.mark.parametrize("what", ["Swimmer-v5", "mine/Robot-v0", "rppdyn/Swimmer-v5/random-seed0-v0", "mine:Robot-v0"])
+@pytest.mark.parametrize("what", ["Swimmer-v5", "rppdyn/Swimmer-v5/random-seed0-v0", "mine:Robot-v0"])
 def test_a_robot_is_certified(code, what, capsys):
     assert main(["discover", what]) == 2
     err = capsys.readouterr().err

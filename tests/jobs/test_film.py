@@ -42,19 +42,11 @@ class Counter(gymnasium.Env):
         return np.full((64, 64, 3), 20 * self.count, np.uint8)
 
 
-def test_the_bar_reaches_its_end_where_the_episode_does(tmp_path, capsys):
-    env = Counter()
-    env.spec = gymnasium.envs.registration.EnvSpec("Counter-v0", "tests:Counter", max_episode_steps=50)
-    film(lambda: env, policy, seed=3, path=tmp_path / "film.gif", progress=True)
-    last = capsys.readouterr().err.strip().splitlines()[-1].split("\r")[-1]
-    assert "100%" in last and f"{STEPS}/{STEPS}" in last
-
-
 def policy(observations):
     return np.zeros((len(observations), 1), np.float32)
 
 
-@pytest.mark.parametrize("rate, every", [(20, 1), (30, 1), (40, 2), (100, 4)])
+@pytest.mark.parametrize("rate, every", [(30, 1), (100, 4)])
 def test_a_gif_runs_in_real_time_with_at_most_thirty_frames_a_second(tmp_path, rate, every):
     path = tmp_path / "new" / "film.gif"
     count = film(lambda: Counter(rate), policy, seed=3, path=path)
@@ -79,9 +71,14 @@ def test_formats_are_refused_before_anything_is_played(monkeypatch):
     require_format("a.GIF")
     with pytest.raises(ConfigError, match=r"--video film\.avi: the name must end in \.gif or \.mp4"):
         require_format("film.avi")
-    monkeypatch.setattr("rppdyn.jobs.playing.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install imageio-ffmpeg, or write a \.gif"):
-        require_format("film.mp4")
+    with monkeypatch.context() as patch:
+        patch.setattr("rppdyn.jobs.playing.find_spec", lambda name: None)
+        with pytest.raises(ConfigError, match=r"pip install imageio-ffmpeg, or write a \.gif"):
+            require_format("film.mp4")
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    monkeypatch.setitem(sys.modules, "mujoco", None)  # importing it now fails
+    with pytest.raises(ConfigError, match=r"nothing can draw here \(osmesa: .*mujoco.*libosmesa6"):
+        require_format("film.gif")
 
 
 def test_where_nothing_can_draw_one_line_says_what_to_install(tmp_path, monkeypatch):
@@ -95,13 +92,6 @@ def test_where_nothing_can_draw_one_line_says_what_to_install(tmp_path, monkeypa
     with pytest.raises(ConfigError, match=r"\(osmesa: no context\)"):
         film(lambda: Counter(draws=False), policy, seed=0, path=tmp_path / "film.gif")
     assert os.environ["MUJOCO_GL"] == "osmesa" and not (tmp_path / "film.gif").exists()
-
-
-def test_a_library_that_mujoco_can_t_load_is_named(monkeypatch):
-    monkeypatch.setenv("MUJOCO_GL", "osmesa")
-    monkeypatch.setitem(sys.modules, "mujoco", None)  # importing it now fails
-    with pytest.raises(ConfigError, match=r"nothing can draw here \(osmesa: .*mujoco.*libosmesa6"):
-        require_format("film.gif")
 
 
 def test_mujoco_draws_the_robot(tmp_path):
@@ -134,8 +124,12 @@ def test_a_robot_that_walks_stays_in_the_picture():
     assert np.abs(pictures[0] - pictures[1]).max() > 10
 
 
-def test_an_interrupted_film_leaves_the_old_one(tmp_path):
-    film(lambda: Counter(20), policy, seed=3, path=tmp_path / "film.gif")
+def test_an_interrupted_film_leaves_the_old_one(tmp_path, capsys):
+    env = Counter(20)
+    env.spec = gymnasium.envs.registration.EnvSpec("Counter-v0", "tests:Counter", max_episode_steps=50)
+    film(lambda: env, policy, seed=3, path=tmp_path / "film.gif", progress=True)
+    last = capsys.readouterr().err.strip().splitlines()[-1].split("\r")[-1]
+    assert "100%" in last and f"{STEPS}/{STEPS}" in last  # the bar ends where the episode does
     before = (tmp_path / "film.gif").read_bytes()
 
     def interrupted(observations):

@@ -11,7 +11,6 @@ import torch
 
 from rppdyn.jobs import fit_dynamics, fit_image, fit_regression
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.base import ConfigError
 from rppdyn.runs import RunFolder
 
 WORDS = ("task=inertia", "model=rpp", "model.hidden=16", "model.num_layers=1", "model.free_variance=1e-4", "task.train=200",
@@ -29,7 +28,6 @@ def effective(result, pathway):
     return sum(row["effective"][0] for row in result.pathways if row["pathway"] == pathway)
 
 
-@pytest.mark.rendered
 def test_a_symmetry_that_the_data_have_is_kept_and_a_wrong_one_is_left(tmp_path):
     words = ("optimiser.epochs=16", "model.hidden=8", "marginal_likelihood.every=4", "marginal_likelihood.data=50")
     right = fit_regression.run(configured(tmp_path / "right", *words))
@@ -40,7 +38,6 @@ def test_a_symmetry_that_the_data_have_is_kept_and_a_wrong_one_is_left(tmp_path)
     assert effective(right, "equivariant") > effective(wrong, "equivariant")
     table = str(right)
     assert "head.equivariant" in table and " of " in table and "normalised" in table and "relative" in table
-    assert (tmp_path / "right" / "figures" / "curves.png").stat().st_size > 10_000
     stored = json.loads((tmp_path / "right" / "result.json").read_text())
     assert stored["pathways"] == right.pathways
 
@@ -89,10 +86,9 @@ def test_units_follow_variances_without_changing_the_function(tmp_path):
     torch.testing.assert_close(moved, ratio * step, rtol=1e-6, atol=1e-15)
 
 
-@pytest.mark.parametrize("fisher", ["sampled", "exact"])
-def test_effective_numbers_are_those_at_the_noise_that_was_learned(tmp_path, fisher):
+def test_effective_numbers_are_those_at_the_noise_that_was_learned(tmp_path):
     words = ("marginal_likelihood.steps=20", "marginal_likelihood.learning_rate=0.5", "marginal_likelihood.data=50",
-             "model.hidden=8", f"marginal_likelihood.fisher={fisher}")  # fmt: skip
+             "model.hidden=8", "marginal_likelihood.fisher=exact")  # fmt: skip
     fit = fit_regression.Regression(configured(tmp_path / "run", *words))
     noise = fit.variances.noise.clone()
     fit.variances.update(fit.optimiser, generators=fit._streams(2))
@@ -104,11 +100,6 @@ def test_effective_numbers_are_those_at_the_noise_that_was_learned(tmp_path, fis
         assert fit.variances.found[f"normalised/{key}"] == pytest.approx([effective / name.size], rel=1e-6)
     relative = [fit.variances.found[f"relative/head.{pathway}"][0] for pathway in ("equivariant", "free")]
     assert sum(relative) == pytest.approx(1) and min(relative) > 0
-
-
-def test_a_standard_deviation_that_is_learned_has_no_marginal_likelihood():
-    with pytest.raises(ConfigError, match=r"model\.gaussian"):
-        compose.composed("fit_transition", ["dataset=x", "model.gaussian=true", "objective=marginal_likelihood"])
 
 
 def test_a_member_that_diverges_has_no_evidence_and_harms_no_other(tmp_path):

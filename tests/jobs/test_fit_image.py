@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from refusals import refused
 from torchvision_files import torchvision, write_idx  # noqa: F401 (a fixture)
 
 from rppdyn.cli import main
 from rppdyn.equivariance._lie import algebra_penalties
 from rppdyn.jobs import fit_image
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.base import ConfigError
-from rppdyn.runs import RunFolder, RunFolderError, read_metrics
+from rppdyn.runs import RunFolder, read_metrics
 from rppdyn.tasks._images import translate
 
 WORDS = ("model.width=4", "task.train=600", "task.validation=100", "optimiser.epochs=12", "optimiser.batch_size=60",
@@ -66,10 +66,9 @@ def test_variances_are_learned_and_the_models_load(tmp_path):
     assert again.test == result.test
 
 
-@pytest.mark.parametrize("model", ["gconv", "f_fc+conv+gconv"])
-def test_group_convolutions_live_through_their_first_steps(tmp_path, model):
+def test_group_convolutions_live_through_their_first_steps(tmp_path):
     """At a rate that is too high all rectifiers of a layer die, and every image has the same outputs."""
-    words = ("task=upright", f"model={model}", "optimiser.epochs=2", "evaluation.every=2")
+    words = ("task=upright", "model=f_fc+conv+gconv", "optimiser.epochs=2", "evaluation.every=2")
     result = fit_image.run(configured(tmp_path / "run", *words))
     images, (network,) = fit_image.load_image_models(configured(tmp_path / "run", *words), RunFolder.open(result.run))
     outputs = network(images.data[0].test.x)
@@ -150,13 +149,6 @@ def test_augmented_images_are_moved_anew_for_each_batch(tmp_path):
     assert wrong[0] < 0.7 * wrong[1]
 
 
-def test_a_regression_on_a_table(tmp_path):
-    words = ("task=diabetes", "model=fc+conv", "model.architecture=three_layers", "task.train=282",
-             "task.validation=71")  # fmt: skip
-    result = fit_image.run(configured(tmp_path / "run", *words))
-    assert 0.5 < result.test["test/error"][0] < 1.2  # of targets of variance one
-
-
 @pytest.mark.usefixtures("torchvision")
 def test_the_published_first_experiment(tmp_path, monkeypatch):
     """From files of MNIST's format: ten layers on quadrants of 32 x 32 pixels, with learned variances."""
@@ -179,86 +171,61 @@ def test_the_published_first_experiment(tmp_path, monkeypatch):
     assert math.isfinite(metrics["marginal_likelihood/negative_log"][0])
 
 
-def test_a_damaged_file_of_members_can_be_written_again(tmp_path):
-    words = [*WORDS, "task=upright", "model=conv", "model.architecture=three_layers", "task.validation=0"]
-    words += ["optimiser.epochs=1"]
-    config = configured(tmp_path / "run", *words)
-    whole = fit_image.run(config)
-    assert "validation" not in str(whole) and "test/error" in str(whole)
-    path = tmp_path / "run" / "members.pt"
-    content = path.read_bytes()
-    path.write_bytes(content[:500])
-    with pytest.raises(RunFolderError, match=r"members\.pt is damaged: delete it and .*result\.json") as error:
-        fit_image.load_image_models(config, RunFolder.open(tmp_path / "run"))
-    assert "\n" not in str(error.value)
-    path.unlink()
-    with pytest.raises(RunFolderError, match=r"members\.pt is missing: delete .*result\.json, and use --resume"):
-        fit_image.load_image_models(config, RunFolder.open(tmp_path / "run"))
-    (tmp_path / "run" / "result.json").unlink()
-    assert fit_image.run(config, resume=True).test == whole.test
-    assert path.read_bytes() == content
-
-
-def test_from_the_command_line(tmp_path, monkeypatch, capsys):
+def test_a_table_is_fitted_and_read_from_the_command_line_and_damaged_members_can_be_written_again(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    words = [*WORDS, "task=upright", "model=s_conv", "model.architecture=three_layers", "run_dir=run"]
-    words += ["optimiser.epochs=2"]
+    words = [*WORDS, "task=diabetes", "model=fc+conv", "model.architecture=three_layers", "task.train=282",
+             "task.validation=0", "run_dir=run"]  # fmt: skip
     assert main(["fit-image", *words]) == 0
     out = capsys.readouterr().out
-    assert "upright, s_conv, seed 0: 2 epochs" in out and "test/error" in out
-    with torch.no_grad():
-        assert main(["fit-image", *words]) == 2
-    assert "run folder run exists" in capsys.readouterr().err
+    assert "diabetes, fc+conv, seed 0: 12 epochs" in out and "test/error" in out and "validation" not in out
+    test = RunFolder.open("run").result()["test"]
+    assert 0.5 < test["test/error"][0] < 1.2  # of targets of variance one
     assert main(["report", "run", "--out", "report.html"]) == 0
-    page = (tmp_path / "report.html").read_text()
-    assert "s_conv" in page and "negative log-likelihood" in page
-    capsys.readouterr()
-    assert main(["equivariance", "run", "--states", "8", "--transformations", "rotation"]) == 0
-    assert "upright, s_conv" in capsys.readouterr().out
-    assert main(["equivariance", "run", "--env", "Ant-v5"]) == 2
-    assert "--env Ant-v5: of images" in capsys.readouterr().err
+    assert "fc+conv" in (tmp_path / "report.html").read_text()
+    assert main(["fit-image", *words]) == 2 and "run folder run exists" in capsys.readouterr().err
+    config, path = compose.composed("fit_image", words), tmp_path / "run" / "members.pt"
+    content = path.read_bytes()
+    path.write_bytes(content[:500])
+    with refused("members.pt is damaged: delete it and ", "result.json"):
+        fit_image.load_image_models(config, RunFolder.open("run"))
+    path.unlink()
+    with refused("members.pt is missing: delete ", "result.json, and use --resume"):
+        fit_image.load_image_models(config, RunFolder.open("run"))
+    (tmp_path / "run" / "result.json").unlink()
+    assert fit_image.run(config, resume=True).test == test
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("words, said", [
     (("model.pathways.conv=0", "model=conv"), "leave no map"),
     (("task=wine", "task.augment_flip=true", "model=fc"), "task.augment_flip with wine: pixels of the table"),
     (("task.train=2000",), "task.train=2000"),
-    (("task.canvas=4",), "task.canvas=4"),
-    (("task=mnist",), r"give task\.folder="),
-    (("task.validation=3000",), "task.validation=3000"),
+    (("task=mnist",), "give task.folder="),
     (("task=digit_quadrant", "task.augment_turn=true"), "task.augment_turn with digit_quadrant: the quadrant is asked"),
-    (("task=digit_quadrant", "task.augment_shift=4"), "task.augment_shift with digit_quadrant: the quadrant is asked"),
-    (("task=wine", "model=conv"), "architecture=small ends in a mean .* can't tell the columns of wine .*=three_layers"),
-    (("task=upright", "model.architecture=ten_layers"), "ten_layers on images of .* a task.canvas that is a multiple of 32"),
+    (("task=wine", "model=conv"), "architecture=small ends in a mean"),
+    (("task=upright", "model.architecture=ten_layers"), "a task.canvas that is a multiple of 32"),
     (("model=se2", "model.filters.penalty=1"), "penalty=1.0 of se2, which has no relaxed pathway"),
     (("model=se2+relaxed", "model.filters.penalty=1", "objective=marginal_likelihood"), "penalty=1.0 with objective="),
     (("model=p4", "task.train=129"), "task.train=129 and optimiser.batch_size=128: a batch of one image has no"),
-    (("task.canvas=12",), "task.canvas=12 has no four quadrants .*or task.resize=6"),
-    (("task=wine", "model=fc", "task.resize=8"), "task.resize=8 of wine"),
+    (("task.canvas=12",), "task.canvas=12 has no four quadrants"),
+    (("task=digit", "model=powernet"), "model=powernet on images of (16, 16): n=16 pixels: at even sizes"),
+    (("task=rotated_odd", "model=powernet", "model.operators.bases=[turn]"), "velocity='turn': choose one of"),
 ])  # fmt: skip
 def test_bad_input(words, said, tmp_path):
-    with pytest.raises(ValueError, match=said) as error:
+    with refused(said):
         fit_image.run(compose.composed("fit_image", [f"run_dir={tmp_path / 'run'}", *words]))
-    assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
-    assert isinstance(error.value, ConfigError | ValueError)
+    assert not (tmp_path / "run").exists()
 
 
-def test_penalties_on_operators_are_trained_and_bad_operators_are_refused_in_a_line(tmp_path):
+def test_penalties_on_operators_are_trained(tmp_path):
     """With a large penalty the learned generators are closer to a Lie algebra than without one."""
     words = ["task=rotated_odd", "model=l_conv", "task.canvas=9", "model.width=2", "model.operators.count=3"]
     words += ["model.operators.rank=1", "optimiser.epochs=3"]
     shares = []
     for factor in (0, 100):
-        folder = tmp_path / str(factor)
-        config = configured(folder, *words, f"model.operators.closure={factor}")
-        fit_image.run(config)
-        _, (model,) = fit_image.load_image_models(config, RunFolder.open(folder))
+        config = configured(tmp_path / str(factor), *words, f"model.operators.closure={factor}")
+        _, (model,) = fit_image.load_image_models(config, RunFolder.open(fit_image.run(config).run))
         shares.append(algebra_penalties(model.blocks[0].operators.operators.generators)[0].item())
     assert shares[1] < 0.8 * shares[0]
-    for given, said in (
-        (["task=digit", "model=powernet"], r"^model=powernet on images of \(16, 16\): n=16 pixels: at even sizes"),
-        (["task=rotated_odd", "model=powernet", "model.operators.bases=[turn]"], r"velocity='turn': choose one of"),
-    ):
-        with pytest.raises(ConfigError, match=said) as caught:
-            fit_image.run(configured(tmp_path / "bad", *given))
-        assert "\n" not in str(caught.value)

@@ -11,15 +11,12 @@ def printed(**test):
 
 
 def test_members_that_diverged_are_counted():
-    lines = printed(**{"test/error": [0.1, 0.2, 0.3], "rollout/error": [0.1, None, 0.3], "test/mse": [None] * 3})
+    lines = printed(**{"test/error": [0.1, 0.2, 0.3], "rollout/error": [0.1, None, 0.3], "test/mse": [None] * 3,
+                       "rollout/first_divergence": [None, 12.4, 3.2]})  # fmt: skip
     assert lines["test/error"].startswith("0.2 (0.1, 0.2, 0.3)") and "diverged" not in lines["test/error"]
     assert lines["rollout/error"].endswith("1 of 3 diverged") and lines["test/mse"] == "3 of 3 diverged"
-
-
-def test_no_divergence_is_no_loss():
-    assert "rollout/first_divergence" not in printed(**{"rollout/first_divergence": [None] * 3})
-    lines = printed(**{"rollout/first_divergence": [None, 12.4, 3.2]})
     assert lines["rollout/first_divergence"] == "3.2 s; in 2 of 3"
+    assert "rollout/first_divergence" not in printed(**{"rollout/first_divergence": [None] * 3})
 
 
 def test_brackets_are_explained_and_figures_named():

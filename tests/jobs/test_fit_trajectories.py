@@ -13,9 +13,10 @@ import torch
 
 import rppdyn
 from rppdyn.cli import main
-from rppdyn.dynamics import DrivenModel, MechanicalModel, NeuralODEModel, integrate, learn_symmetry
+from rppdyn.dynamics import DrivenModel, MechanicalModel, NeuralODEModel, integrate
 from rppdyn.equivariance import equivariance_error
-from rppdyn.groups import GL, SO, O
+from rppdyn.groups import GL, O
+from rppdyn.jobs import fit_trajectories
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.compose import expand_own_data_words
 from rppdyn.jobs.fit_trajectories import RecordingsFit, _variation, fit
@@ -176,13 +177,11 @@ def test_columns_files_folders_and_uneven_arrays(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "words", "said"),
+    ("content", "words", "said"),
     [
         ("", (), "is empty"),
-        ("time,x,v\n0,1,2\n1,nan,3\n2,3,4", (), "nan in row 2, column x"),
         ("time,x,v\n0,1,2\n1,,3\n2,3,4", (), "nan in row 2, column x"),
         ("time,x,v\n0,1,2\n1,one,3\n2,3,4", (), "row 2: 'one' is no number"),
-        ("time,x,v\n0,1,2\n1,1\n", (), "line 3: 2 values for 3 columns"),
         ("time,x,v\n0,1,2,0,5\n", (), "line 2: 5 values for 3 columns; write decimal points, or ; between columns"),
         ("time,x,v,x\n0,1,2,3\n", (), "column 'x' is there twice"),
         ("time,t,x,v\n0,0,1,2\n1,1,1,2\n", (), "has columns time and t; give the step"),
@@ -192,15 +191,25 @@ def test_columns_files_folders_and_uneven_arrays(tmp_path):
         ("time,x,w\n0,1,2\n1,1,3\n2,3,4", (), "state=v: own.csv has no such column"),
         ("run,x,v\n0,1,2\n1,1,3\n2,3,4", (), "no column time or t; give the step in seconds"),
         ("run,x,v\n0,1,2\n1,1,3\n2,3,4", ("time=0.1", "trajectory=run"), "one state is no trajectory"),
+        (np.array([{}, 1], dtype=object), (), "array 'z' holds Python objects, which loading would run"),
+        (np.zeros((4, 2)) + 1j, (), "complex numbers there"),
+        (np.array([[1.0, 2], [np.inf, 3]]), (), "inf in row 2, column z[0]"),
+        (np.zeros((0, 3)), (), "one state is no trajectory"),
+        (np.ones((40, 2)), (), "nothing moves in it"),
+        (3.0, (), "holds no arrays"),
     ],
-)
-def test_bad_data_is_said_in_one_line(tmp_path, monkeypatch, capsys, lines, words, said):
+)  # fmt: skip
+def test_bad_data_is_said_in_one_line(tmp_path, monkeypatch, capsys, content, words, said):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.csv").write_text(lines)
-    assert main(["fit-dynamics", "data=own.csv", "state=[x,v]", *words]) == 2
+    if isinstance(content, str):
+        (tmp_path / "own.csv").write_text(content)
+        words = ("data=own.csv", "state=[x,v]", *words)
+    else:
+        np.savez("own.npz", z=content)
+        words = ("data=own.npz", "state=[z]", "time=0.1", "task.chunk=1")
+    assert main(["fit-dynamics", *words]) == 2
     error = capsys.readouterr().err
-    assert said in error
-    assert len(error.splitlines()) == 1
+    assert said in error and len(error.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
 
 
@@ -251,14 +260,6 @@ def test_a_mechanical_model_conserves_its_energy_and_is_equivariant():
         MechanicalModel.rep_out(V(GL(2)))
 
 
-def test_a_conserved_energy_does_not_vary_along_trajectories():
-    states = torch.tensor(np.stack([spring(np.random.default_rng(k), 20)[1] for k in range(5)]))
-    known = torch.ones(5, 20, dtype=torch.bool)
-    known[0, 10:] = False
-    assert _variation(states.square().sum(-1) + 3, known) < 1e-12
-    assert _variation(states[..., 0], known) > 0.5
-
-
 def test_controls_are_held_over_each_step_also_in_parts():
     """dz/dt = u: a step's ends belong to that step, whatever the solver's own steps."""
     model = NeuralODEModel(torch.nn.Identity())
@@ -274,43 +275,43 @@ def test_controls_are_held_over_each_step_also_in_parts():
 
 def test_each_seed_may_have_a_split_of_its_own(table):
     """Members then differ in their test data, and a seed's part is that of a fit of its own."""
-    words = (f"data={table}", *COLUMNS, "model.system=ode", "model=mlp", "optimiser.epochs=1", "task.split_seed=null")
-    assert typed(*words, "seeds=2", "run_dir=both") == 0
-    assert typed(*words, "seed=1", "run_dir=second") == 0
-    both, second = (RunFolder.open(name).result()["test"]["rmse/x"] for name in ("both", "second"))
-    assert both[0] != both[1]
-    assert both[1] == pytest.approx(second[0], rel=0.3)  # chunks of the shorter of two are left out
-    (one, other), scalings = (
-        RecordingsFit(composed(*words, "seeds=2")).splits,
-        RecordingsFit(composed(*words, "seeds=2")),
+    words = (*SMALL, f"data={table}", *COLUMNS, "model.system=ode", "model=mlp", "task.split_seed=null")
+    both, second = (
+        RecordingsFit(compose.composed("fit_trajectories", expand_own_data_words("fit_dynamics", [*words, *more])))
+        for more in (["seeds=2"], ["seed=1"])
     )
-    assert {r.name for r in one.train} != {r.name for r in other.train}
-    assert not torch.equal(scalings.scalings[0].scale, scalings.scalings[1].scale)
+    parts = [{r.name for r in split.train} for split in (*both.splits, *second.splits)]
+    assert parts[0] != parts[1] == parts[2]
+    assert not torch.equal(both.scalings[0].scale, both.scalings[1].scale)
+    assert torch.equal(both.scalings[1].scale, second.scalings[0].scale)
 
 
-def composed(*words):
-    return compose.composed("fit_trajectories", expand_own_data_words("fit_dynamics", [*SMALL, *words]))
+def test_a_symmetry_is_looked_for_without_the_test_trajectories(table, monkeypatch):
+    """The split has a seed of its own, whatever that of the networks."""
+    fits = []
+    monkeypatch.setattr(fit_trajectories, "take_all_steps", lambda subject: fits.append(subject) or subject)
+    words = (
+        *SMALL,
+        f"data={table}",
+        "state=[x,y,vx,vy]",
+        "trajectory=run",
+        "group=auto",
+        "rep=2*V",
+        "model=rpp",
+        "seed=3",
+    )
+    config = compose.composed("fit_trajectories", expand_own_data_words("fit_dynamics", words))
+    fitted = RecordingsFit(config)
+    names = [{recording.name for recording in subject.splits[0].test} for subject in (fits[0], fitted)]
+    assert names[0] == names[1]
 
 
-@pytest.mark.parametrize(
-    ("arrays", "said"),
-    [
-        ({"z": np.array([{}, 1], dtype=object)}, "array 'z' holds Python objects, which loading would run"),
-        ({"z": np.zeros((4, 2)) + 1j}, "complex numbers there"),
-        ({"z": np.array([[1.0, 2], [np.inf, 3]])}, "inf in row 2, column z[0]"),
-        ({"z": np.zeros((0, 3))}, "one state is no trajectory"),
-        ({"z": np.ones((40, 2))}, "nothing moves in it"),
-        ({"z": 3.0}, "holds no arrays"),
-    ],
-)
-def test_bad_arrays_are_said_in_one_line(tmp_path, monkeypatch, capsys, arrays, said):
-    monkeypatch.chdir(tmp_path)
-    np.savez("own.npz", **arrays)
-    assert main(["fit-dynamics", "data=own.npz", "state=[z]", "time=0.1", "task.chunk=1"]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert len(error.splitlines()) == 1
-    assert not (tmp_path / "runs").exists()
+def test_a_conserved_energy_does_not_vary_along_trajectories():
+    states = torch.tensor(np.stack([spring(np.random.default_rng(k), 20)[1] for k in range(5)]))
+    known = torch.ones(5, 20, dtype=torch.bool)
+    known[0, 10:] = False
+    assert _variation(states.square().sum(-1) + 3, known) < 1e-12
+    assert _variation(states[..., 0], known) > 0.5
 
 
 def test_files_that_are_cut_off_are_said_in_one_line(tmp_path):
@@ -324,17 +325,3 @@ def test_files_that_are_cut_off_are_said_in_one_line(tmp_path):
             (tmp_path / name).write_bytes(whole[:kept])
             with pytest.raises(ValueError, match=rf"{name} can't be read as an? (HDF5|NPZ) file"):
                 read_recordings(tmp_path / name, ["z"], time=0.1)
-
-
-def test_an_energy_that_changes_is_not_invariant():
-    """A turn of a round spring leaves its energy alone, and that of an uneven one changes by much."""
-    defects = []
-    for masses in ((1.0, 1.0), (1.0, 0.2)):
-        states = torch.tensor(np.concatenate([spring(np.random.default_rng(k), 10, masses)[1] for k in range(4)]))
-        omega = torch.tensor([1.0, 1.0, 1.0, 1.0]).double() / torch.tensor([*masses, *masses]).double()
-        rates = torch.cat([states[:, 2:], -omega[:2] * states[:, :2]], 1)
-        rates = rates + 1e-3 * torch.randn(rates.shape, generator=torch.Generator().manual_seed(0)).double()
-        rep = V(SO(2)) + V(SO(2))
-        found = learn_symmetry(states, rates, rep, generator=torch.Generator().manual_seed(0), features=50, steps=30)
-        defects.append(found.defect(states, rep))
-    assert defects[0] < 0.03 < 0.1 < defects[1]

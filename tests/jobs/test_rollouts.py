@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 
 import gymnasium
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 
 from rppdyn.agents import RPPSAC
 from rppdyn.jobs.building import Episodes, Evaluator
-from rppdyn.runs.workers import preserve_random_state
 
 
 def policy(observations):
@@ -59,18 +57,6 @@ def test_states_are_spread_over_the_episodes(count, expected):
     observations, actions = episodes.spread(count)
     assert observations[:, 0].tolist() == expected
     assert np.array_equal(actions, -observations)
-
-
-def test_global_random_states_are_put_back():
-    def draws():
-        return random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002
-
-    with preserve_random_state():
-        expected = draws()
-    with preserve_random_state():
-        assert draws() == expected
-        torch.manual_seed(3)
-    assert draws() == expected
 
 
 def test_exploring_leaves_the_mirror_image_and_the_random_states_alone():

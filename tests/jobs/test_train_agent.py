@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 from contextlib import closing, nullcontext
@@ -56,9 +55,6 @@ def test_the_result_says_what_was_reached(config, result):
     for name, value, shown in (("equivariance/policy", None, "policy vacuous"), ("eval/return_mean", 0.03874, " 0.0387 "),
                                ("eval/return_mean", 131.04, " 131.0 "), ("eval/return_mean", -2.5, " -2.5 ")):  # fmt: skip
         assert shown in str(replace(result, metrics=result.metrics | {name: value}))
-
-
-def test_several_seeds_have_a_few_lines_together(result):
     each = [
         replace(result, seed=s, metrics=result.metrics | {"eval/return_mean": r}) for s, r in enumerate((12.0, 30.0))
     ]
@@ -70,47 +66,43 @@ def test_several_seeds_have_a_few_lines_together(result):
     assert str(TrainManyResult(each[:1])) == str(each[0])
 
 
-def test_evaluations_step_the_configured_environment(config, result):
+def test_evaluations_step_the_configured_environment_and_the_zip_is_the_same_agent(config, result):
     env = building.build_env(config)
     stock = building.build_env(compose.composed("train_agent", WORDS))
     assert env.unwrapped.model.actuator_gear[0, 0] == 0.5 * stock.unwrapped.model.actuator_gear[0, 0]
     played = playing.evaluate(EvaluateAgentConfig(run=result.run, episodes=1))
     assert played.returns == result.metrics["eval/returns"]
-
-
-def test_the_zip_is_the_same_agent(config, result):
     folder = RunFolder.open(result.run)
-    loaded = RPPSAC.load(folder.model_file, device="cpu")
-    weights = torch.load(folder.policy_file, weights_only=True)
-    assert weights.keys() == loaded.policy.state_dict().keys()
-    assert all(torch.equal(value, weights[name]) for name, value in loaded.policy.state_dict().items())
+    assert same_weights(RPPSAC.load(folder.model_file, device="cpu").policy.state_dict(), weights_of(folder.path))
 
 
-def test_a_damaged_policy_is_named(config, result):
-    folder = RunFolder.open(result.run)
-    whole = folder.policy_file.read_bytes()
-    try:
-        folder.policy_file.write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(RunFolderError, match=r"policy\.pt is damaged: delete .*result\.json") as error:
-            playing.evaluate(EvaluateAgentConfig(run=result.run, episodes=1))
+def weights_of(run: str | Path) -> dict[str, torch.Tensor]:
+    return torch.load(RunFolder.open(run).policy_file, weights_only=True)
+
+
+def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_a_run_that_can_not_be_played_is_named(config, result, tmp_path):
+    def refused(run: str, said: str) -> None:
+        with pytest.raises(ValueError, match=said) as error:
+            playing.evaluate(EvaluateAgentConfig(run=run, episodes=1))
         assert "\n" not in str(error.value)
-    finally:
-        folder.policy_file.write_bytes(whole)
 
-
-def test_a_run_without_any_policy_is_refused(config, tmp_path):
-    empty = replace(config, run_dir=str(tmp_path / "run"))
-    RunFolder.create(empty.folder(), asdict(empty))
-    with pytest.raises(RunFolderError, match="has no policy yet"):
-        playing.evaluate(EvaluateAgentConfig(run=empty.run_dir, episodes=1))
+    empty = RunFolder.create(tmp_path / "empty", asdict(config))
+    refused(str(empty.path), "has no policy yet")
+    damaged = RunFolder(shutil.copytree(result.run, tmp_path / "damaged"))
+    damaged.policy_file.write_bytes(damaged.policy_file.read_bytes()[:500])
+    refused(str(damaged.path), r"policy\.pt is damaged: delete .*result\.json")
+    damaged.config_file.write_text(damaged.config_file.read_text().replace("hidden: 8", "hidden: 0"))
+    refused(str(damaged.path), r"config\.yaml: model\.hidden=0")
 
 
 def test_an_evaluation_leaves_training_as_it_was(config, result, tmp_path):
     """The same run with more evaluations ends with the same weights."""
     often = replace(config, run_dir=str(tmp_path / "often"), evaluation=replace(config.evaluation, every=7))
-    train_agent.run(often)
-    one, other = (torch.load(Path(run, "policy.pt"), weights_only=True) for run in (often.run_dir, result.run))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same_weights(weights_of(train_agent.run(often).run), weights_of(result.run))
 
 
 def test_a_rollout_that_ends_beyond_the_last_step_finishes_the_run(config, tmp_path):
@@ -138,17 +130,6 @@ def test_a_run_of_an_earlier_version_has_the_defaults_of_new_keys(config, result
         folder.config_file.write_text(stored)
 
 
-def test_a_stored_configuration_that_can_t_be_used_is_named(config, result):
-    folder = RunFolder.open(result.run)
-    stored = folder.config_file.read_text()
-    try:
-        folder.config_file.write_text(stored.replace("hidden: 8", "hidden: 0"))
-        with pytest.raises(ValueError, match=r"config\.yaml: model\.hidden=0"):
-            playing.evaluate(EvaluateAgentConfig(run=result.run, episodes=1))
-    finally:
-        folder.config_file.write_text(stored)
-
-
 def test_a_diverged_run_is_named_and_keeps_its_last_good_checkpoint(config, tmp_path):
     agent = replace(config.agent, learning_rate=1e30)
     diverging = replace(config, run_dir=str(tmp_path / "run"), agent=agent)
@@ -159,12 +140,20 @@ def test_a_diverged_run_is_named_and_keeps_its_last_good_checkpoint(config, tmp_
     assert folder.result() is None
 
 
-@pytest.mark.parametrize("word, expected", [("auto", -1.0), ("-0.5", -0.5), ("-2", -2.0)])
-def test_the_target_entropy_reaches_the_agent(word, expected):
-    config = compose.composed("train_agent", [*WORDS, f"agent.target_entropy={word}", "agent.max_gradient_norm=0.5"])
+@pytest.mark.parametrize("words, expected", [
+    (["agent.target_entropy=auto"], {"target_entropy": -1.0}),
+    (["agent.target_entropy=-0.5", "agent.max_gradient_norm=0.5"], {"target_entropy": -0.5, "max_gradient_norm": 0.5}),
+    (["agent.matmul_precision=high", "agent.compile=true"], {"matmul_precision": "high", "compile": True}),
+    (["agent.compile=false"], {"compile": False}),
+])  # fmt: skip
+def test_settings_reach_the_agent_and_move_the_folder(words, expected, monkeypatch):
+    monkeypatch.setenv("CXX", "true")
+    config = compose.composed("train_agent", [*WORDS, *words])
+    assert (config.folder() != compose.composed("train_agent", WORDS).folder()) == ("auto" not in words[0])
     env = building.build_env(config)
     agent = building.build_agent(config, env, symmetry_spec(env))
-    assert (agent.settings().target_entropy, agent.max_gradient_norm) == (expected, 0.5)
+    assert {name: getattr(agent, name) for name in expected} == expected
+    assert agent.settings().target_entropy == agent.target_entropy
 
 
 def test_a_finished_run_that_goes_on_is_unfinished_again(config, result, tmp_path, monkeypatch):
@@ -200,19 +189,6 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_ends_as_if_it_had_not
     assert steps[0] == steps[1]
 
 
-def test_a_run_whose_metrics_were_lost_is_measured_anew(config, result, tmp_path, caplog):
-    config = replace(config, run_dir=str(tmp_path / "run"))
-    folder = RunFolder.open(shutil.copytree(result.run, config.run_dir))
-    lines = folder.metrics.path.read_text().splitlines(keepends=True)
-    for kept in (lines[:1], []):
-        folder.metrics.path.write_text("".join(kept))
-        folder.result_file.unlink()
-        again = train_agent.run(config, resume=True)
-        assert again.metrics["step"] == 50 and again.metrics["eval/returns"] == result.metrics["eval/returns"]
-        assert f"ends at step {0 if kept else -1}, and the run was evaluated at step 50" in caplog.text
-        caplog.clear()
-
-
 def test_a_resumed_run_takes_its_own_words_and_keeps_its_place(config, result, monkeypatch, capsys):
     run = result.run
     assert main(["train-agent", "--resume", run, "env.actuator_scale.slider=0.5"]) == 0
@@ -227,15 +203,6 @@ def test_a_resumed_run_takes_its_own_words_and_keeps_its_place(config, result, m
         assert main(["train-agent", "--resume", run, word]) == 2
         err = capsys.readouterr().err
         assert expected in err and err.count("\n") == 1, err
-
-
-@pytest.mark.parametrize("key, value", [("matmul_precision", "high"), ("compile", True), ("compile", False)])
-def test_how_updates_are_computed_reaches_the_agent_and_moves_the_folder(monkeypatch, key, value):
-    monkeypatch.setenv("CXX", "true")
-    usual, other = (compose.composed("train_agent", [*WORDS, *more]) for more in ([], [f"agent.{key}={value}"]))
-    assert usual.folder() != other.folder()
-    env = building.build_env(other)
-    assert getattr(building.build_agent(other, env, symmetry_spec(env)), key) == value
 
 
 def test_the_baselines_reach_the_agent_and_a_mirror_loss_is_recorded(tmp_path):
@@ -357,53 +324,20 @@ def test_a_narrow_prior_is_said_to_be_strict_in_all_but_name_and_warned_of_where
         assert ("model.free_variance=certified" in caplog.text) == warned, (name, caplog.text)
 
 
-def test_learned_variances_go_on_bit_identically_and_the_actor_has_them(tmp_path):
-    words = [*WORDS, *WALKER, "model.free_variance=learned", "model.learn_every=15"]
-    configs = {
-        name: compose.composed("train_agent", [*words, f"run_dir={tmp_path / name}"]) for name in ("whole", "parts")
-    }
-    whole = train_agent.run(configs["whole"])
-    assert "; learned" in str(whole)
-    shorter = compose.composed("train_agent", [*words, "total_steps=32", f"run_dir={tmp_path / 'parts'}"])
-    train_agent.run(shorter)
-    assert train_agent.run(configs["parts"], resume=True).steps == 50
-    folders = [RunFolder.open(tmp_path / name) for name in configs]
-    policies = [torch.load(folder.policy_file, weights_only=True) for folder in folders]
-    assert policies[0].keys() == policies[1].keys()
-    assert all(torch.equal(value, policies[1][key]) for key, value in policies[0].items())
-    logs = [
-        value for key, value in policies[0].items() if key.startswith("actor.") and key.endswith("free.log_variance")
-    ]
-    assert len({float(value) for value in logs}) == len(logs) > 1 and all(float(v) != math.log(1e-4) for v in logs)
-    agent = train_agent.build_agent(  # as report and evaluate-agent build it
-        configs["whole"], building.build_env(configs["whole"]), building.load_spec(folders[0])
-    )
-    building.load_policy(agent, folders[0])
-    assert torch.equal(
-        agent.policy.state_dict()["actor.net.head.free.log_variance"], policies[0]["actor.net.head.free.log_variance"]
-    )
-
-
-def test_several_seeds_move_variances_as_each_would_alone(tmp_path):
-    words = [*WORDS, "model.free_variance=learned", "model.learn_every=15", "total_steps=36", "threads=1"]
-    train_agent.run_many(compose.composed("train_agent", [*words, "seeds=2", f"run_dir={tmp_path / 'both'}"]))
-    train_agent.run(compose.composed("train_agent", [*words, "seed=1", f"run_dir={tmp_path / 'alone'}"]))
-    both, alone = (
-        torch.load(RunFolder.open(folder).policy_file, weights_only=True)
-        for folder in (tmp_path / "both" / "seed1", tmp_path / "alone")
-    )
-    for key, value in alone.items():
-        torch.testing.assert_close(both[key], value, rtol=1e-2, atol=1e-4, msg=key)
-
-
 WINDY = ("env=rppdyn/WindyPendulum-v0", "env.symmetry=D4")
 CHAIN = (*WINDY, 'model.groups=["DkeR3(4)","left-right"]', "model.variances=[1e5,1e-2,1e-6]")
 
 
-def test_a_chain_of_groups_is_trained_learned_and_built_again(tmp_path):
-    words = [*WORDS, *CHAIN, "model.free_variance=learned", "model.learn_every=30", f"run_dir={tmp_path / 'run'}"]
-    config = compose.composed("train_agent", words)
+def test_a_chain_of_groups_is_trained_learned_resumed_and_built_again(tmp_path):
+    words = [*WORDS, *CHAIN, "model.free_variance=learned", "model.learn_every=30"]
+    config = compose.composed("train_agent", [*words, f"run_dir={tmp_path / 'run'}"])
+    parts = [*words, f"run_dir={tmp_path / 'parts'}"]
     result = train_agent.run(config)
+    assert "; learned" in str(result)
+    train_agent.run(compose.composed("train_agent", [*parts, "total_steps=32"]))
+    train_agent.run(compose.composed("train_agent", parts), resume=True)
+    weights = weights_of(tmp_path / "run")
+    assert same_weights(weights_of(tmp_path / "parts"), weights)
     assert {"pathway/actor_equivariant_2_norm", "pathway/critic_equivariant_2_norm"} <= result.metrics.keys()
     folder = RunFolder.open(tmp_path / "run")
     spec = building.load_spec(folder)
@@ -419,17 +353,14 @@ def test_a_chain_of_groups_is_trained_learned_and_built_again(tmp_path):
         found = net.pathway_variances()["head"]
         assert list(found) == ["equivariant", "equivariant_2", "free"]
         assert found["equivariant_2"] != pytest.approx(1e-2) and found["free"] != pytest.approx(1e-6)  # learned
-    assert torch.equal(
-        agent.policy.state_dict()["actor.net.head.equivariant_2.log_variance"],
-        torch.load(folder.policy_file, weights_only=True)["actor.net.head.equivariant_2.log_variance"],
-    )
+    name = "actor.net.head.equivariant_2.log_variance"
+    assert torch.equal(agent.policy.state_dict()[name], weights[name])
     report.run(ReportConfig(runs=[str(folder.path)], out=str(tmp_path / "report.html")))
     assert "equivariant_2" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("words, parts", [
     ((*CHAIN, "model=emlp"), "model=emlp, which has one pathway"),
-    ((*CHAIN, "model=mlp"), "model=mlp, which has one pathway"),
     ((*CHAIN, "model.widen=100"), "model.widen=100 with model.groups"),
     ((*CHAIN, "model.free_variance=certified"), "model.free_variance=certified with model.groups"),
     ((*WINDY, 'model.groups=["left-right","DkeR3(4)"]', CHAIN[3]), "begins with left-right"),
@@ -485,9 +416,7 @@ def test_several_seeds_at_once_are_the_runs_they_would_be_alone(tmp_path, monkey
     assert here.path.relative_to(tmp_path / "many") == there.path.relative_to(tmp_path / "alone")
     assert plain_tree(here) == plain_tree(there)
     assert second.metrics["eval/returns"] == pytest.approx(alone.metrics["eval/returns"], rel=1e-4)
-    ours, theirs = (torch.load(folder.policy_file, weights_only=True) for folder in (here, there))
-    for name, value in theirs.items():
-        torch.testing.assert_close(ours[name], value, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weights_of(second.run), weights_of(alone.run), rtol=1e-4, atol=1e-5)
     assert RPPSAC.load(here.model_file, device="cpu").num_timesteps == 50
 
     with pytest.raises(RunFolderError, match=r"exists"):
@@ -536,8 +465,7 @@ def test_a_stop_writes_a_checkpoint_of_every_seed_and_they_go_on_bit_identically
     for seed in (0, 1):
         whole, resumed = (tmp_path / name / f"seed{seed}" for name in ("whole", "stopped"))
         assert (whole / "metrics.jsonl").read_bytes() == (resumed / "metrics.jsonl").read_bytes()
-        policies = [torch.load(run / "policy.pt", weights_only=True) for run in (whole, resumed)]
-        assert all(torch.equal(value, policies[1][name]) for name, value in policies[0].items())
+        assert same_weights(weights_of(whole), weights_of(resumed))
 
 
 def plain_tree(folder: RunFolder) -> set[str]:

@@ -124,11 +124,6 @@ def no_environment() -> gym.Env:
     os._exit(3)
 
 
-def test_an_environment_that_can_t_be_made_there_is_said_to_be_one():
-    with pytest.raises(WorkerError, match=r"worker process \(\d+\) ended with status 3 while it made the environment"):
-        WorkerEnv(no_environment)
-
-
 class Breaks(gym.Wrapper):
     def step(self, action):
         raise RuntimeError("the robot\nbroke")
@@ -139,6 +134,8 @@ def broken() -> gym.Env:
 
 
 def test_what_ends_an_environment_there_is_said_here():
+    with pytest.raises(WorkerError, match=r"worker process \(\d+\) ended with status 3 while it made the environment"):
+        WorkerEnv(no_environment)
     env = WorkerEnv(broken)
     env.reset()
     with pytest.raises(UserCodeError, match=r"test_worker_env.py:\d+: RuntimeError: the robot broke$"):

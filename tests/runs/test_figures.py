@@ -28,7 +28,7 @@ def test_several_are_thin_lines_and_their_mean_is_a_thick_one():
     assert np.isnan(shown[:2]).all() and shown[2:].tolist() == [1e-17, 1e-16, 1e-9, 0.1]
 
 
-@pytest.mark.parametrize(("count", "lines", "bands"), [(1, 1, 0), (2, 3, 0), (3, 4, 0), (4, 1, 1)])
+@pytest.mark.parametrize(("count", "lines", "bands"), [(1, 1, 0), (3, 4, 0), (4, 1, 1)])
 def test_three_and_fewer_are_shown_each_and_have_no_interval(count, lines, bands):
     axes = Figure().subplots()
     draw_several(axes, np.arange(6), -ERRORS[:count], "C0", log=False)
@@ -88,8 +88,7 @@ def test_an_axis_of_steps_has_whole_ones_alone(shown, labels):
     assert [text.get_text() for at, text in ticks if shown[0] <= at <= shown[1]] == labels
 
 
-@pytest.mark.parametrize("value", [0.0, np.nan])
-@pytest.mark.parametrize("seeds", [1, 3, 12])
+@pytest.mark.parametrize(("value", "seeds"), [(0.0, 3), (np.nan, 12)])
 def test_curves_without_a_logarithm_leave_a_figure_that_can_be_saved(tmp_path, value, seeds):
     figure = Figure(layout="constrained")
     axes = figure.subplots()

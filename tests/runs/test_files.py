@@ -42,6 +42,8 @@ def test_a_file_that_could_not_be_written_leaves_the_old_one(tmp_path):
     before = file.read_bytes()
     with pytest.raises(AttributeError, match="pickle"):
         write_tensors(file, {"a": lambda: None})
+    with pytest.raises(TypeError):
+        write_json(file, {"a": object()})
     assert file.read_bytes() == before and list(tmp_path.iterdir()) == [file]
 
 

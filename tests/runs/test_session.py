@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rppdyn.runs import RunFolder, RunFolderError, RunResult, Session, provenance, read_metrics
+from rppdyn.runs import RunFolder, RunFolderError, RunResult, Session, read_metrics
 from rppdyn.runs.session import LOGGERS, Meter
 
 
@@ -60,11 +60,12 @@ def interrupted(settings: Settings, fails_at: int) -> RunFolder:
 def resumed(settings: Settings, steps: int = 10) -> list[dict]:
     with Session(settings) as run:
         Counter().run(run, steps)
-    assert run.folder.result()["steps"] == steps and "commit" in run.folder.result()["provenance"]
+    result = run.folder.result()
+    assert result["steps"] == steps and {"commit", "command"} <= result["provenance"].keys()
     return read_metrics(run.folder.metrics.path)
 
 
-@pytest.mark.parametrize("fails_at", [0, 2, 3, 4, 6, 9])
+@pytest.mark.parametrize("fails_at", [0, 2, 3, 6, 9])
 def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(tmp_path, fails_at):
     whole = resumed(Settings(str(tmp_path / "whole")))
     assert [record["step"] for record in whole] == [0, 2, 4, 6, 8]
@@ -151,8 +152,3 @@ def test_a_narrow_terminal_shows_whole_parts_of_a_line():
         line = Meter.format_meter(ncols=columns, **values)
         shown = [part for part in line.replace("/", " ").split() if part[0].isdigit()]
         assert len(line) <= columns and shown == numbers[: len(shown)], line
-
-
-def test_provenance_names_versions_and_the_command():
-    found = provenance()
-    assert found["packages"]["torch"] and found["command"]

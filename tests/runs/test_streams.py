@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -42,11 +43,11 @@ def test_numpy_draws_from_a_generator_inside_the_block_and_goes_on_after_it():
 
 def test_streams_of_a_seed_repeat_and_differ_from_those_of_its_weights_and_of_others():
     made = [
-        lambda: stream(0, 0),
-        lambda: stream(0, 1),
-        lambda: stream(1, 0),
-        lambda: data_stream(0),
-        lambda: data_stream(1),
+        partial(stream, 0, 0),
+        partial(stream, 0, 1),
+        partial(stream, 1, 0),
+        partial(data_stream, 0),
+        partial(data_stream, 1),
     ]
     numbers = [torch.rand(3, generator=make()) for make in made]
     assert all(torch.equal(x, torch.rand(3, generator=make())) for x, make in zip(numbers, made, strict=True))

@@ -26,11 +26,9 @@ def test_a_job_has_the_threads_it_asks_for_and_no_more_than_there_are_processors
     [
         ({"cpu.max": "max 100000\n"}, 6),
         ({"cpu.max": "250000 100000\n"}, 3),
-        ({"cpu.max": "50000 100000\n"}, 1),
         ({"cpu.max": "900000 100000\n"}, 6),
         ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 6),
         ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
-        ({"cpu.max": "nonsense"}, 6),
         ({}, 6),
     ],
 )
@@ -53,25 +51,25 @@ def test_processes_are_as_many_as_processors_or_as_asked_for(variable, asked, co
     assert workers.processes(asked) == count
 
 
-FIT = ["task=inertia", "model.hidden=8", "task.train=40", "task.validation=20", "task.test=20", "optimiser.epochs=1",
-       "evaluation.states=4", "device=cpu", "run_dir=fit"]  # fmt: skip
 AGENT = ["env=InvertedPendulum-v5", "total_steps=24", "agent.learning_starts=20", "agent.batch_size=8", "model.hidden=8",
          "evaluation.episodes=1", "evaluation.states=4", "device=cpu", "run_dir=run"]  # fmt: skip
+FIT = ["task=inertia", "model.hidden=8", "task.train=40", "task.validation=20", "task.test=20", "optimiser.epochs=1",
+       "evaluation.states=4", "device=cpu", "run_dir=fit"]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ("train-agent", *AGENT),
         ("train-agent", *AGENT, "seeds=2"),
         ("fit-regression", *FIT, "seeds=3"),
         ("evaluate-agent", "pretrained:Reacher-v5", "--episodes", "2"),
     ],
-    ids=["agent", "seeds", "fit", "evaluation"],
+    ids=["seeds", "fit", "evaluation"],
 )
 def test_jobs_have_one_thread_unless_they_are_told_otherwise(words, monkeypatch, tmp_path):
     """Two threads of one process wait for each other, on a busy machine ten times as long as one computes."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(workers, "processors", lambda: 2)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # seeds in this process
     threads, call = set(), torch.nn.Module.__call__
 

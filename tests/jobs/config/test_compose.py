@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import get_args
@@ -10,12 +11,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from rppdyn.agents import MODELS as AGENT_MODELS
-from rppdyn.agents import SACSettings
+from rppdyn.agents import SACSettings, WidenVariances
 from rppdyn.agents import _compiling as compiling
 from rppdyn.agents import policy as defaults
 from rppdyn.envs._catalogue import KNOWN_ENVIRONMENTS
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.agent import AgentConfig, CrossQConfig, PPOConfig, TrainAgentConfig
+from rppdyn.jobs.config.agent import WIDEN_FROM, AgentConfig, CrossQConfig, PPOConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError, Precision, without_keys
 from rppdyn.runs import RunFolder
 from rppdyn.settings import did_you_mean, keys_of
@@ -76,6 +77,7 @@ def test_the_names_in_files_schema_and_agent_agree():
     assert config.agent.noise_variance == SACSettings.noise_variance
     assert tuple(config.agent.betas) == SACSettings.betas
     assert get_args(Precision) == compiling.PRECISIONS
+    assert inspect.signature(WidenVariances).parameters["start"].default == WIDEN_FROM
 
 
 @pytest.mark.parametrize("experiment", compose.choices("experiment"))
