@@ -79,7 +79,7 @@ class SubspaceFit(FitSubject):
             normalise, out = fit.normalisers[0]  # of the validation data, which all seeds share
             x, y = (values.to(fit.inputs) for values in (normalise(fit.held_out[0]), out(fit.held_out[1])))
             held_out = x.expand(fit.stack.members, *x.shape), y.expand(fit.stack.members, *y.shape)
-            self.raw: Callable[[Tensor], Tensor] = out.inverse
+            self.raw: Callable[[Tensor], Tensor] = out.inverse  # from normalised targets to the units of the task
             self.classes = False
         else:
             fit = ImageFit(config)

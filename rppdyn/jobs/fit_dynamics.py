@@ -64,8 +64,8 @@ SPLITS = ("validation", "test")
 class DynamicsFit(StackFit):
     """Trajectories and the vector fields fitted to them, one for each seed.
 
-    Before this constructor a subclass sets ``rep``, and ``model`` and ``trained``, two vector fields of the stack, of which
-    ``torch.compile`` may compile the second.
+    A subclass sets ``rep``, ``model`` and ``trained`` before it calls this constructor. The last two are vector fields of the
+    stack; ``torch.compile`` may compile ``trained``.
 
     Attributes:
         curves: curves of the test rollouts by name of :meth:`errors`, for each seed, over ``times``; set by :meth:`test`.
@@ -115,7 +115,7 @@ class DynamicsFit(StackFit):
         """Times of the rollouts, s."""
 
     def errors(self, states: Float[Tensor, "m T n"], truth: Float[Tensor, "m T n"]) -> dict[str, Float[Tensor, "m t"]]:
-        """Errors of sound rollouts by name, at each time but the first; nan after a trajectory's end."""
+        """Errors by name of rollouts that did not diverge, at each time but the first; nan after a trajectory's end."""
         known = truth.isfinite().all(-1)[:, 1:]
         return {"error": torch.where(known, rollout_error(states, truth), torch.nan)}
 
@@ -235,7 +235,7 @@ DATASET_KEYS = {"dt": "task.time_step", "seed": "seed"}
 MAX_EXACT_DEFECT = 1e-6
 """Relative defect below which a field's symmetry is called exact."""
 MIN_STEPS_TO_COMPILE = 500
-"""Number of steps from which on ``torch.compile`` saves a relaxed network's fit as much time as it takes without a cache."""
+"""Number of steps in which ``torch.compile`` saves a relaxed network as much time as compiling takes without a cache."""
 
 
 def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = False) -> FitResult:

@@ -39,7 +39,8 @@ from rppdyn.runs.workers import stream
 HORIZONS = (10, 30, 100)
 PUBLISHED_INITIAL_ERROR = 1e-7
 """Error of the initial state in the published protocol."""
-
+MAX_GROWTH = 1e6
+"""A trajectory diverges if an entry exceeds the largest of the data by this factor."""
 MAX_COMPARED_ELEMENTS = 8
 """Largest number of group elements under which rollouts are compared."""
 
@@ -265,9 +266,7 @@ class Transition(StackFit):
                 f"test/error_{h}": float(geometric_mean(errors[:, :h].flatten())) for h in horizons
             }
             values["validation/error"] = float(geometric_mean(self._errors(member, self.data.validation).flatten()))
-            bounded = (rollout.abs().amax((-1, -2)) < 1e6 * truth.states.abs().amax()) & rollout.isfinite().all(-1).all(
-                -1
-            )
+            bounded = rollout.abs().amax((-1, -2)) < MAX_GROWTH * truth.states.abs().amax()  # nan is not
             values["rollout/diverged"] = float((~bounded).double().mean())
             values |= {f"equivariance/{name}": value for name, value in self._equivariance(member).items()}
             values["equivariance/rollout"] = self._equivariance_of_rollouts(member)

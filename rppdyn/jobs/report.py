@@ -101,15 +101,15 @@ def count(n: int, noun: str) -> str:
     return f"{n} {noun}" + ("s" if n != 1 else "")
 
 
-def estimate(measure: Measure | None, write: Write, left_out: str | None = None) -> Cell:
-    """Format a measure with its interval or its single values, and the number of diverged seeds."""
+def estimate(measure: Measure | None, write: Write, note: str | None = None) -> Cell:
+    """Format a measure with its interval or its single values, the number of diverged seeds, and a further note."""
     if measure is None:
         return MISSING
     lost = f"{measure.lost} of {measure.lost + len(measure.each)} diverged" if measure.lost else None
     if not measure.each:
         return lost or MISSING
     value = spread(measure.centre, measure.interval, measure.each, write)
-    return html.with_note(value, " ".join(filter(None, [lost, left_out])))
+    return html.with_note(value, " ".join(filter(None, [lost, note])))
 
 
 def spread(
@@ -374,6 +374,7 @@ def _equivariance(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | 
     prefix = "equivariance/"
     finals = [name.removeprefix(AT_END) for group in groups for name in group.metrics]
     names = dict.fromkeys(name.removeprefix(prefix) for name in finals if name.startswith(prefix))
+    # of agents NETWORK and NETWORK/GENERATOR, of fits "error" and GENERATOR
     networks = {network: title for network, title in NETWORK_TITLES.items() if network in names} or {"": "error"}
     generators = dict.fromkeys(name.partition("/")[2] if "/" in name else name for name in names
                                if "/" in name or (name != "error" and name not in networks))  # fmt: skip

@@ -140,7 +140,7 @@ class RunGroup:
     def curve(self, metric: str) -> Curve | None:
         """A metric at the steps where all runs but diverged ones have a number; None without such steps.
 
-        None also if a run has not logged the metric yet, unless it is one of finished models.
+        None also if a run has not logged the metric yet, unless it is a metric of finished models.
         """
         runs = [run.values[metric] for run in self.runs if run.has(metric)]
         complete = len(runs) + self.lost(metric) == len(self.runs) or metric.startswith((AT_END, AT_STEPS))
@@ -246,7 +246,7 @@ def label_runs(runs: Sequence[Run], max_length: int | None = None) -> list[str]:
     for run in runs:
         peers = [peer for peer in runs if peer.subject == run.subject]
         namesakes = different_keys([peer.config for peer in peers if peer.name == run.name])
-        keys = [
+        keys = [  # a setting of the model counts if it differs among runs of that model
             key
             for key in different_keys([peer.config for peer in peers])
             if key in run.config or key.startswith(STOCK_KEYS)
