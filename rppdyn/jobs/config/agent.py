@@ -101,9 +101,9 @@ class ModelConfig(NetworkSettings):
             raise ConfigError(
                 f"model.widen={self.widen} with {cause}: either moves variances; leave one of the two out"
             )
-        if self.widen is not None and not any(
-            value == CERTIFIED or (value or 0) > WIDEN_FROM for value in (self.free_variance, self.critic_free_variance)
-        ):
+        values = (self.free_variance, self.critic_free_variance)
+        is_wide = any(value == CERTIFIED or (isinstance(value, float) and value > WIDEN_FROM) for value in values)
+        if self.widen is not None and not is_wide:
             raise ConfigError(
                 f"model.widen={self.widen} with model.free_variance={self.free_variance:g}: free variances rise from "
                 f"{WIDEN_FROM:g}, and none is larger; give for example model.free_variance=1e-3, or leave out model.widen"
