@@ -461,10 +461,10 @@ def _draw_segments(
 def replay_episodes(agent: OffPolicyAlgorithm) -> list[Episode]:
     """Episodes of an agent's replay buffer, in the order in which they began.
 
-    Successive transitions of an environment belong to one episode if the next observation of the first is the observation of
-    the second, and the episode did not end between them. A full buffer has overwritten the beginning of its oldest episodes,
-    and the newest ones may not have ended. Actions are in the environment's units, rewards in single precision. Episodes of a
-    hindsight buffer have the original goals.
+    Two successive transitions of an environment belong to one episode if the first does not end it, and its next observation is
+    the second one's observation. A full buffer has overwritten the beginning of its oldest episodes, and the newest ones may
+    not have ended. Actions are in the environment's units, rewards in single precision. Episodes of a hindsight buffer have the
+    original goals.
 
     Raises:
         ValueError: the buffer has no next observations, or its observations or actions are no vectors.

@@ -129,8 +129,8 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
     Args:
         named_by: as in `make_env`.
     Raises:
-        ValueError: an unknown environment, one that this Gymnasium no longer has, a module ("module:EnvId") that can't be
-            imported, or an option that the environment does not know or with which it can't be made or reset.
+        ValueError: the environment, its module ("module:EnvId") or an option of it is unknown, or it can't be made or reset
+            with these options.
     """
     if named_by is not None:
         require_trust(env_id, named_by, options)
@@ -307,7 +307,7 @@ def _is_transparent(name: str) -> bool:
 def make_env_arguments(spec: EnvSpec, name: str) -> tuple[str, dict[str, Any], dict[str, float]]:
     """Arguments of `rppdyn.envs.make_env` for the environment of a spec: (id, options, actuator_scale).
 
-    An id that is not registered is prefixed by the module of its class, which `gymnasium.make` then imports.
+    An unregistered id is prefixed by the module of its class, so that `gymnasium.make` imports it.
 
     Args:
         name: name of the dataset, for messages.
@@ -331,7 +331,7 @@ def dataset_env_spec(env: gym.Env) -> EnvSpec:
     """An environment's spec for a dataset: without transparent wrappers and without a render mode.
 
     Raises:
-        ValueError: it was not made by its id, has options that are no plain data, or a wrapper that may change it.
+        ValueError: it was not made by its id, an option is no plain data, or a wrapper may change it.
     """
     if env.spec is None:
         raise ValueError(f"{env_name(env)} was not made by its id, so data can't say what it is; gymnasium.register it")

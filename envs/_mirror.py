@@ -16,8 +16,9 @@ others: the image of a state has mirrored legs and unchanged arms, so the legs' 
 Published symmetries are the representations in the code of Finzi, Benton & Wilson 2021 (`RL/representations.py`), right or
 wrong, for ablations. They differ in places from the paper's Table A.10, and are written here as images of the joints. Entries
 that the paper left out of the observation (Ant's contact forces, Humanoid's inertias) are invariant. `docs/symmetries.md` has
-the simulator's verdict on each: Walker2d's and Hopper's are those of the model, HalfCheetah's does not exchange front and back
-legs, Swimmer's keeps the lateral velocity, Ant's cycles the legs without the signs of the ankles, Humanoid's exchanges x and y.
+the simulator's verdict on each. Walker2d's and Hopper's are those of the model. HalfCheetah's does not exchange front and back
+legs, and Swimmer's keeps the lateral velocity. Ant's cycles the legs without the signs of the ankles, and Humanoid's exchanges
+x and y.
 """
 
 from __future__ import annotations
@@ -64,16 +65,15 @@ def mirror_spec(
 ) -> SymmetrySpec:
     """Make the spec of a mirror symmetry (Z_2) from permutations and signs.
 
-    The mirrored vector is `y[permutation] * signs`. `certify` also needs the action on the simulator's state: the
-    `qpos_*` and `qvel_*` arguments (velocities default to the positions' lists, which is right if all joints are slides or
-    hinges).
+    The mirrored vector is `y[permutation] * signs`. `certify` also needs the action on the simulator's state: the `qpos_*` and
+    `qvel_*` arguments. Velocities default to the positions' lists, which is right if all joints are slides or hinges.
 
     Args:
         obs_origin, qpos_origin: fixed point of the mirror, zero by default.
         verdict, reward_symmetric, note: what you know about the symmetry; `certify` measures it.
     Raises:
         ValueError: lists of different lengths, no permutation, a sign other than 1 and -1, a map that is not its own inverse,
-            or a list without the one that it needs.
+            or signs without a permutation.
 
     >>> spec = mirror_spec("Cart-v0", obs_permutation=[0, 2, 1], obs_signs=[-1, 1, 1],
     ...                    action_permutation=[0], action_signs=[-1])

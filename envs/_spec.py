@@ -1,9 +1,9 @@
 r"""The action of a symmetry on an environment's observation, action and simulator state, as plain data.
 
 A group acts linearly on *features* of each space: :math:`g \cdot y = \phi^{-1}(\rho(g)\,\phi(y))` with
-:math:`\phi(y) = \mathrm{encode}(y - c)`. Most coordinates are their own features. A unit quaternion becomes a rotation matrix,
-because q and -q are the same orientation, and four quarter turns give -q: quaternions are a representation of the double cover
-only. An angle that a rotation shifts becomes cosine and sine. Features are in the order of the coordinates.
+:math:`\phi(y) = \mathrm{encode}(y - c)`. Most coordinates are their own features. A unit quaternion becomes a rotation matrix.
+Quaternions themselves are a representation of the double cover only: four quarter turns give -q, which is the same orientation
+as q. An angle that a rotation shifts becomes cosine and sine. Features are in the order of the coordinates.
 
 The fixed point :math:`c` (`Space.origin`) is zero for most robots. InvertedPendulum-v5's pole is built slightly off the
 vertical, and its mirror image is exact only about the pole's own axis.
@@ -381,8 +381,8 @@ class SymmetrySpec:
         symmetries: one `Symmetry` per generator, discrete ones first, then those of the Lie algebra.
         observation_groups: name and length of each part of the observation ("actor", "critic"), in order; empty without parts.
             A symmetry maps each part into itself.
-        terms: the list of terms that described observation and action (`rppdyn.envs.compiled_terms`), or None; a record that
-            equality and digest ignore.
+        terms: the list of terms that described observation and action (`rppdyn.envs.compiled_terms`), or None. Equality and
+            digest ignore it.
     Raises:
         ValueError: a space has another number of generators than the group, or the parts have another length than the
             observation or are mixed.
@@ -592,8 +592,8 @@ class SymmetrySpec:
         """The spec of a dictionary that `to_dict` or `contract` returned.
 
         Raises:
-            ValueError: another format version, a key that is missing or holds something else, or a `contract` whose digest,
-                images or joints are not those of its content.
+            ValueError: another format version, a missing key, a key with another content, or a `contract` that was changed
+                after it was written.
         """
         if not isinstance(data, dict):
             raise ValueError(

@@ -1,9 +1,10 @@
 """Capture and restore the complete state of an environment, so that a resumed run continues bit-identically on the CPU.
 
-A state consists of MuJoCo's integration state (positions, velocities, time, controls, the solver's warm start), the parameters
-of its model, the random generators of the environment and its spaces, and the attributes of environment and wrappers
-(`Packing`). It is plain data: NumPy arrays, numbers, strings, lists and dictionaries, saved without pickle. An environment
-without MuJoCo defines its own state: `simulator_state()` returns plain data, and `restore_simulator_state(data)` restores it.
+A state consists of MuJoCo's integration state (positions, velocities, time, controls, the solver's warm start) and the
+parameters of its model. It also has the random generators of the environment and its spaces, and the attributes of environment
+and wrappers (`Packing`). It is plain data: NumPy arrays, numbers, strings, lists and dictionaries, saved without pickle. An
+environment without MuJoCo defines its own state: `simulator_state()` returns plain data, and `restore_simulator_state(data)`
+restores it.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, An
     """Capture everything that determines how an environment continues, as plain data.
 
     Args:
-        env: a Gymnasium MuJoCo environment or one with a `simulator_state`, wrapped or not, or a stable-baselines3
-            `DummyVecEnv` or `SubprocVecEnv` (for the latter the environments must come from `rppdyn.envs.make_env`).
+        env: a Gymnasium MuJoCo environment or one with a `simulator_state`, wrapped or not; or a stable-baselines3
+            `DummyVecEnv` or `SubprocVecEnv`. Environments of a `SubprocVecEnv` must come from `rppdyn.envs.make_env`.
         strict: refuse attributes of instances that can't be captured; if False, leave them out. Attributes of classes that
             can't be captured are left out in any case. Environments of a `VecEnv` are always strict.
     Raises:
@@ -273,7 +274,7 @@ def _own_spaces(layer) -> dict[str, gym.Space]:
 
 
 def _spaces_within(space: gym.Space) -> list[gym.Space]:
-    """A space and the spaces that it consists of, each of which has a random generator of its own."""
+    """A space and all spaces within it. Each has a random generator of its own."""
     parts = getattr(space, "spaces", ())
     parts = list(parts.values() if isinstance(parts, Mapping) else parts)
     parts += [part for key in ("feature_space", "node_space", "edge_space") if (part := getattr(space, key, None))]
@@ -362,7 +363,7 @@ STATELESS_TYPES = (
     functools.partial, property, Path, re.Pattern, range, slice, logging.Logger, np.ufunc, np.dtype, torch.dtype,
     torch.device, gym.envs.registration.EnvSpec, type(Ellipsis), type(NotImplemented), types.MappingProxyType,
 )  # fmt: skip
-"""Values that are not captured: a restored attribute keeps the value that it has in the present environment."""
+"""Types of values that are not captured: a restore leaves such attributes as they are."""
 CONTAINERS: dict[str, type] = {
     kind.__name__: kind
     for kind in (list, tuple, set, frozenset, collections.deque, dict, collections.OrderedDict, collections.Counter)

@@ -76,8 +76,8 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
                                                                            no longer than 3: it is shortened to that
     ======  =============================  ======  ======================  ====================================
 
-    A torque is a pseudovector: rotations turn it as any vector, and a reflection turns it and changes its sign, so that
-    x -> -x leaves its x component and flips y and z.
+    A torque is a pseudovector. A rotation turns it as any vector; a reflection also changes its sign, so that x -> -x keeps its
+    x component and flips y and z.
 
     Reward: :math:`\exp(-d^2 / 2 s^2) - 0.001 |\tau|^2` with d the lower mass's distance from the z axis and s = 0.5 m; ``info``
     holds the two parts. Height does not count: a torque can't act along the arm. An episode is cut off after 200 steps,
@@ -122,7 +122,7 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
         """A random state, or the one in the options.
 
         Raises:
-            ValueError: the options hold a state that is not 12 finite numbers, or in which a spring has no length.
+            ValueError: the state in the options is not 12 finite numbers, or a spring has no length in it.
         """
         super().reset(seed=seed)
         generator = torch.Generator().manual_seed(int(self.np_random.integers(2**63 - 1)))

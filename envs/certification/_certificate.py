@@ -502,8 +502,8 @@ def model_digest(model: mujoco.MjModel) -> str:
 def environment_digest(env: gym.Env) -> str | None:
     """SHA-256 of an environment's options, frame skip and source files; None if these are not known.
 
-    They are known if it was made by its id, or its class is Gymnasium's, with plain options, and no wrapper changes steps or
-    observations, except for one that flattens dictionaries.
+    They are known of an environment that was made by its id, or whose class is Gymnasium's, with plain options. No wrapper may
+    change steps or observations, except for one that flattens dictionaries.
     """
     base: Any = env.unwrapped
     if any(type(layer) is not gym.wrappers.FlattenObservation for layer in acting_wrappers(env)):

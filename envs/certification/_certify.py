@@ -5,12 +5,12 @@ For states s that random actions reach, and random actions a, the defect of a gr
 .. math:: |f(g s, g a) - g f(s, a)| \,/\, |f(s, a) - s|,
 
 with f one step of the environment. Differences are taken between features, which don't depend on a quaternion's sign or a full
-turn of an angle. Observations lack positions and clip velocities, so the mirrored state is built by the spec's action on the
-simulator's positions, velocities and activations; controls and the solver's warm start are mirrored too.
+turn of an angle. Observations lack positions and clip velocities. The mirrored state is therefore built by the spec's action on
+the simulator's positions, velocities and activations. Controls and the solver's warm start are mirrored too.
 
 Data can't refute a wrong map whose images rollouts never visit, so the *support* of each map is reported too. Each feature y of
-positions, velocities and activations is replaced by its *place* among the values that independent rollouts visited: the share
-of them below it, from 0 to 1, and beyond them the distance to the nearest in standard deviations,
+positions, velocities and activations is replaced by its *place* u among the values that independent rollouts visited. Within
+their range it is the share of them below y; beyond it, the distance to the nearest is added in standard deviations,
 
 .. math:: u(y) = F(y) + \max(0, y - y_{max}) / \sigma - \max(0, y_{min} - y) / \sigma .
 
@@ -104,8 +104,8 @@ def certify(
         seed: seed of rollouts, actions, resets and elements of continuous groups.
         solver: "stock" is the model's; "tight" solves contact forces to rounding, which separates the solver's tolerance from a
             broken symmetry.
-        control_scale: share of the actions' range, about its middle, from which random actions are drawn; less than 1 for a
-            robot that falls over under full controls.
+        control_scale: random actions are drawn from this share of their range, about its middle. Less than 1 suits a robot that
+            falls over under full controls.
         progress: show a progress bar if the work takes longer than a few seconds.
     Returns:
         the certificate: defects of dynamics, observation, reward, termination and reset distribution for each generator.

@@ -1,7 +1,7 @@
 r"""Rank a model's deviations from a symmetry by their effect on motion: repair each alone, and measure the steps again.
 
-Let d(s) be the defect of a step (:func:`rppdyn.envs.certify`) from state s, and d_k(s) that of the model in which deviation k
-alone is averaged over its two elements. The share of the deviation is
+Let d(s) be the defect of a step (:func:`rppdyn.envs.certify`) from state s. Let d_k(s) be the same in a repaired model, in
+which deviation k alone is averaged over its two elements. The share of the deviation is
 
 .. math:: s_k = \mathrm{mean}_s\, \max(0, 1 - d_k(s)^2 / d(s)^2).
 

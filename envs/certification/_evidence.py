@@ -2,9 +2,9 @@ r"""Steps of a simulator from visited states, compared with steps from the image
 
 The original states are stepped once for all generators; for each generator only the images are stepped.
 
-A discrete generator acts on every state. For a continuous one with matrix A on each space, elements :math:`\exp(t A)` are drawn
-with t uniform over a period; element i modulo `RANDOM_ELEMENTS` acts on state i. An environment's wrappers are tested by the
-same steps, with and without each wrapper.
+A discrete generator acts on every state. A continuous one has a matrix A on each space. Elements :math:`\exp(t A)` are drawn
+with t uniform over a period, and element i modulo `RANDOM_ELEMENTS` acts on state i. An environment's wrappers are tested by
+the same steps, with and without each wrapper.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 r"""Find the part of a robot that is at fault, from logged transitions and the model of the robot as it should be.
 
-The model steps from each logged state under the logged action. Let r be the difference of the logged velocities after the step
-from the model's, each in units of the standard deviation of its changes, and c_k the derivative of r by the k-th parameter of
-the model: the strength of a motor, the mass of a body, or damping, friction, armature or stiffness of a joint. A single fault
-of size theta_k explains the share
+The model steps from each logged state under the logged action. Let r be the logged velocities after the step minus the model's,
+each in units of the standard deviation of its changes. Let c_k be the derivative of r by the k-th parameter of the model: the
+strength of a motor, the mass of a body, or damping, friction, armature or stiffness of a joint. A single fault of size theta_k
+explains the share
 
 .. math:: s_k = \mathrm{mean}_t\, \max(0, 1 - |r_t - c_{kt} \theta_k|^2 / |r_t|^2),
 
-of the residual, which is 1 for the part at fault if nothing else is. theta_k is the weighted median of the values that fit
-single transitions, with weights |c_kt| / |r_t|, which nearly minimises the sum of |r_t - c_kt theta| / |r_t|. A mean would not
-do: steps that begin or end a contact are off by orders of magnitude more. For the parts that explain most, theta_k is refined
-with the model itself in place of its derivative.
+of the residual, which is 1 for the part at fault if nothing else is. To estimate theta_k, a value is fitted to each transition,
+and their median is taken with weights |c_kt| / |r_t|. It nearly minimises the sum of |r_t - c_kt theta| / |r_t|. A mean would
+not do: steps that begin or end a contact are off by orders of magnitude more. For the parts that explain most, theta_k is
+refined with the model itself in place of its derivative.
 
 The model's steps also differ from its own log, whose states lack the solver's warm start. Residuals up to that size count as
 zero.
@@ -388,8 +388,8 @@ class _Log:
         gap = np.nanmedian(np.abs(transitions[2] - predicted) / change)
         if not gap < 1e-2:
             raise ValueError(
-                f"{simulator.name}: its own log differs from the model's steps by {gap:.2g}, so that it can't be compared: the "
-                "observation must have the simulator's positions and velocities, and the action its controls"
+                f"{simulator.name}: its own steps differ from the model's by {gap:.2g}, so no log can be compared with them: "
+                "the observation must have the simulator's positions and velocities, and the action its controls"
             )
         return transitions
 

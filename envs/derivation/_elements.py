@@ -1,7 +1,7 @@
 r"""Images of geoms, sites, tendons, actuators and equality constraints under a symmetry of the bodies and joints.
 
-The partner of an element is the element that it is carried to. Tendons and actuators also have a sign: -1 if a tendon shortens
-where its partner lengthens, or if a control pushes where its partner's pulls.
+The partner of an element is the element that it is carried to. Tendons and actuators also have a sign. It is -1 if a tendon
+shortens where its partner lengthens, or if a control pushes where the partner's control pulls.
 
 Masses are compared as pseudo-inertia matrices, and only differences that change some motion count.
 With points written as (x, 1) in a body's frame, :math:`J = \int \rho\, (x, 1)(x, 1)^T`, a 4 x 4 matrix, holds mass, first and
@@ -9,8 +9,8 @@ second moments. With g gravity, X and p the body's orientation and position, and
 
 .. math:: T = \tfrac12 \mathrm{tr}(V J V^T), \quad V = ([w]_\times X \;|\; v), \qquad U = -g^T (X \;|\; p)\, J e_4.
 
-Both are linear in J. A difference in J that changes neither T nor U, in any motion that the joints allow, is no deviation. For
-example, the lower link of an arm that only turns about a vertical axis may be lopsided.
+Both are linear in J. A difference in J is no deviation if it changes neither T nor U in any motion of the joints. For example,
+the lower link of an arm that only turns about a vertical axis may be lopsided.
 """
 
 from __future__ import annotations

@@ -364,7 +364,7 @@ def _dofs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         partners = squares.argmax(0)
 
         def carry(i, row, images=images, values=values, partners=partners):
-            # A degree of freedom that is carried to one other keeps its exact number; those that mix are compared by D K D^T.
+            # A degree of freedom with one image keeps its exact number; those that mix are compared by D K D^T.
             if abs(squares[partners[i], i] - 1) < 1e-6:
                 return row
             return row + images[partners[i]] - values[i]

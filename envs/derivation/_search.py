@@ -95,8 +95,8 @@ def _pivots(skeleton: Skeleton, up: np.ndarray) -> list[np.ndarray]:
 def _reflections(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[MatchedSymmetry]:
     """Mirror images y -> -y and x -> -x (if z is vertical). Those that fit better and exchange limbs come first.
 
-    A free robot is mirrored in planes of its own frame. All its mirror images reflect the world in the first one's plane, which
-    keeps a reward for moving along that plane.
+    A free robot is mirrored in planes of its own frame. All its mirror images reflect the world in the first one's plane, so
+    that a reward for moving along that plane is kept.
     """
     axes, root = [a for a in (1, 0, 2) if a != skeleton.vertical], _main_root(skeleton)
     if root is not None and skeleton.model.jnt_type[skeleton.joints[root][0]] != FREE:

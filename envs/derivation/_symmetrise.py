@@ -49,8 +49,8 @@ def symmetry_group(symmetries: Sequence[ModelSymmetry]) -> Group:
     One mirror gives `Z(2)`, yaw `SO(2)`, yaw with a mirror of the world `O(2)`.
 
     Raises:
-        ValueError: a discrete symmetry after a continuous one, more than one continuous one, more than `MAX_ORDER`
-            discrete elements, or a turn of the world beside yaw, which contains it.
+        ValueError: a discrete symmetry after a continuous one, two continuous ones, more than `MAX_ORDER` discrete elements, or
+            a turn of the world beside yaw, which contains it.
     """
     discrete = [s for s in symmetries if not s.is_continuous]
     continuous = [s for s in symmetries if s.is_continuous]
@@ -153,7 +153,7 @@ INERTIAL = ("mass", "com", "inertia")
 
 
 def symmetrise(model: mujoco.MjModel, symmetry: ModelSymmetry, only: Deviation | None = None) -> mujoco.MjModel:
-    """A copy of the model in which numbers that deviate from a symmetry are replaced by their means over its orbit.
+    """Copy the model, with the numbers that deviate from a symmetry replaced by their means over its orbit.
 
     Masses, places, axes, sizes and the parameters of joints and actuators are averaged, and MuJoCo's derived constants are
     recomputed. Gravity, wind, meshes, height fields and flags, such as whether a joint is limited, stay as they are.

@@ -223,8 +223,7 @@ class _Matcher:
         place_b = m.body_pos[b] + self.s.rest[b] @ anchors[0]
         place_c = m.body_pos[c] + self.s.rest[c] @ anchors[1]
         gap = self.s.rest[c].T @ (parent @ place_b + offset - place_c)
-        blocks: list[JointBlock] = []
-        axis_gap = 0.0
+        blocks, axis_gap = [], 0.0
         for is_slide, pairs in itertools.groupby(
             zip(js, ks, strict=True), key=lambda pair: m.jnt_type[pair[0]] == SLIDE
         ):

@@ -435,8 +435,8 @@ class Fixtures:
 def subtrees(model: mujoco.MjModel, bodies: Fixtures) -> tuple[np.ndarray, Callable[[ModelSymmetry], np.ndarray]]:
     """(bodies whose subtrees don't move, function from a symmetry to the image of each subtree, -1 without one).
 
-    A subtree has no image if the masses in it that no joint moves differ from the partner's: its centre of mass is then not
-    carried to the partner's.
+    A subtree has no image if its immobile masses differ from its partner's, for its centre of mass is then not carried to the
+    partner's.
     """
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)

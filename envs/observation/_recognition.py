@@ -1,9 +1,9 @@
 """Recognise the quantity that each entry of an environment's observation shows.
 
 The observation is a function of `mjData`. It is read while `mjData` holds random numbers (consistent kinematics, arbitrary
-forces), and every entry is compared with the known quantities (`quantities`): it may be one of them, a multiple of one, or a
-sum or difference of two, clipped or not. The result is checked in states that the simulator reaches. An entry that fails
-there, or that no quantity explains, stays unexplained.
+forces). Every entry is compared with the known quantities (`quantities`): it may be one of them, a multiple of one, or a sum or
+difference of two, clipped or not. The result is checked in states that the simulator reaches. An entry that fails there, or
+that no quantity explains, stays unexplained.
 
 A column explains an entry if the entry is slope times column plus offset in all samples, except those at the entry's lowest and
 highest value, where it may be clipped. If several columns explain an entry, the one is taken whose neighbours explain the
@@ -117,8 +117,8 @@ def observation_of(env: gym.Env) -> Observation:
     Args:
         env: a Gymnasium MuJoCo environment with the method `_get_obs`, with or without wrappers.
     Raises:
-        ValueError: another environment, or an observation that is no vector, that a wrapper adds to, or that is no function of
-            the simulator's state.
+        ValueError: another environment, an observation that is no vector or no function of the simulator's state, or a wrapper
+            that adds to it.
     """
     base: Any = env.unwrapped
     spec = getattr(base, "spec", None)

@@ -93,7 +93,7 @@ class Robot:
 
     @cached_property
     def idle_joints(self) -> set[str]:
-        """Joints that no actuator moves; empty for a model without actuators, or with some that act on bodies."""
+        """Joints that no actuator moves; none if there are no actuators, or some on bodies, sites or spatial tendons."""
         model, moved = self.model, set()
         for kind, (target, _) in zip(model.actuator_trntype, model.actuator_trnid, strict=True):
             if kind in JOINT_TRANSMISSIONS:

@@ -1,4 +1,4 @@
-"""A simulator of a robot that is observed by a list of terms, whose states can be mirrored.
+"""A simulator of a robot that is observed by a list of terms. Its states can be mirrored.
 
 State, goal, ground and clocks are mirrored by the derived symmetry, not by the spec's map of the observation, which is what is
 tested. What a task adds to the simulator's state (`Scene`) is drawn at random, and evolves in a way that commutes with the

@@ -120,7 +120,7 @@ def parse_term(content: Term | str | Mapping[str, Any], **defaults: Any) -> Term
 
 
 def describe_term(term: Term) -> dict[str, Any]:
-    """The mapping from which `parse_term` makes a term: its name and the options that differ from their defaults.
+    """The name of a term and its options that differ from their defaults, as `parse_term` takes them.
 
     Raises:
         TypeError: an option of a user's term is no plain data.
@@ -656,8 +656,8 @@ def clock_shift(offsets: Sequence[float], images: Sequence[int], symmetry: Model
     gaps = np.abs((shifts - shifts[0] + 0.5) % 1.0 - 0.5)
     if gaps.max() > DIRECTION_TOLERANCE:
         raise ValueError(
-            f"{title}: {symmetry.name} makes another gait of the offsets {', '.join(f'{o:g}' for o in offsets)}: no shift of "
-            "the clock does; choose a gait that it keeps, or leave out the symmetry"
+            f"{title}: {symmetry.name} makes another gait of the offsets {', '.join(f'{o:g}' for o in offsets)}, which no "
+            "shift of the clock undoes; choose a gait that it keeps, or leave out the symmetry"
         )
     shift = float(shifts[0] % 1.0)
     return 0.0 if min(shift, 1 - shift) < DIRECTION_TOLERANCE else shift

@@ -13,10 +13,9 @@ import pytest
 from ant import OPTIONS, ant_spec
 from mutants import EXACT, joint_mutants
 from refusals import refused
-from scipy.linalg import block_diag
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rppdyn.envs import Certificate, Entry, Space, SymmetrySpec, certify, make_env, mirror_spec, symmetry_spec
+from rppdyn.envs import Certificate, certify, make_env, mirror_spec, symmetry_spec
 from rppdyn.envs._simulator import BareSimulator, Outcome, Simulator, tight_solver
 from rppdyn.envs.certification._certificate import APPROXIMATE_BELOW, EXACT_BELOW, Defect, model_digest
 from rppdyn.envs.certification._certify import open_simulator
@@ -276,60 +275,36 @@ def test_a_double_turn_and_a_quaternions_sign_do_not_count():
 # -- bare models and solvers ---------------------------------------------------------------------------------------------
 
 TWO_LEGS = """
-<mujoco>
-  <worldbody>
-    <geom type="plane" size="5 5 .1"/>
-    <body pos="0 0 .5">
-      <freejoint name="root"/>
-      <geom type="box" size=".2 .1 .05"/>
-      <body pos="0 .1 0"><joint name="left" axis="0 1 0" range="-60 60" limited="true"/>
-        <geom type="capsule" fromto="0 .05 0 0 .05 -.3" size=".03"/></body>
-      <body pos="0 -.1 0"><joint name="right" axis="0 1 0" range="-60 60" limited="true"/>
-        <geom type="capsule" fromto="0 -.05 0 0 -.05 -.3" size=".03"/></body>
-    </body>
-  </worldbody>
-  <actuator>
-    <motor joint="left" gear="5" ctrllimited="true" ctrlrange="-1 1"/>
-    <motor joint="right" gear="{gear}" ctrllimited="true" ctrlrange="-1 1"/>
-  </actuator>
-</mujoco>
+<mujoco><worldbody><geom type="plane" size="5 5 .1"/>
+<body pos="0 0 .5"><freejoint name="root"/><geom type="box" size=".2 .1 .05"/>
+<body pos="0 .1 0"><joint name="left" axis="0 1 0" range="-60 60" limited="true"/>
+  <geom type="capsule" fromto="0 .05 0 0 .05 -.3" size=".03"/></body>
+<body pos="0 -.1 0"><joint name="right" axis="0 1 0" range="-60 60" limited="true"/>
+  <geom type="capsule" fromto="0 -.05 0 0 -.05 -.3" size=".03"/></body>
+</body></worldbody><actuator><motor joint="left" gear="5" ctrllimited="true" ctrlrange="-1 1"/>
+<motor joint="right" gear="{gear}" ctrllimited="true" ctrlrange="-1 1"/></actuator></mujoco>
 """
 
 
-def two_legs(tmp_path, gear: int = 5):
-    """A robot in a file, and its mirror image written by hand for the simulator's state only."""
-    path = tmp_path / f"legs{gear}.xml"
-    path.write_text(TWO_LEGS.format(gear=gear))
-    spec = ant_spec("left-right")
-    mirror, swap = np.diag([1.0, -1, 1]), np.array([[0.0, 1], [1, 0]])
-
-    def space(names, *blocks, **encoded):
-        return Space(tuple(map(Entry, names)), (block_diag(*blocks),), **encoded)
-
-    return path, SymmetrySpec(
-        "legs",
-        spec.group,
-        obs=space(("left", "right"), swap),
-        action=space(("left torque", "right torque"), swap),
-        qpos=space((*"xyz", *"wijk", "left", "right"), mirror, np.kron(mirror, mirror), swap, quaternions=(3,)),
-        qvel=space((*(f"v{c}" for c in "xyzrpq"), "left rate", "right rate"), mirror, -mirror, swap),
-    )
+def two_legs(tmp_path, gear: int = 5) -> str:
+    """The file of a robot, whose right leg may be weaker."""
+    (tmp_path / f"legs{gear}.xml").write_text(TWO_LEGS.format(gear=gear))
+    return str(tmp_path / f"legs{gear}.xml")
 
 
 def test_a_bare_model_has_dynamics_only(tmp_path):
-    path, spec = two_legs(tmp_path)
-    certificate = certify(path, spec, n_states=60)
+    spec = symmetry_spec(two_legs(tmp_path), symmetry="left-right")
+    certificate = certify(two_legs(tmp_path), spec, n_states=60)
     (report,) = certificate.generators
     assert report.dynamics_verdict == "exact" and 0 < report.n_contact < 60
     assert report.observation is report.reward is report.termination is report.reset.p_value is None
     assert certificate.table().count("not defined") >= 4
     assert Certificate.from_dict(certificate.to_dict()) == certificate
-    weak, spec = two_legs(tmp_path, gear=4)
-    assert certify(weak, spec, n_states=40).dynamics_verdict == "approximate"
+    assert certify(two_legs(tmp_path, gear=4), spec, n_states=40).dynamics_verdict == "approximate"
 
 
 def test_a_bare_simulator_stays_within_ranges(tmp_path):
-    simulator = BareSimulator(mujoco.MjModel.from_xml_path(str(two_legs(tmp_path)[0])))
+    simulator = BareSimulator(mujoco.MjModel.from_xml_path(two_legs(tmp_path)))
     low, high = simulator.action_bounds
     assert (low == -1).all() and (high == 1).all() and simulator.substeps == 10
     starts = simulator.reset_states(50, np.random.default_rng(0))[0]

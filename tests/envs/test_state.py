@@ -165,6 +165,14 @@ class Own:
     def __init__(self):
         self.begin()
 
+    @property
+    def count(self):
+        return self._count
+
+    @count.setter
+    def count(self, value):
+        self._count = value
+
     def begin(self):
         self.count = 0
 
@@ -272,23 +280,6 @@ class Objects(Own):
         return self.command.speed + self.slots.phase % 1000 + self.command.gait.value
 
 
-class Property(Own):
-    @property
-    def clock(self):
-        return self._clock
-
-    @clock.setter
-    def clock(self, value):
-        self._clock = value
-
-    def begin(self):
-        self.clock = 0.0
-
-    def next(self):
-        self.clock += 0.02
-        return self.clock
-
-
 class OfTheClass(Own):
     log: ClassVar[list] = []
     steps = 0
@@ -310,7 +301,7 @@ class Stream(Own):
         return next(self.memory)
 
 
-OWN = [Own, Lazy, Containers, Generators, Arrays, Shared, Objects, Property, OfTheClass]
+OWN = [Own, Lazy, Containers, Generators, Arrays, Shared, Objects, OfTheClass]
 
 
 def remembering(own: type, where: str = "environment"):
