@@ -159,7 +159,7 @@ class DataAugmentation:
 
     Observations are a TensorDict with an entry per observation group, or the tensor of one group, which `obs_type` names
     ("policy" stands for "actor", too). The result has the originals first, then the images under each generator, then those
-    under the other elements of the group: as many times the batch as the group has elements.
+    under the other elements of the group: the batch grows by the order of the group.
 
     It can be pickled. Its name encodes its arguments, so that a configuration that stores functions as text "module:name"
     finds it again in any process.

@@ -214,9 +214,9 @@ class RPPEMLP(Network, ExactBuffers):
     - Finite groups of order up to 64, and up to the width: copies of the regular representation, with a point-wise activation.
     - Products of groups, of which some permute: features of the other factors at each of the points that are permuted
       (:class:`~rppdyn.nn._hidden.Points`).
-    - Infinite groups: scalars and vectors (and tensors up to the rank of input and output, and their other types) with gates
-      and :class:`~rppdyn.nn.ChannelProducts`, at about twice an MLP's cost. The width counts the rows of a linear layer, gates
-      and operands included. ``bilinear="published"`` has the thesis's tensors and bilinear layers, at eight to ten times.
+    - Infinite groups: scalars, vectors, tensors up to the rank of input and output, and other types of these, with gates and
+      :class:`~rppdyn.nn.ChannelProducts`, at about twice an MLP's cost. The width counts the rows of a linear layer, gates and
+      operands included. ``bilinear="published"`` has the thesis's tensors and bilinear layers, at eight to ten times an MLP's.
     - All others: tensors with gates and bilinear layers. An activation acts on scalars alone.
 
     For a chain of groups, the largest first, every linear layer has an equivariant pathway for each (:class:`RelaxedLinear`):
@@ -239,7 +239,7 @@ class RPPEMLP(Network, ExactBuffers):
             :class:`ChannelProducts`, how many channels are multiplied, None for operands half as wide as the features.
         output_scale: multiplies the initial weights of the last layer, both pathways (0.01 for policies).
         free_scale: initial size of the free pathway relative to a layer of its own.
-        groups: a chain in the place of ``group``: each a subgroup of the one before, given by matrices of that one.
+        groups: a chain in the place of ``group``, each a subgroup of the one before, given by some of its matrices.
         variances: with ``groups``, one for each of them and the free pathway's, in the place of the two variances.
         activation: activation of hidden features that a symmetry only permutes: "swish", "relu", "tanh", ..., or a class of
             `torch.nn`. All other features are gated by sigmoids.

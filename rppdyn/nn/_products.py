@@ -51,8 +51,8 @@ class Target:
 class ChannelProducts(SamplesLastLayer):
     r"""The identity plus equivariant products of pairs, channel by channel: ``gated(rep) + operands -> gated(rep)``.
 
-    Channel ``c`` has two operands of its own, :math:`u_c` and :math:`v_c`, each a scalar and a vector, which the linear layer
-    before it makes. With a basis :math:`P_{tb}` of the equivariant maps from pairs of operands to the type ``t`` of ``rep``,
+    Channel ``c`` has two operands of its own, :math:`u_c` and :math:`v_c`, which the linear layer before makes. An operand is a
+    scalar and a vector together. With a basis :math:`P_{tb}` of the equivariant maps from pairs of operands to a type ``t``,
 
     .. math:: y_{tm} \mathrel{+}= \sum_{bc} w_{tmbc} P_{tb} (u_c \otimes v_c).
 
@@ -140,7 +140,7 @@ class ChannelProducts(SamplesLastLayer):
         places = []
         for t in self.targets:
             P = self._constants["products_exact"][row : row + t.dim * t.rank].view(t.dim, t.rank, pairs)
-            d, r, pair = P.nonzero().T.unsqueeze(-1)
+            d, r, pair = P.nonzero().T.unsqueeze(-1)  # (entries, 1) each, which broadcast with the copies
             copy = torch.arange(t.copies)
             rows, weights = t.start + d * t.copies + copy, first + copy * t.rank + r
             sources = ((row + d * t.rank + r) * pairs + pair).expand_as(rows)
@@ -171,8 +171,8 @@ class ChannelProducts(SamplesLastLayer):
     def matrix(self, weight: Float[Tensor, "*members w"]) -> Float[Tensor, "*members m products"]:
         """The matrix from products of operands, all pairs of all channels, to the output: weights times equivariant maps.
 
-        It is as large as the linear layer's. Products of pairs with maps, which may outnumber the copies of a part, are never
-        computed.
+        It is as large as the linear layer's. With it no product of a pair with a single map is computed: there may be more of
+        those than copies of a part.
         """
         values = self.products.flatten().index_select(0, self.sources)
         entries = weight.index_select(-1, self.weights) * values

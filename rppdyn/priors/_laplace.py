@@ -38,7 +38,7 @@ class PathwayEvidence:
         log_variance: log variance of the prior.
         size: number of coefficients.
         within: name of the pathway of the same layer that contains it; None if there is none.
-        uses: squared norm of the dense map of one coefficient of 1.
+        uses: squared norm of the dense map with one coefficient of 1 and all others 0.
     """
 
     layer: str

@@ -52,14 +52,13 @@ class VarianceLearning:
     Args:
         stack: ensemble of networks after :func:`learn_variances`; for one network, ``Ensemble([net])``.
         inputs, targets: the training data, ``(members, N, ...)``.
-        density: the likelihood of a variance; for a likelihood without one, ``lambda _: Categorical()``.
+        density: makes the likelihood for a variance; ``lambda _: Categorical()`` for a likelihood without one.
         noise: ``(members,)``, the logarithms of the likelihood's variances, learned in place; None for a likelihood without a
             variance, or a variance that stays 1.
         learn_noise: False keeps these variances.
-        predict: outputs of one member for some of its inputs, in which its layers are called as modules; by default those of
-            the network.
-        predict_each: outputs of inputs with one network for each (:func:`rppdyn.priors.joint_evidence`).
-        curvature: "joint", the exact Gauss-Newton matrix with one row for each datum; or "kronecker", for data that don't fit.
+        predict: outputs of a network for inputs, computed by calling its layers as modules; by default the network's own.
+        predict_each: outputs for inputs, each by a network of its own (:func:`rppdyn.priors.joint_evidence`).
+        curvature: "joint", the exact Gauss-Newton matrix with one row for each datum; or "kronecker", for more data than fit.
         by_gradients: whether Kronecker factors are those of :func:`rppdyn.priors.gradient_curvature`, for weights that are not
             only maps of features; it needs `predict_each`.
         learning_rate, steps: learning rate and number of steps of Adam at each update.

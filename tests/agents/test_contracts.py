@@ -8,8 +8,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from agent_states import errors, states
 from forked import run_code
-from legged import Legged, legged_spec, legged_states
+from legged import Legged, legged_spec
 from stable_baselines3.common.noise import NormalActionNoise
 
 from rppdyn.agents import (
@@ -58,25 +59,6 @@ KINDS: dict[str, Callable[[], dict]] = {
     "CrossQ, ant": lambda: dict(kind=RPPCrossQ, **ant()),
     "XQC, ant": lambda: dict(kind=RPPCrossQ, **XQC, **ant()),
 }
-
-
-def states(agent, count=64):
-    """Random raw observations and actions."""
-    rng, spec, high = np.random.default_rng(0), agent.policy.spec, agent.action_space.high
-    origin = np.array(spec.obs.origin)
-    obs = legged_states(count, rng) if spec.env_id == "Legged-v0" else origin + rng.normal(size=(count, len(origin)))
-    return obs, rng.uniform(-0.8 * high, 0.8 * high, (count, len(high)))
-
-
-def errors(agent, dtype=torch.float64):
-    observations, actions = states(agent)
-    found = [
-        policy_equivariance_error(agent, observations, dtype=dtype),
-        critic_equivariance_error(agent, observations, actions, dtype=dtype),
-    ]
-    assert not any(m.vacuous for m in found)
-    assert all(set(m.per_generator) == set(agent.policy.spec.generator_names) for m in found)
-    return [e for m in found for e in (m.error, *m.per_generator.values())]
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -5,26 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from agent_states import errors, states
 from legged import Legged, legged_spec, legged_states
 
 from rppdyn.agents import MODELS, RPPSAC, critic_equivariance_error, policy_equivariance_error
 from rppdyn.envs import SymmetrySpec, mirror_spec, symmetry_spec
 
 WALKER, PENDULUM, WINDY = "Walker2d-v5", "InvertedPendulum-v5", "rppdyn/WindyPendulum-v0"
-
-
-def states(agent, n: int = 64):
-    """Random raw observations and actions."""
-    rng, origin, high = np.random.default_rng(0), np.array(agent.spec.obs.origin), agent.action_space.high
-    return origin + rng.normal(size=(n, len(origin))), rng.uniform(-high, high, size=(n, len(high)))
-
-
-def errors(agent) -> list[float]:
-    observations, actions = states(agent)
-    return [
-        policy_equivariance_error(agent, observations).error,
-        critic_equivariance_error(agent, observations, actions).error,
-    ]
 
 
 @pytest.mark.parametrize("scale, expected", [(0.02, 0.02), ("prior", 0.3)])

@@ -145,21 +145,6 @@ def test_the_prior_pulls_by_its_gradient(example):
         torch.testing.assert_close(a.grad, b.grad)
 
 
-@pytest.mark.parametrize("kind", ["RelaxedMLPModel", "RelaxedRNNModel"])
-def test_merged_models_do_the_same(example, kind):
-    actor = model(example, kind, free_variance=1.0)
-    deployed, hidden = actor.merged(), None
-    assert "Relaxed" not in repr(deployed)
-    with torch.no_grad():
-        for step in range(3):
-            obs = batch(example.TERMS.spec, 4, step)
-            if kind == "RelaxedRNNModel":
-                found, hidden = deployed(obs["actor"], hidden)
-            else:
-                found = deployed(obs["actor"])
-            torch.testing.assert_close(found, actor(obs), atol=1e-6, rtol=1e-5)
-
-
 @pytest.mark.parametrize("kind", ["augmented", "relaxed", "recurrent"])
 def test_ppo_trains_every_kind(example, kind, capsys):
     runner = example.train(kind, iterations=1, num_envs=2, hidden=16)
@@ -272,50 +257,27 @@ def test_an_encoder_of_a_height_scan(example):
             build(wrong)
 
 
-def test_refusals(example):
-    with pytest.raises(ValueError, match="rnn_type='lstm'"):
-        model(example, "RelaxedRNNModel", rnn_type="lstm")
-    with pytest.raises(ValueError, match="use GaussianDistribution"):
-        model(example, "RelaxedMLPModel", distribution_cfg={"class_name": "HeteroscedasticGaussianDistribution"})
-    with pytest.raises(ValueError, match="no observation group 'policy'"):
-        model(example, "RelaxedMLPModel", groups={"actor": "policy"})
-    with pytest.raises(ValueError, match=r"have \d+ entries, the spec \d+"):
-        model(example, "RelaxedMLPModel", groups={"actor": "critic"})
-    for kind, options, message in (
-        ("RelaxedMLPModel", {"transitions": -1}, "transitions=-1 must be a whole number of at least 0"),
-        ("RelaxedMLPModel", {"encoder": "height_scan"}, "encoder='height_scan' must be a mapping"),
-        ("RelaxedMLPModel", {"distribution_cfg": "gaussian"}, "distribution_cfg='gaussian' must be a mapping"),
-        ("RelaxedRNNModel", {"rnn_num_layers": 0}, "rnn_num_layers=0 must be"),
-        (
-            "RelaxedRNNModel",
-            {"rnn_hidden_dim": 15},
-            "rnn_hidden_dim=15 must be a whole number of at least 1, a multiple of 2",
-        ),
-    ):
+MLP, RNN = "RelaxedMLPModel", "RelaxedRNNModel"
+REFUSED = {
+    # options of a model, by what its message says
+    "rnn_type='lstm'": (RNN, dict(rnn_type="lstm")),
+    "rnn_num_layers=0 must be": (RNN, dict(rnn_num_layers=0)),
+    "rnn_hidden_dim=15 must be a whole number of at least 1, a multiple of 2": (RNN, dict(rnn_hidden_dim=15)),
+    "use GaussianDistribution": (MLP, dict(distribution_cfg={"class_name": "HeteroscedasticGaussianDistribution"})),
+    "no observation group 'policy'": (MLP, dict(groups={"actor": "policy"})),
+    "entries, the spec": (MLP, dict(groups={"actor": "critic"})),
+    "transitions=-1 must be a whole number of at least 0": (MLP, dict(transitions=-1)),
+    "encoder='height_scan' must be a mapping": (MLP, dict(encoder="height_scan")),
+    "distribution_cfg='gaussian' must be a mapping": (MLP, dict(distribution_cfg="gaussian")),
+}  # fmt: skip
+
+
+def test_what_does_not_fit_is_refused(example, tmp_path):
+    from rppdyn.integrations.rsl_rl import RelaxedMLPModel, data_augmentation, export_policy
+
+    for message, (kind, options) in REFUSED.items():
         with refused(message):
             model(example, kind, **options)
-
-
-@pytest.mark.parametrize("spec", [None, "crawler.xml", [1]])
-def test_what_is_no_spec_is_refused(example, spec):
-    from rppdyn.integrations.rsl_rl import RelaxedMLPModel, data_augmentation
-
-    obs = batch(example.TERMS.spec, 2)
-    for build in (
-        data_augmentation,
-        lambda spec: RelaxedMLPModel(obs, {"actor": ["actor"]}, "actor", 6, [8], spec=spec),
-    ):
-        with refused(f"spec={spec!r}: give a SymmetrySpec"):
-            build(spec)
-    with refused("symmetry spec is damaged"):
-        data_augmentation(example.TERMS.spec.to_dict() | {"group": 3})
-    with refused("obs is a list; give a TensorDict"):
-        data_augmentation(example.TERMS.spec)(obs=[1.0])
-
-
-def test_exports_that_make_no_sense_are_refused(example, tmp_path):
-    from rppdyn.integrations.rsl_rl import export_policy
-
     actor = model(example, "RelaxedMLPModel", hidden_dims=[8])
     for wrong, options, message in (
         (torch.nn.Linear(2, 2), {"onnx": "x.onnx"}, "a Linear is no relaxed model"),
@@ -325,3 +287,13 @@ def test_exports_that_make_no_sense_are_refused(example, tmp_path):
         with refused(message):
             export_policy(wrong, **options)
     assert not list(tmp_path.iterdir())
+    obs = batch(example.TERMS.spec, 2)
+    for spec in (None, "crawler.xml", [1]):
+        with refused(f"spec={spec!r}: give a SymmetrySpec"):
+            data_augmentation(spec)
+        with refused(f"spec={spec!r}: give a SymmetrySpec"):
+            RelaxedMLPModel(obs, {"actor": ["actor"]}, "actor", 6, [8], spec=spec)
+    with refused("symmetry spec is damaged"):
+        data_augmentation(example.TERMS.spec.to_dict() | {"group": 3})
+    with refused("obs is a list; give a TensorDict"):
+        data_augmentation(example.TERMS.spec)(obs=[1.0])
