@@ -179,12 +179,11 @@ class Ensemble(Network):
         is_flat = not (self.own or torch.compiler.is_compiling()) and vectors is self.flat
         if vectors is None or (is_flat and (running is None or running is self.running)):
             return self.net.assemble() if self.own or self.as_one else [net.assemble() for net in self.nets]
+        assemble = lambda net: net.assemble()  # noqa: E731
         if self.as_one:
-            return call_with(self.net, self.named(vectors) | self._statistics_of(running), _assemble)
-        return [
-            call_with(net, named, _assemble)
-            for net, named in zip(self.nets, self._member_tensors(vectors, running), strict=True)
-        ]
+            return call_with(self.net, self.named(vectors) | self._statistics_of(running), assemble)
+        each = zip(self.nets, self._member_tensors(vectors, running), strict=True)
+        return [call_with(net, named, assemble) for net, named in each]
 
     def on_batch(
         self,
@@ -193,12 +192,11 @@ class Ensemble(Network):
         running: Float[Tensor, "members m"],
     ) -> tuple[Float[Tensor, "members batch out"], Float[Tensor, "members m"]]:
         """Outputs with the statistics of each member's batch, and the new running statistics; arguments as of `assemble`."""
+        x, on_batch = self._require_members(x), lambda net, x: net.on_batch(x)
         if self.as_one:
-            return call_with(
-                self.net, self.named(vectors) | self._statistics_of(running), _on_batch, self._require_members(x)
-            )
-        each = zip(self.nets, self._member_tensors(vectors, running), self._require_members(x), strict=True)
-        outputs, updated = zip(*(call_with(net, named, _on_batch, inputs) for net, named, inputs in each), strict=True)
+            return call_with(self.net, self.named(vectors) | self._statistics_of(running), on_batch, x)
+        each = zip(self.nets, self._member_tensors(vectors, running), x, strict=True)
+        outputs, updated = zip(*(call_with(net, named, on_batch, inputs) for net, named, inputs in each), strict=True)
         return torch.stack(outputs), torch.stack(updated)
 
     def hidden_weights(self, vectors: Float[Tensor, "members n"]) -> list[Float[Tensor, "members out in"]]:
@@ -299,14 +297,6 @@ class _Call(nn.Module):
 
     def forward(self, *values: Tensor) -> Any:
         return self.function(self.net, *values)
-
-
-def _assemble(net: Any) -> Weights:
-    return net.assemble()
-
-
-def _on_batch(net: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    return net.on_batch(x)
 
 
 def flatten_(tensors: Sequence[Tensor]) -> Tensor:

@@ -141,23 +141,32 @@ class Points:
         return self.rep * self.inner.lift(self.rep.G)
 
 
+def _points_of(factor: Group) -> Rep | None:
+    """The points that a factor permutes: V of permutation matrices, or the regular representation; None if it has neither."""
+    if factor.is_permutation:
+        points = V(factor)
+    elif factor.order is not None:
+        points = regular(factor)
+    else:
+        return None
+    return None if points.is_trivial else points
+
+
 @lru_cache(maxsize=256)
 def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
     """A hidden layer of points for an input and an output of a product of groups; None where points do not suffice.
 
-    Finite factors permute the points: groups of permutation matrices, such as ``S(n)``, as in Deep Sets (Zaheer et al. 2017);
-    other groups of order up to 64 by their regular representation. Activations and products at each point commute with them.
-    The other factors act on the features at each point. Without other factors the layer is a representation, with a point-wise
-    activation. Points suffice if the layer has all irreducible types of input and output.
+    Some factors permute the points (:func:`_points_of`), as in Deep Sets (Zaheer et al. 2017). Activations and products at each
+    point commute with them. The other factors act on the features at each point. Without other factors the layer is a
+    representation, with a point-wise activation. Points suffice if the layer has all irreducible types of input and output.
     """
     G, both = rep_in.G, rep_in + rep_out
     points, inner_groups = [], []
     for place, factor in enumerate(G.factors):
-        permuting = V(factor) if factor.is_permutation else None if factor.order is None else regular(factor)
-        if permuting is None or permuting.is_trivial:
+        if (rep := _points_of(factor)) is None:
             inner_groups.append(factor)
         else:
-            points.append(permuting.lift(G, factor=place))
+            points.append(rep.lift(G, factor=place))
     if len(G.factors) < 2 or not points:
         return None
     permuted = reduce(mul, points)
@@ -205,7 +214,8 @@ def tensor_hidden(width: int, group: Group, max_rank: int | None = None) -> Rep:
     :math:`d^{R-r}` tensors of every rank :math:`r \le R`, subtract their :math:`(R + 1) d^R` channels, and repeat. For
     ``d = 3`` and 384 channels: 102 scalars, 34 vectors, 11 matrices, 3 tensors of rank 3. For groups that are not
     orthogonal the tensors of one rank are split over ``T(p, q)`` in the proportions of the binomial distribution
-    (largest remainders first; the published code draws them at random and forgets the draw). ``max_rank`` bounds R.
+    (largest remainders first; the published code draws them at random and forgets the draw). ``max_rank`` bounds R; with it,
+    groups that turn vectors into covectors have ``T(r)`` alone.
     """
     d, remaining = group.d, width
     highest = math.inf if max_rank is None else max_rank

@@ -250,9 +250,7 @@ class _Relaxed:
             raise ValueError(f"obs_groups has no {obs_set!r}; it has {', '.join(obs_groups)}")
         if not obs_groups[obs_set]:
             raise ValueError(f"obs_groups lists no observation group of {obs_set!r}; name some")
-        names = [dict(groups or {}).get(name, name) for name in obs_groups[obs_set]]
-        object.__setattr__(self, "spec", spec)
-        object.__setattr__(self, "_space", space_of_groups(spec, names))
+        space = space_of_groups(spec, [dict(groups or {}).get(name, name) for name in obs_groups[obs_set]])
         acts = obs_set in ("actor", "student", "teacher")
         if acts and output_dim != spec.action.dim:
             raise ValueError(
@@ -262,11 +260,14 @@ class _Relaxed:
             raise ValueError(
                 f"{spec.action_rep} is no signed permutation, which a diagonal Gaussian needs; choose a subgroup"
             )
-        object.__setattr__(self, "_rep_in", representation(spec.group, self._space, f"{obs_set} observation"))
-        object.__setattr__(self, "_rep_out", spec.action_rep if acts else output_dim * Scalar(spec.group))
-        object.__setattr__(self, "_origin", spec.action.origin if acts and not spec.action.is_centred else None)
-        object.__setattr__(self, "_variances", (equivariant_variance, free_variance))
-        object.__setattr__(self, "_generator", torch.Generator().manual_seed(seed))
+        attributes = dict(
+            spec=spec, _space=space, _rep_in=representation(spec.group, space, f"{obs_set} observation"),
+            _rep_out=spec.action_rep if acts else output_dim * Scalar(spec.group),
+            _origin=spec.action.origin if acts and not spec.action.is_centred else None,
+            _variances=(equivariant_variance, free_variance), _generator=torch.Generator().manual_seed(seed),
+        )  # fmt: skip
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
 
     def _network(
         self, rep_in: Rep, hidden_dims: Sequence[int], output_scale: float, rep_out: Rep | None = None
@@ -278,10 +279,12 @@ class _Relaxed:
             free_variance=free, output_scale=output_scale, generator=self._generator,
         )  # fmt: skip
 
-    def _build_encoded(
-        self, encoder: Mapping[str, Any], hidden_dims: Sequence[int], output_scale: float
-    ) -> EncodedNetwork:
-        """Build a network with an encoder for some of the features, such as a height scan."""
+    def _build(
+        self, encoder: Mapping[str, Any] | None, hidden_dims: Sequence[int], output_scale: float
+    ) -> RPPEMLP | EncodedNetwork:
+        """Build the network; with an encoder for some of the features, such as a height scan, if its options are given."""
+        if encoder is None:
+            return self._network(self._rep_in, hidden_dims, output_scale)
         if not isinstance(encoder, Mapping):
             raise ValueError(
                 f"encoder={encoder!r} must be a mapping, such as {{'entries': 'height_scan', 'latent_dim': 64}}"
@@ -413,11 +416,7 @@ class RelaxedMLPModel(_Relaxed, MLPModel):
         _check_size(self)
         self.group_sizes = [int(obs[name].shape[-1]) for name in self.obs_groups]
         self.obs_normalization = obs_normalization
-        network: RPPEMLP | EncodedNetwork
-        if encoder is None:
-            network = self._network(self._rep_in, hidden_dims, output_scale)
-        else:
-            network = self._build_encoded(encoder, hidden_dims, output_scale)
+        network = self._build(encoder, hidden_dims, output_scale)
         self.mlp = _Head(network, self._origin)
         self._finish(self, obs_normalization, [network], transitions)
 
