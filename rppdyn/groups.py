@@ -54,7 +54,7 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compute_on_cpu(cls: type) -> type:
-    """Decorate a class so that constructors, methods and cached properties compute on the CPU, on any default device."""
+    """Decorate a class so that constructors, methods and properties compute on the CPU, whatever the default device is."""
     for name, value in [*vars(cls).items()]:
         if isinstance(value, FunctionType) and (name in ("__init__", "__mul__") or not name.startswith("__")):
             setattr(cls, name, _on_cpu(value))
@@ -119,10 +119,12 @@ class Group:
         lie, discrete = lie.to(dtype), discrete.to(dtype)
         if len(discrete):
             # An invertible matrix may be badly scaled, so singularity is judged by the condition number.
-            singular = torch.linalg.svdvals(discrete)
-            bad = (singular[:, -1] <= 1e-12 * singular[:, 0]).nonzero().flatten().tolist()
-            if bad:
-                raise ValueError(f"group {name!r}: discrete_generators[{bad[0]}] is singular; group elements invert")
+            values = torch.linalg.svdvals(discrete)
+            singular = (values[:, -1] <= 1e-12 * values[:, 0]).nonzero().flatten().tolist()
+            if singular:
+                raise ValueError(
+                    f"group {name!r}: discrete_generators[{singular[0]}] is singular; group elements invert"
+                )
         digest = hashlib.sha256()
         for part in (lie, discrete):
             digest.update(repr((tuple(part.shape), str(part.dtype))).encode())
@@ -257,12 +259,12 @@ class Group:
     def samples(self, n: int, generator: torch.Generator | None = None) -> Inexact[Tensor, "n d d"]:
         r"""``n`` random elements, ``(n, d, d)``.
 
-        Uniform for a finite group of order at most ``MAX_ORDER``. Otherwise the product of
-        :math:`\exp(\sum_i a_i A_i)`, :math:`a_i \sim N(0, s^2)`, with a random word of 64 letters in the discrete
-        generators and the identity, where :math:`A_i` is ``unit_lie_algebra``;
-        :math:`s = 1` for a compact group and :math:`1/\sqrt{D}` otherwise, which keeps
-        boosts and shears well conditioned. Not the Haar measure, and for some groups not all
-        elements are reached: -diag(2, 1/2) of SL(2) is no exponential of a real matrix.
+        They are uniform for a finite group of order at most ``MAX_ORDER``. Otherwise an element is the product of
+        :math:`\exp(\sum_i a_i A_i)` and a random word of 64 letters in the discrete generators and the identity (4 letters
+        if the discrete part is not compact). Here :math:`A_i` is ``unit_lie_algebra`` and :math:`a_i \sim N(0, s^2)`, with
+        :math:`s = 1` for a compact group and :math:`1/\sqrt{D}` otherwise, which keeps boosts and shears well conditioned.
+        This is not the Haar measure. In some groups not all elements are reached: -diag(2, 1/2) of SL(2) is no exponential
+        of a real matrix.
         """
         if n < 0:
             raise ValueError(f"samples(n={n}): n must not be negative")

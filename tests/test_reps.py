@@ -68,15 +68,12 @@ def test_algebra_of_dimensions_and_names():
     assert (V + 2 * Scalar)(G) * V == (T(2) + 2 * V)(G)
 
 
-def test_dual_is_kept_apart_only_where_it_differs():
+def test_duals_and_pseudoscalars():
     assert T(1, 1)(SO(3)) == T(2)(SO(3)) and V.T(O(2)) == V(O(2))
     assert T(1, 1)(Sp(1)) != T(2)(Sp(1)) and T(0, 1)(SU(2)) == V(SU(2)).T != V(SU(2))
     g = SU(2).samples(3, generator())
     torch.testing.assert_close(V(SU(2)).T.rho(g), g.conj())
     assert V(Sp(2)).T.T == V(Sp(2))
-
-
-def test_pseudoscalar_is_the_determinant():
     g = O(3).samples(20, generator())
     assert {-1.0, 1.0} == set(Pseudoscalar(O(3)).rho(g).round().flatten().tolist())
     torch.testing.assert_close(Pseudoscalar(O(3)).rho(g).flatten(), torch.linalg.det(g))
@@ -155,28 +152,19 @@ def _square(g):
     return torch.einsum("ij,kl->ikjl", g, g).reshape(9, 9)
 
 
-def _square_scaled(g):
-    return _square(g) * torch.linalg.det(g) ** 2 * torch.trace(g) / 3
-
-
 def test_representation_from_a_function():
     G = SO(3)
+    scaled = lambda g: _square(g) * torch.linalg.det(g) ** 2 * torch.trace(g) / 3  # noqa: E731
     rep = Rep.from_function(G, 9, _square)
     torch.testing.assert_close(rep.drho(G.lie_algebra), T(2)(G).drho(G.lie_algebra))
     assert pickle.loads(pickle.dumps(rep)) == rep
     with pytest.raises(ValueError, match=r"lie_algebra\[0\]"):
-        Rep.from_function(G, 9, _square_scaled)
+        Rep.from_function(G, 9, scaled)
     with pytest.raises(ValueError, match="shape"):
         Rep.from_function(G, 8, _square)
-
-
-def _breaks_reflection(g):
-    return g * torch.where(torch.linalg.det(g) > 0, 1.0, 2.0)
-
-
-def test_check_names_the_discrete_generator():
+    breaks_reflection = lambda g: g * torch.where(torch.linalg.det(g) > 0, 1.0, 2.0)  # noqa: E731
     with pytest.raises(ValueError, match=r"discrete_generators\[0\]"):
-        Rep.from_function(O(3), 3, _breaks_reflection)
+        Rep.from_function(O(3), 3, breaks_reflection)
 
 
 def test_representation_from_generators():
@@ -206,7 +194,7 @@ def _given(rep):
     return Rep.from_generators(rep.G, rep.lie_generators, rep.discrete_generators)
 
 
-@pytest.mark.parametrize("G", [S(5), S(3) * SO(3), S(4) * Z(2), SL(2), O(4), SO13(), U(2)], ids=str)
+@pytest.mark.parametrize("G", [S(5), S(3) * SO(3), SL(2), O(4), SO13(), U(2)], ids=str)
 def test_images_of_elements_that_take_long_words(G):
     rep = (V * Pseudoscalar + Scalar)(G)
     given = _given(rep)
@@ -217,21 +205,12 @@ def test_images_of_elements_that_take_long_words(G):
 
 @pytest.mark.parametrize("matrix", [[[2.0]], [[0.5]], [[2.0, 0], [0, 0.5]], [[1.0, 1], [0, 1]]], ids=str)
 def test_infinite_discrete_groups_know_their_generators(matrix):
-    G = Group("words", discrete_generators=[matrix])
-    given = _given(V(G))
-    h = G.discrete_generators[0]
+    h = torch.tensor(matrix, dtype=torch.float64)
+    given = _given(V(Group("words", discrete_generators=[matrix])))
     torch.testing.assert_close(given.rho(torch.stack([h, h @ h @ h])), torch.stack([h, h @ h @ h]))
-
-
-def test_images_given_as_lists_keep_double_precision():
-    angle = 2 * math.pi / 70
-    matrix = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
-    assert Rep.from_generators(Z(70), discrete_generators=[matrix]).discrete_generators[0, 1, 0] == math.sin(angle)
-
-
-def test_products_of_long_sums_have_short_names():
-    rep = sum([V + Scalar] * 60)(SO(3))
-    assert len(repr(rep)) < 200 and repr(rep).endswith("T0") and "..." in repr(rep)
+    angle = math.sin(2 * math.pi / 70), math.cos(2 * math.pi / 70)  # lists keep double precision
+    turn = Rep.from_generators(Z(70), discrete_generators=[[[angle[1], -angle[0]], [angle[0], angle[1]]]])
+    assert turn.discrete_generators[0, 1, 0] == angle[0]
 
 
 def test_images_of_half_turns():
@@ -282,11 +261,6 @@ def test_functions_with_real_and_complex_values():
     assert (V(U(1)) >> rep).equivariant_basis().shape == (2, 1)
 
 
-def test_a_projector_that_would_not_fit_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"T9 of Z\(4\).*project"):
-        T(9)(Z(4)).equivariant_projector()
-
-
 def test_components_are_what_the_group_exchanges_or_mixes():
     mixing = V + Scalar + V  # about the vertical: (x, y), z, an invariant, and again
     assert mixing(SO2eR3()).components.tolist() == [0, 0, 1, 2, 3, 3, 4]
@@ -295,26 +269,18 @@ def test_components_are_what_the_group_exchanges_or_mixes():
     assert regular(D(4)).components.tolist() == [0] * 8 and Scalar(Z(3)).components.tolist() == [0]
 
 
-def test_equality_is_content():
-    rotation, other = (
-        Group("R", lie_algebra=[[[0.0, -1, 0], [1, 0, 0], [0, 0, 0]]]),
-        Group("R", lie_algebra=[[[0.0, 0, 0], [0, 0, -1], [0, 1, 0]]]),
-    )
-    assert V(rotation) != V(other) and str(V(rotation)) == str(V(other))
-    with pytest.raises(AttributeError, match="immutable"):
-        V(rotation).dim = 4
-
-
-@pytest.mark.parametrize("type_", TYPES, ids=str)
-def test_what_a_representation_hands_out_is_not_itself(type_):
+def test_representations_are_immutable_and_equal_by_content():
     for G in (O(2), SO(2) * Z(3)):
-        rep = type_(G)
-        with pytest.raises(AttributeError, match="immutable"):
-            del rep.dim
+        rep = (2 * V + V * V)(G)
+        for change in (lambda rep=rep: rep.__delattr__("dim"), lambda rep=rep: rep.__setattr__("dim", 4)):
+            with pytest.raises(AttributeError, match="immutable"):
+                change()
         lie, discrete = rep.lie_generators.clone(), rep.discrete_generators.clone()
         rep.lie_generators.fill_(7)
         rep.discrete_generators.fill_(7)
         assert rep.lie_generators.equal(lie) and rep.discrete_generators.equal(discrete)
+    rotation, other = (Group("R", lie_algebra=[A]) for A in SO(3).lie_algebra[:2])
+    assert V(rotation) != V(other) and str(V(rotation)) == str(V(other))
 
 
 def test_images_of_elements_leave_the_global_random_states_alone():
@@ -325,12 +291,6 @@ def test_images_of_elements_leave_the_global_random_states_alone():
     before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
     assert torch.allclose(rep.rho(g), g, atol=1e-9)
     assert np.array_equal(np.random.get_state()[1], before[0]) and torch.equal(torch.get_rng_state(), before[1])  # noqa: NPY002
-
-
-@pytest.mark.parametrize("bad", [lambda: T(-1), lambda: V**-1, lambda: -2 * V, lambda: V(3), lambda: V * 1.5])
-def test_errors(bad):
-    with pytest.raises((ValueError, TypeError)):
-        bad()
 
 
 J = torch.tensor([[0.0, -1], [1, 0]], dtype=torch.float64)
@@ -369,19 +329,13 @@ def test_images_of_redundant_generators_that_agree_are_taken():
     G = Group("c", lie_algebra=[J], discrete_generators=[QUARTER])
     Rep.from_generators(G, [2 * J], [-torch.eye(2)]).check()
     Rep.from_generators(HALF_TURN, HALF_TURN.lie_algebra, HALF_TURN.discrete_generators).check()
-
-
-def test_generators_that_commute_up_to_rounding_have_representations():
-    basis = torch.linalg.qr(torch.randn(6, 6, generator=generator(3)))[0]  # in single precision
+    basis = torch.linalg.qr(torch.randn(6, 6, generator=generator(3)))[0]  # of planes that commute to single precision
     planes = [torch.zeros(6, 6) for _ in range(2)]
     for i, plane in enumerate(planes):
         plane[2 * i, 2 * i + 1], plane[2 * i + 1, 2 * i] = -1.0, 1.0
     torus = Group("torus", lie_algebra=[basis @ plane @ basis.mT for plane in planes])
     for images in (torus.lie_algebra, torch.zeros(2, 1, 1)):
         assert Rep.from_generators(torus, images).dim == len(images[0])
-
-
-def test_a_boost_among_the_discrete_generators_has_its_image():
     boost = torch.linalg.matrix_exp(4 * SO13().lie_algebra[0])
     G = Group("boosted", lie_algebra=SO13().lie_algebra, discrete_generators=[boost])
     assert Rep.from_generators(G, G.lie_algebra, G.discrete_generators).dim == 4
@@ -399,7 +353,7 @@ def test_a_function_of_half_the_angle_is_refused():
     assert Rep.from_function(SO(2), 2, lambda g: g @ g).dim == 2
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-4, 1e-8, 1e5])
+@pytest.mark.parametrize("scale", [1.0, 1e-8, 1e5])
 def test_false_images_of_short_generators_are_refused(scale):
     """Brackets of generators are as short as their squares."""
     turns, mirror = SO(3).lie_algebra, torch.diag(torch.tensor([-1.0, 1, 1]))
@@ -451,6 +405,11 @@ def test_products_lift_in_any_order():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (lambda: T(-1), "T(-1, 0)"),
+        (lambda: V**-1, "V ** -1"),
+        (lambda: -2 * V, "-2 * V"),
+        (lambda: V(3), "called with a group"),
+        (lambda: T(9)(Z(4)).equivariant_projector(), "project(v)"),
         (lambda: V**100, "V ** 100"),
         (lambda: T(10**9), "T(1000000000, 0)"),
         (lambda: ((V**50) ** 50)(SO(3)), "100 factors"),
@@ -462,6 +421,6 @@ def test_products_lift_in_any_order():
         (lambda: D(10**40), "at least 1 and at most"),
     ],
 )
-def test_what_is_beyond_any_memory_is_refused_at_once(make, words):
+def test_what_makes_no_sense_or_fits_in_no_memory_is_refused_at_once(make, words):
     with refused(words):
         make()

@@ -184,11 +184,12 @@ def _forest(links: list[Array], clusters: list[Array]) -> tuple[list[Tree], floa
     tree_of = np.full(count, -1)
     trees: list[Tree] = []
     weakest = 1.0
+    # Prim's algorithm: best[j] is the strength of j's strongest link to the present tree, and parent[j] that link's other end
     best, parent = np.zeros(count), np.full(count, -1)
     for _ in range(count):
         waiting = tree_of < 0
         j = int(np.argmax(np.where(waiting, best, -1.0)))
-        if best[j] <= MIN_LINK_STRENGTH * scale:
+        if best[j] <= MIN_LINK_STRENGTH * scale:  # the tree is complete, and another one begins
             j = int(np.flatnonzero(waiting)[0])
             trees.append([])
             best[:], parent[:] = 0.0, -1
@@ -207,7 +208,10 @@ def _forest(links: list[Array], clusters: list[Array]) -> tuple[list[Tree], floa
 
 
 def _root(r: int, vectors: list[Array], elements: list[Array], clusters: list[Array]) -> tuple[int, list[Array], float]:
-    """Action of the algebra on a root eigenspace: number of units, per site an adapted basis, strength of the units."""
+    """Action of the algebra on a root eigenspace r: number of units, per site an adapted basis, strength of the units.
+
+    It is that of the random elements beside X, restricted to the eigenspace (`loops`): scalars plus combinations of units.
+    """
     spaces = [v[:, b[r] : b[r + 1]] for v, b in zip(vectors, clusters, strict=True)]
     loops = [np.matmul(e.conj().T, np.matmul(y[1:], e)) for e, y in zip(spaces, elements, strict=True)]
     total = sum(e.shape[1] for e in spaces)
@@ -470,6 +474,7 @@ class Sampler:
         self.factors, self.sites = factors, sites
         count = len(factors[0].discrete)
         dimension = len(theta)
+        # words in the discrete generators, among them each generator; empty ones for elements of the Lie algebra alone
         products: list[list[int]] = [[k] for k in range(count)]
         # long products of generators of norm above 1 would dominate all other elements
         stretches = max((float(f.discrete_norms.max(initial=1.0)) for f in factors), default=1.0) > 1 + 1e-9
@@ -496,12 +501,12 @@ class Sampler:
             return c, c
         adjoint = c.conj() @ theta  # (sum c_i A_i)^H = sum_j (conj(c) Theta)_j A_j
         compact, stretch = (c - adjoint) / 2, (c + adjoint) / 2
-        positive = lambda norm: np.where(norm > 1e-9 * np.abs(c).max(), norm, np.inf)  # noqa: E731  or infinite
+        nonzero_or_inf = lambda norm: np.where(norm > 1e-9 * np.abs(c).max(), norm, np.inf)  # noqa: E731
         norms = [np.linalg.norm(np.tensordot(compact, f.lie, 1), 2, axis=(1, 2)) for f in self.factors]
-        compact = compact * (rng.uniform(1.0, 2.5, self.size) / positive(np.max(norms, axis=0)))[:, None]
+        compact = compact * (rng.uniform(1.0, 2.5, self.size) / nonzero_or_inf(np.max(norms, axis=0)))[:, None]
         norms = [np.linalg.norm(np.tensordot(stretch, f.lie, 1), 2, axis=(1, 2)) for f in self.factors]
         largest = np.max([sum(norms[f] for f in site) for site in self.sites], axis=0)
-        return compact, stretch * (NONCOMPACT_LENGTH / positive(largest))[:, None]
+        return compact, stretch * (NONCOMPACT_LENGTH / nonzero_or_inf(largest))[:, None]
 
     def algebra_elements(self, site: int, weights: Array) -> Array:
         """sum_j weights[l, j] rho_site(g_j) for every l: (L, n, n)."""
@@ -559,21 +564,15 @@ def solve_isotypic(problem: Problem) -> tuple[IsotypicSubspace, BasisCertificate
     theta = adjoint_map(list(dict.fromkeys(problem.factors)))
     if theta is None:
         return None
-    table: dict[bytes, int] = {}
-    factors: list[Factor] = []
-
-    def place(f: Factor) -> int:
-        if f.digest not in table:
-            table[f.digest] = len(factors)
-            factors.append(f)
-        return table[f.digest]
-
+    indices: dict[Factor, int] = {}
     one = Factor(np.zeros((problem.num_lie, 1, 1), problem.dtype), np.ones((problem.num_discrete, 1, 1), problem.dtype))
-    out_site = tuple(place(f) for f in problem.factors[:cut])
-    in_site = tuple(place(f.dual) for f in problem.factors[cut:]) or (place(one),)
+    out_site, in_site = (
+        tuple(indices.setdefault(f, len(indices)) for f in factors)
+        for factors in (problem.factors[:cut], [f.dual for f in problem.factors[cut:]] or [one])
+    )
     sites = (out_site,) if out_site == in_site else (out_site, in_site)
     try:
-        parts = decompose(factors, sites, theta)
+        parts = decompose(list(indices), sites, theta)
     except Ambiguous as e:
         raise NotCertified(
             f"no certified basis of {problem.name}: {e}; give the generators to full float64 precision, "
@@ -589,8 +588,8 @@ def solve_isotypic(problem: Problem) -> tuple[IsotypicSubspace, BasisCertificate
             residual = max(residual, float(parts.residual[0, k, 0] + parts.residual[last, k, 1]))
     if residual > max(ZERO, RESIDUAL_PER_DIM * size):
         raise NotCertified(
-            f"no certified basis of {problem.name}: a vector is invariant but for {residual:.1e}, neither rounding nor enough "
-            "to leave it out (isotypic); give the generators to full float64 precision, and none that nearly coincide"
+            f"no certified basis of {problem.name}: a generator changes a vector by {residual:.1e}, too much for rounding, too "
+            "little to leave it out (isotypic); give the generators to full float64 precision, and none that nearly coincide"
         )
     subspace = IsotypicSubspace(parts.u[0], parts.u[last], tuple(shared))
     return subspace, BasisCertificate(residual, 2 * parts.orthonormality, parts.gap, "isotypic")
@@ -693,22 +692,17 @@ def isotypic(reps: Sequence[Rep]) -> Isotypic:
     if empty := [str(r) for r in reps if not r.dim]:
         raise ValueError(f"isotypic() of {empty[0]}, which has no dimensions: leave it out")
     name = ", ".join(str(r) for r in reps)
-    table: dict[bytes, int] = {}
-    factors: list[Factor] = []
+    indices: dict[Factor, int] = {}
     sites: dict[tuple[int, ...], int] = {}
-    plans: list[list[tuple[int, Tensor]]] = []
+    plans: list[list[tuple[int, Tensor]]] = []  # for each representation, the site and the coordinates of each block
     for rep in reps:
         plan = []
         for block, index in rep.blocks():
-            site = []
-            for f in block.factors:
-                factor = Factor(*leaf_generators(f))
-                if factor.digest not in table:
-                    table[factor.digest] = len(factors)
-                    factors.append(factor)
-                site.append(table[factor.digest])
-            plan.append((sites.setdefault(tuple(site), len(sites)), index))
+            leaves = [Factor(*leaf_generators(leaf)) for leaf in block.factors]
+            site = tuple(indices.setdefault(leaf, len(indices)) for leaf in leaves)
+            plan.append((sites.setdefault(site, len(sites)), index))
         plans.append(plan)
+    factors = list(indices)
     largest = max(math.prod(factors[f].dim for f in site) for site in sites)
     if largest > MAX_HALF_DIM:
         raise ValueError(

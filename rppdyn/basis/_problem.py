@@ -30,9 +30,8 @@ RESIDUAL_LIMIT = 1e-10
 ORTHONORMALITY_LIMIT = 1e-12
 RANK_GAP_LIMIT = 1e-6
 ZERO = 1e-12
-"""Relative singular values up to this are rounding. Values between it and the rank gap's limit leave the rank undecided: they
-may belong to invariants of generators that are not given to full precision, or to vectors that badly skewed axes make almost
-invariant."""
+"""Relative singular values up to this are rounding. Values between it and `RANK_GAP_LIMIT` leave the rank undecided: generators
+may not be given to full precision, or badly skewed axes may make vectors almost invariant."""
 
 
 class NotCertified(UserError):
@@ -48,8 +47,8 @@ class BasisCertificate:
         orthonormality: largest entry of |Q^H Q - I| in absolute value.
         rank_gap: how far the nearest vector outside the answer is from being invariant, relative to 1. Dense: the smallest
             singular value of the constraints that counts as non-zero, over the largest. Isotypic: the smallest of the
-            eigenvalue gaps, link strengths and loop strengths on which the upper bound on the rank rests. Iterative: the
-            smallest non-zero singular value, by inverse iteration. Orbits: 1, since the rank is counted in integers.
+            eigenvalue gaps, link strengths and loop strengths (:mod:`rppdyn.basis._isotypic`). Iterative: the smallest
+            non-zero singular value, by inverse iteration. Orbits: 1, since the rank is counted in integers.
         strategy: "orbits", "isotypic", "dense" or "iterative", with "similar" if taken in other coordinates; several, joined
             by "+", for a representation of several blocks.
     """
@@ -103,7 +102,7 @@ def as_numpy(x: Tensor) -> Array:
 
 
 def leaf_generators(leaf: Any) -> tuple[Array, Array]:
-    """The matrices (lie, discrete) of a group's generators; Lie ones that are rounding relative to their generator are zero."""
+    """The generators' matrices (lie, discrete) on a leaf; a Lie matrix is set to zero if it is rounding of its generator."""
     lie, algebra = as_numpy(leaf.lie_generators), as_numpy(leaf.G.lie_algebra)
     is_nonzero = np.linalg.norm(lie, axis=(1, 2)) > ZERO * np.linalg.norm(algebra, axis=(1, 2))
     return np.where(is_nonzero[:, None, None], lie, 0), as_numpy(leaf.discrete_generators)
@@ -166,7 +165,7 @@ class Factor:
 
     @cached_property
     def units(self) -> float:
-        """Largest ratio between units of coordinates that would give the generators entries of similar size; 1 if they have.
+        """Largest ratio between units of two coordinates, in units in which the generators' entries are of similar size.
 
         Only coordinates that the generators connect in both directions are compared: others (a translation's) have free units.
         """
@@ -188,9 +187,8 @@ class Factor:
         discrete = np.linalg.inv(self.discrete).transpose(0, 2, 1) if len(self.discrete) else self.discrete
         tolerance = 1e-14 * np.abs(self.lie).max(initial=0.0)
         is_self_dual = np.abs(lie - self.lie).max(initial=0.0) <= tolerance
-        return (
-            self if is_self_dual and np.allclose(discrete, self.discrete, rtol=0, atol=1e-14) else Factor(lie, discrete)
-        )
+        is_self_dual &= np.allclose(discrete, self.discrete, rtol=0, atol=1e-14)
+        return self if is_self_dual else Factor(lie, discrete)
 
     @cached_property
     def permutations(self) -> tuple[Array, Array] | None:

@@ -107,7 +107,8 @@ def _improve(maps: Maps) -> float:
 
     With an orthonormal basis :math:`E_i` of the Lie algebra in the current coordinates, and matrices S, T with entries
     :math:`\langle E_i, [E_j, X] \rangle` and :math:`\langle [E_i, X], [E_j, X] \rangle`, the Lie algebra's part of the
-    function is tr S + tr T - tr S^2 to second order in X; a discrete element of unit norm has the same with one E.
+    function is tr S + tr T - tr S^2 to second order in X. A discrete element of unit norm contributes the same, with itself as
+    the only E.
     """
     factors = [_change_coordinates(f, p) for f, p in maps.items()]
     dims = [f.dim for f in factors]

@@ -70,7 +70,7 @@ def solve_problem(problem: Problem) -> Solution:
     """Solve one block with the first strategy that applies and certifies its answer.
 
     Raises:
-        NotCertified: none does; the message is that of the strategy that always applies.
+        NotCertified: no strategy does; the message is that of `_solve_general`, which always applies.
     """
     similar = partial(solve_similar, solve=solve_problem)
     strategies: tuple[Strategy, ...] = (solve_orbits, solve_isotypic, similar, _solve_general)
@@ -91,12 +91,12 @@ def _solve_general(problem: Problem) -> Solution:
     """Solve by singular values or conjugate gradients, which apply to all groups."""
     if (stretch := float(problem.scales[problem.num_lie :].max(initial=0.0))) > MAX_STRETCH:
         raise NotCertified(
-            f"no certified basis of {problem.name}: discrete generators stretch its vectors {stretch:.0e} times, beside which "
-            "rounding hides what they leave alone; give them in less skewed axes"
+            f"no certified basis of {problem.name}: discrete generators stretch its vectors {stretch:.0e} times, and rounding "
+            "then hides which vectors stay as they are; give them in less skewed axes"
         )
     if (units := max(f.units for f in problem.factors)) > MAX_UNIT_RATIO:
         raise NotCertified(
-            f"no certified basis of {problem.name}: its coordinates have units {units:.0e} times apart, and small entries of "
+            f"no certified basis of {problem.name}: the units of its coordinates differ by {units:.0e}, and small entries of "
             "generators can't be told from rounding; give them in units in which entries are of like size, and zeros as zeros"
         )
     return solve_dense(problem) if problem.dim <= MAX_DENSE_DIM else solve_iterative(problem)
@@ -176,9 +176,8 @@ def solve_dense(problem: Problem) -> tuple[DenseSubspace, BasisCertificate]:
         stack = problem.apply(0, eye)
         for i in range(1, count):
             stack = scipy.linalg.qr(np.concatenate([stack, problem.apply(i, eye)]), mode="r", check_finite=False)[0][:n]
-    _, sigma, vh = np.linalg.svd(
-        stack, full_matrices=len(stack) < n
-    )  # all n right vectors, and no unnecessary left ones
+    # all n right vectors, and no unnecessary left ones
+    _, sigma, vh = np.linalg.svd(stack, full_matrices=len(stack) < n)
     sigma = np.concatenate([sigma, np.zeros(n - len(sigma))])
     scale = max(float(sigma.max(initial=0.0)), 1.0)
     null = sigma <= ZERO * scale
@@ -307,9 +306,8 @@ def solve_iterative(problem: Problem) -> tuple[DenseSubspace, BasisCertificate]:
                 "give the generators in a basis in which compact ones are skew-symmetric, or split the representation"
             )
         if is_new.any():
-            new = _deflate(
-                _project(problem, left[:, is_new]), q
-            )  # again, since scaling to unit length magnified errors
+            # projected again, since scaling to unit length magnified errors
+            new = _deflate(_project(problem, left[:, is_new]), q)
             q = np.concatenate([q, np.linalg.qr(new)[0]], axis=1)
         if not is_new.all():
             break
@@ -317,8 +315,8 @@ def solve_iterative(problem: Problem) -> tuple[DenseSubspace, BasisCertificate]:
     q = np.linalg.qr(q)[0] if q.shape[1] else q
     if not (residual := problem.residual(q)) <= ZERO:  # also for nan
         raise NotCertified(
-            f"no certified basis of {problem.name}: a vector is invariant but for {residual:.1e}, which is neither rounding "
-            "nor enough to leave it out (iterative); give the generators to full float64 precision, in less skewed axes"
+            f"no certified basis of {problem.name}: a generator changes a vector by {residual:.1e}, too much for rounding, too "
+            "little to leave it out (iterative); give the generators to full float64 precision, in less skewed axes"
         )
     orthonormality = float(np.abs(q.conj().T @ q - np.eye(q.shape[1])).max(initial=0.0))
     return DenseSubspace(q), BasisCertificate(residual, orthonormality, _gap(problem, q, rng), "iterative")

@@ -16,10 +16,9 @@ with :math:`H(p)` the entropy in bits of the levels' frequencies :math:`p`. The 
 
 Source: Finzi 2023, 5.4.2, whose length has 2 bits more for the end of the indices.
 
-PAC-Bayes bounds turn a message's length and an empirical risk into a bound of the risk. A model coded in ``l`` bits has at
-least
-the prior probability :math:`2^{-l} / l^2`, whose sum over all messages of two bits and more is below one. With a point mass at
-the model as posterior, Catoni's bound holds for any loss in [0, 1].
+PAC-Bayes bounds turn a message's length and an empirical risk into a bound of the risk. The prior gives a model coded in ``l``
+bits at least the probability :math:`2^{-l} / l^2`; the sum of these over all messages of two bits and more is below one. With a
+point mass at the model as posterior, Catoni's bound holds for any loss in [0, 1].
 
 The length is also a criterion for the choice of a model: the bits of the model and of the data given the model.
 """
@@ -135,21 +134,17 @@ def encode(symbols: ArrayLike, levels: ArrayLike) -> str:
 def decode(bits: str, d: int, L: int) -> tuple[NDArray[np.int64], NDArray[np.float16]]:
     """Decode a message: the index of each of d coefficients' levels, and the L levels in half precision.
 
-    The coefficients ``levels[symbols]`` are those that were encoded. Where all have one level, it comes first.
+    The coefficients ``levels[symbols]`` are those that were encoded. If all have the same level, it comes first.
     """
     if d == 0:
         return np.zeros(0, dtype=np.int64), np.zeros(L, dtype=np.float16)
     width = _width(d)
-    head, middle, tail = (
-        bits[: HALF_BITS * L],
-        bits[HALF_BITS * L : (HALF_BITS + width) * L],
-        bits[(HALF_BITS + width) * L :],
-    )
-    if len(head) + len(middle) < (HALF_BITS + width) * L:
+    first, second = HALF_BITS * L, (HALF_BITS + width) * L
+    head, middle, tail = bits[:first], bits[first:second], bits[second:]
+    if len(bits) < second:
         raise ValueError(f"a message of {len(bits)} bits for d={d}, L={L}: it is cut off")
-    codebook = np.array([int(head[i : i + HALF_BITS], 2) for i in range(0, len(head), HALF_BITS)], np.uint16).view(
-        np.float16
-    )
+    levels = [int(head[i : i + HALF_BITS], 2) for i in range(0, first, HALF_BITS)]
+    codebook = np.array(levels, np.uint16).view(np.float16)
     counts = [int(middle[i * width : (i + 1) * width], 2) for i in range(L)] if width else [0] * L
     if not any(counts):
         counts[0] = d
@@ -220,8 +215,8 @@ def catoni_inverse(gamma: int | float, x: int | float) -> float:
 
     .. math:: \Phi_\gamma^{-1}(x) = \frac{1 - e^{-\gamma x}}{1 - e^{-\gamma}}
 
-    It is at least x on [0, 1]. Source: Catoni 2007, Theorem 1.2.6; Theorem A.3 of Finzi 2023 prints it with both signs of gamma
-    turned, which is less than x (.061 in place of .151 at gamma 1, x .1).
+    It is at least x on [0, 1]. Source: Catoni 2007, Theorem 1.2.6. Theorem A.3 of Finzi 2023 prints it with -gamma in place of
+    gamma, which is less than x: .061 in place of .151 for gamma = 1 and x = .1.
     """
     return math.expm1(-gamma * x) / math.expm1(-gamma)
 
@@ -246,27 +241,33 @@ def catoni_bound(
     >>> round(catoni_bound(0.04, universal_kl(0.38 * 8192), 60_000).value, 2)
     0.12
     """
-    if not 0 <= risk <= 1:
-        raise ValueError(f"risk={risk}: must be in [0, 1]; the bound holds for bounded losses")
-    if not (kl >= 0 and n >= 1 and 0 < delta < 1):
-        raise ValueError(f"kl={kl}, n={n}, delta={delta}: give kl >= 0, n >= 1 and 0 < delta < 1")
+    _check_bound(risk, kl, n, delta)
     price = kl + math.log(len(gammas) / delta)
     value, gamma = min((catoni_inverse(gamma, risk + price / (gamma * n)), gamma) for gamma in gammas)
     return Bound(min(value, 1.0), gamma)
 
 
+def _check_bound(risk: int | float, kl: int | float, n: int, delta: int | float) -> None:
+    if not 0 <= risk <= 1:
+        raise ValueError(f"risk={risk}: must be in [0, 1]; the bound holds for bounded losses")
+    if not (kl >= 0 and n >= 1 and 0 < delta < 1):
+        raise ValueError(f"kl={kl}, n={n}, delta={delta}: give kl >= 0, n >= 1 and 0 < delta < 1")
+
+
 def hoeffding_bound(risk: int | float, n: int, *, delta: int | float = 0.05) -> float:
     r"""Bound the risk of a model that was fixed before n data were seen: :math:`\hat R + \sqrt{\ln(1/\delta) / 2n}`.
 
-    Beside a bound with a data-dependent prior, it says how much of that is the prior's own. Source: Finzi 2023, 5.5.2.
+    For a data-dependent prior, on data that it has not seen, it shows how much of a PAC-Bayes bound is due to the prior alone.
+    Raises what :func:`catoni_bound` raises. Source: Finzi 2023, 5.5.2.
     """
+    _check_bound(risk, 0.0, n, delta)
     return min(1.0, risk + math.sqrt(math.log(1 / delta) / (2 * n)))
 
 
 def zero_one_loss(
     outputs: Float[Tensor, "*batch classes"], labels: Shaped[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """Loss 0 if the largest output is that of the label, otherwise and for outputs that are not finite 1."""
+    """Loss 0 if the largest output is that of the label, otherwise 1; also 1 if an output is not finite."""
     wrong = (outputs.argmax(-1) != labels) | ~outputs.isfinite().all(-1)
     return wrong.to(outputs.dtype)
 
@@ -308,8 +309,8 @@ def gaussian_bits(outputs: Float[Tensor, "N out"], targets: Float[Tensor, "N out
 
     .. math:: \frac{M}{2} \log_2(2 \pi e\, s^2) + 16
 
-    for M numbers of mean squared residual :math:`s^2`. Densities are of numbers in units of one: with a finer resolution every
-    model takes as many bits more, so differences between models count, and values may be negative.
+    for M numbers of mean squared residual :math:`s^2`. Numbers are coded to a resolution of one. A finer resolution adds the
+    same number of bits to every model, so only differences between models matter, and values may be negative.
     """
     variance = float((outputs.double() - targets.double()).square().mean())
     if variance == 0:

@@ -46,8 +46,8 @@ class Projector(nn.Module):
 class KroneckerProjector(Projector):
     r"""The product :math:`P = Q_1 \otimes Q_2 / \sqrt D` of normal matrices, :math:`\sqrt D \times \sqrt d` each.
 
-    Where D and d are no squares, the factors are of the next larger squares, and P is the product's first D rows and d columns;
-    the source pads by a dense matrix. ``P w`` takes :math:`O(D \sqrt d)` operations. Source: Finzi 2023, 5.4.1.
+    If D or d is no square, the factors are those of the next larger square, and P is the product's first D rows and d columns.
+    (The source pads by a dense matrix.) ``P w`` takes :math:`O(D \sqrt d)` operations. Source: Finzi 2023, 5.4.1.
     """
 
     first: Tensor
@@ -68,13 +68,13 @@ class KroneckerProjector(Projector):
 class FiLMProjector(Projector):
     r"""A dense normal matrix :math:`/ \sqrt S` in the rows of S chosen parameters, zero elsewhere.
 
-    The source divides by :math:`\sqrt D`, by which columns are shorter than one. Source: Finzi 2023, 5.4.1 (after Perez et al.
+    The source divides by :math:`\sqrt D`, which makes columns shorter than one. Source: Finzi 2023, 5.4.1 (after Perez et al.
     2018).
 
     Args:
-        chosen: which parameters, see :func:`modulating`.
+        chosen: mask of the chosen parameters, see :func:`modulating`.
     Raises:
-        ValueError: a dimension above the number of chosen parameters, or none of these.
+        ValueError: the dimension is above the number of chosen parameters.
     """
 
     rows: Tensor
@@ -96,7 +96,7 @@ class FiLMProjector(Projector):
 
 
 class SumProjector(Projector):
-    r"""The sum of projectors, each over :math:`\sqrt 2` where there are two. Source: Finzi 2023, 5.4.1."""
+    r"""The sum of n projectors, divided by :math:`\sqrt n`. Source: Finzi 2023, 5.4.1, for n = 2."""
 
     def __init__(self, parts: Sequence[Projector]):
         super().__init__(parts[0].d, parts[0].D)

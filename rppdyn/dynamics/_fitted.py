@@ -103,8 +103,11 @@ class FittedDynamics:
         Returns:
             ``(*batch, T, n)``, an array or a tensor as `state` is; nan after a model diverges.
         Raises:
-            ValueError: the state has another size, times do not increase, or controls are missing or have another shape.
+            ValueError: the state has another size, times do not increase, controls are missing or have another shape, or there
+                are no substeps.
         """
+        if substeps < 1:
+            raise ValueError(f"substeps={substeps}: give 1 or more")
         z = torch.as_tensor(state, dtype=torch.float64)
         if z.shape[-1:] != (len(self.names),):
             raise ValueError(f"a state of shape {tuple(z.shape)}: its last axis must be {', '.join(self.names)}")

@@ -83,7 +83,8 @@ def integrate(
         rtol, atol: tolerances of the adaptive one; ``atol`` is in the units of states, its default for states of order one.
         bound: a state whose largest coordinate reaches this has diverged, and is stopped there; in the units of states, too.
         adjoint: gradients by integrating backwards, in memory that does not grow with the number of steps; not with leapfrog.
-        weights: assembled before, see :class:`DynamicsModel`; not with ``adjoint``, which differentiates parameters.
+        weights: the model's weights if they are assembled already (:meth:`DynamicsModel.assemble`); not with ``adjoint``, which
+            differentiates parameters.
     Raises:
         ValueError: an unknown method, no initial states or some that are no numbers, times that do not increase or are of
             another type, a step that is not positive, a tolerance that is negative, leapfrog of a model not declared separable.
@@ -203,9 +204,8 @@ class _Guarded:
 
     def __init__(self, model: DynamicsModel, weights: Any, bound: float, retries: bool = False):
         self.model, self.weights, self.bound, self.retries = model, weights, bound, retries
-        self.lost_at: Tensor | None = (
-            None  # for each trajectory the time at which its field was not finite, or infinity
-        )
+        # for each trajectory the time at which its field was not finite, or infinity
+        self.lost_at: Tensor | None = None
 
     def __call__(self, t: Tensor, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         field = self.model(t, z, self.weights)
@@ -242,16 +242,17 @@ def _subdivide(times: Tensor, step: float | None) -> tuple[Tensor, Tensor]:
 def _leapfrog(field: _Guarded, z0: Tensor, times: Tensor) -> Float[Tensor, "T *batch n"]:
     """Half a kick, a drift, half a kick: ``p -= h/2 V'(q); q += h T'(p); p -= h/2 V'(q)``."""
 
-    def halves(t: Tensor, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+    def velocity_and_force(t: Tensor, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
         velocity, force = field(t, torch.cat([q, p], -1)).chunk(2, -1)
         return velocity, force
 
     q, p = z0.chunk(2, -1)
-    force, states = halves(times[0], q, p)[1], [z0]
+    (_, force), states = velocity_and_force(times[0], q, p), [z0]
     for t, h in zip(times[:-1], times.diff(), strict=True):
         p = p + h / 2 * force
-        q = q + h * halves(t, q, p)[0]
-        force = halves(t, q, p)[1]
+        velocity, _ = velocity_and_force(t, q, p)
+        q = q + h * velocity
+        _, force = velocity_and_force(t, q, p)
         p = p + h / 2 * force
         states.append(torch.cat([q, p], -1))
     return torch.stack(states)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rppdyn.nn._coefficients import ExactBuffers
 from rppdyn.reps import Rep
 
-NUM_STARTS = 24  # random directions, of which the one with the largest evidence is the start
+NUM_STARTS = 24  # random directions; the one with the largest evidence is where learning starts
 NUM_INVARIANCE_STATES = 200  # approximate number of states for the invariance of the energy: data and states near them
 INVARIANCE_SPREAD = 0.3  # distance of those states from the data, in standard deviations of each coordinate
 MAX_LOG_STRENGTH = 15.0  # the energy then changes by less than 1e-3 of its spread, and factorisations stay exact
@@ -25,7 +25,7 @@ class SymmetricHamiltonian:
     Attributes:
         generator: generator of the symmetry, ``(d, d)``, with the Frobenius norm of a plane rotation; None without a family.
         strength: prior precision of the energy's change along the generator; that of the weights is near 1.
-        noise: learned standard deviations of the noise of rates, of positions and of momenta.
+        noise: learned standard deviations of the noise in the rates of positions, and in the rates of momenta.
         log_evidence: log evidence of the data.
     """
 

@@ -78,7 +78,7 @@ class HamiltonianModel(DynamicsModel):
 
     Args:
         net: ``(*batch, 2 d) -> (*batch, 1)``.
-        separable: a promise that ``H(q, p) = V(q) + T(p)``, as :class:`SeparableHamiltonian` keeps it; leapfrog needs it.
+        separable: promise that ``H(q, p) = V(q) + T(p)``, as for a :class:`SeparableHamiltonian`; leapfrog needs it.
     """
 
     def __init__(self, net: nn.Module, *, separable: bool = False):
@@ -160,10 +160,10 @@ class MechanicalModel(DynamicsModel):
         output, pull_back = torch.func.vjp(lambda q: self._apply_net(q, weights), q)[:2]
         root, rate, W = self._root(output), self._matrix(along), self._parts(output)[1]
         p = _solve(W, v)
-        a = _times(root.mT, p)  # H = |a|^2 / 2 + V, without the term of MIN_INVERSE_MASS
+        a = _matvec(root.mT, p)  # H = |a|^2 / 2 + V, without the term of MIN_INVERSE_MASS
         cotangent = torch.cat([torch.ones_like(output[..., :1]), (p.unsqueeze(-1) * a.unsqueeze(-2)).flatten(-2)], -1)
-        turning = _times(rate, a) + _times(root, _times(rate.mT, p))
-        return torch.cat([v, turning - _times(W, pull_back(cotangent)[0])], -1)
+        turning = _matvec(rate, a) + _matvec(root, _matvec(rate.mT, p))
+        return torch.cat([v, turning - _matvec(W, pull_back(cotangent)[0])], -1)
 
     @staticmethod
     def _matrix(output: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ class MechanicalModel(DynamicsModel):
         return output[..., 0], root @ root.mT + MIN_INVERSE_MASS * identity
 
 
-def _times(A: Float[Tensor, "*batch m n"], x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
+def _matvec(A: Float[Tensor, "*batch m n"], x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
     return (A * x.unsqueeze(-2)).sum(-1)
 
 

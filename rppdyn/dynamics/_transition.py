@@ -60,13 +60,13 @@ class TransitionModel(nn.Module):
     as its network: :math:`f(\rho_x(g) x, \rho_u(g) u) = \rho_x(g) f(x, u)`.
 
     Args:
-        net: from :meth:`rep_in` to :meth:`rep_out`; or a :class:`~rppdyn.nn.Ensemble` of such networks, an ensemble, and then
-            states and actions have a leading axis of members.
+        net: a network from :meth:`rep_in` to :meth:`rep_out`, or a :class:`~rppdyn.nn.Ensemble` of such networks. With an
+            ensemble, states and actions have a leading axis of members.
         state_rep, action_rep: the representations.
         gaussian: whether the network also gives a standard deviation for each entry (PETS, Chua et al. 2018).
-        reward: whether it gives the step's reward too, an invariant (an RPP departs from that where it is not).
-        rotations: the first features of the rotation matrices among them, nine each, row-major.
-        circles: the first features of the pairs (cos, sin).
+        reward: whether the network also gives the reward of a step, as an invariant (which the free part of an RPP may break).
+        rotations: for each rotation matrix in the features, the index of its first entry; it has nine, row-major.
+        circles: for each pair (cos, sin) in the features, the index of its first entry.
     """
 
     blocks: Tensor | None
@@ -203,10 +203,8 @@ class TransitionModel(nn.Module):
 
     def _append_reward(self, x: Tensor, reward: Tensor | None) -> Tensor:
         if self.reward != (reward is not None):
-            expectation = (
-                "rewards: give them" if self.reward else "no rewards: build it with reward=True, or leave them out"
-            )
-            raise ValueError(f"this model learns {expectation}")
+            remedy = "rewards: give them" if self.reward else "no rewards: build it with reward=True, or leave them out"
+            raise ValueError(f"this model learns {remedy}")
         return x if reward is None else torch.cat([x, reward.unsqueeze(-1)], -1)
 
     def _network_output(self, x: Tensor, u: Tensor, weights: Any) -> Tensor:
@@ -247,8 +245,8 @@ def nearest_rotation(M: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d 
     The derivative is that of the polar factor, :math:`U\,\frac{U^T dM\,V - (\ldots)^T}{s_i + s_j}\,V^T`, which exists where
     that of ``U`` and ``V`` does not: at rotations all singular values are equal.
 
-    There is no second derivative: backwards it is refused, forwards it is nan. Of a matrix with an entry that is no finite
-    number the rotation is nan, and so is its derivative; the others of a batch keep theirs.
+    There is no second derivative: in backward mode it is refused, in forward mode it is nan. The rotation and the derivative of
+    a matrix with an entry that is not finite are nan; the other matrices of a batch keep theirs.
 
     Source: Kabsch 1976; the derivative by differentiating :math:`M = QP`, ``P`` symmetric.
     """
@@ -305,11 +303,11 @@ Ends = Callable[[Float[Tensor, "*batch n"]], Bool[Tensor, "*batch"]]
 class CrossEntropyPlanner:
     r"""Plans a sequence of actions with a large sum of rewards along the model's rollouts.
 
-    In each iteration sequences are drawn from a Gaussian, independent over time, which is then fitted to the best of them. The
-    first action of the final mean is taken, and the next plan begins with the rest of it (Chua et al. 2018; de Boer et al. 2005
-    for the method). The mean itself and the best sequences so far take part in each comparison (Pinneri et al. 2020), which
-    improves long plans. The reward of an ensemble is the mean over its members, each with its own rollout. An own random
-    generator makes episodes repeatable.
+    In each iteration, sequences are drawn from a Gaussian that is independent over time, and the Gaussian is fitted to the best
+    of them. The first action of the final mean is taken, and the next plan begins with the rest of it (Chua et al. 2018;
+    de Boer et al. 2005 for the method). The mean itself and the best sequences so far take part in each comparison (Pinneri et
+    al. 2020), which improves long plans. The reward of an ensemble is the mean over its members, each with its own rollout. The
+    planner has a random generator of its own, so that episodes are repeatable.
 
     Args:
         model: a model with ``reward=True``, unless ``reward`` is given.

@@ -60,8 +60,8 @@ class Discovery:
             plane rotation, :math:`\\sqrt 2`.
         coefficients: their coordinates in the family's basis, ``(k, D)``.
         verdict: "exact", "approximate" or "none".
-        unfelt: number of generators that change only entries on which the function does not depend: symmetries only because
-            it ignores some inputs.
+        unfelt: number of generators that change only entries on which the function does not depend. They are symmetries only
+            because the function ignores these entries.
         closure: the part of the generators' commutators outside of their span, relative to their size; 0 for a Lie algebra.
     """
 
@@ -129,7 +129,7 @@ def discover(
     and N the sum of the second moments of both terms. :math:`M a = \lambda N a` gives the directions in which f is most
     nearly equivariant; :math:`\sqrt\lambda` is their relative defect, computed from singular values, so that it is accurate
     to rounding. The symmetry is spanned by the directions below the spectrum's largest gap, if that is at least `gap` and the
-    defects below it are at most `largest`; a family all of whose directions are symmetries has its gap at the end, to 1.
+    defects below it are at most `largest`. If all directions of a family are symmetries, the gap is from the last defect to 1.
 
     For an invariant function, whose output does not transform, only one term remains, and a defect is 0 or 1: only exact
     symmetries are found. Give the field of a learned energy, not the energy.
@@ -180,25 +180,27 @@ def discover(
     assert values is not None
     check_finite(values, "f(x)")
     first, second = torch.stack(pushed), torch.stack([t.flatten() for t in tangents(rep_out, values)])
-    left, sizes, _ = torch.linalg.svd(
-        torch.cat([first, second], 1), full_matrices=False
-    )  # N is (D, 2 n m) times itself
+    # N = A A^T with this matrix A of shape (D, 2 n m)
+    left, sizes, _ = torch.linalg.svd(torch.cat([first, second], 1), full_matrices=False)
     variation = float((values - values.mean(0)).norm())
     if variation <= rounding(x) * float(values.norm()):
         raise ValueError(
             "f is constant on these states, so everything is a symmetry of it: give states that it tells apart"
         )
-    seen = sizes > rounding(x) * max(float(sizes[0]), variation)  # directions that change f's values or transform them
-    unfelt = _count_unfelt(f, x, rep_in, left[:, ~seen])
+    has_effect = sizes > rounding(x) * max(
+        float(sizes[0]), variation
+    )  # directions that change f's values or transform them
+    unfelt = _count_unfelt(f, x, rep_in, left[:, ~has_effect])
     if unfelt == count:
         raise ValueError(
             f"f does not depend on what {family} moves, so everything is a symmetry of it: give a family that acts on its "
             "arguments, or leave those out that it does not move"
         )
-    white = left[:, seen] / sizes[seen]  # directions in which N is the identity
+    white = left[:, has_effect] / sizes[has_effect]  # directions in which N is the identity
     directions, defects, _ = torch.linalg.svd(white.mT @ (first - second), full_matrices=False)
-    coefficients = torch.cat([left[:, ~seen], (white @ directions).flip(1)], 1).mT.double()  # the first have no effect
-    spectrum = torch.cat([defects.new_zeros(int((~seen).sum())), defects.flip(0)]).double()
+    # the directions without effect come first: their defect is 0
+    coefficients = torch.cat([left[:, ~has_effect], (white @ directions).flip(1)], 1).mT.double()
+    spectrum = torch.cat([defects.new_zeros(int((~has_effect).sum())), defects.flip(0)]).double()
     discovery = make_discovery(family, spectrum, coefficients, rounding(x), gap, largest)
     return replace(discovery, unfelt=min(unfelt, len(discovery.generators)))
 

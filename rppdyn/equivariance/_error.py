@@ -55,7 +55,7 @@ class Summary:
 class EquivarianceError(Summary):
     """The result of :func:`equivariance_error`; errors are between 0 (equivariant) and 1.
 
-    Statistics are over inputs, of the mean over sampled elements at each.
+    Statistics are over inputs; the error at an input is the mean over the sampled elements.
 
     Attributes:
         generators: the same statistics for each discrete generator (``h0``, ...: Eq. 3.3) and each generator of the Lie
@@ -89,8 +89,8 @@ def relative_difference(
 def differences(a: Inexact[Tensor, "*batch n"], b: Inexact[Tensor, "*batch n"]) -> Float[Tensor, "2 *batch n"]:
     """``|a - b|`` and ``|a| + |b|``, entry by entry, in float64.
 
-    The ratio of their sums, over any axes, is Eq. 3.3 with sums before the ratio. Single entries pass through zero, and such
-    moments would dominate a mean of ratios.
+    The ratio of their sums, over any axes, is Eq. 3.3 with sums before the ratio. (A mean of ratios would be dominated by
+    entries that pass through zero.)
     """
     return torch.stack([(a - b).abs(), a.abs() + b.abs()]).double().cpu()
 
@@ -125,8 +125,8 @@ def sample_elements(
 ) -> list[Inexact[Tensor, "batch d d"]]:
     """Draw ``n_samples`` random elements for each input, ``(inputs, d, d)`` each; from seed 0 if no generator is given.
 
-    If ``elements`` are given these are returned instead; for a finite group of at most ``n_samples`` elements beside the
-    identity, all of them; ``(1, d, d)`` each.
+    Given ``elements`` are returned instead, ``(1, d, d)`` each; and so are all elements of a finite group but the identity, if
+    they are at most ``n_samples``.
 
     Raises:
         ValueError: no samples.
@@ -177,8 +177,8 @@ def equivariance_error(
     Args:
         f: maps ``(batch, dim_in)`` to ``(batch, dim_out)``; any callable.
         x: ``(batch, dim_in)``.
-        n_samples: group elements for each input. For a finite group of at most that many elements, all but the identity
-            are used instead.
+        n_samples: number of group elements for each input. If a finite group has at most as many beside the identity, all of
+            these are used instead.
         generator: generator of the random elements; seed 0 if not given.
         elements: group elements ``(d, d)`` to use for every input instead of random ones; faster where images are expensive
             (under a continuous symmetry of a robot, say).
@@ -358,7 +358,7 @@ class RolloutError:
 
     Attributes:
         errors: ``(samples, horizon, batch)``, without the initial state, where the error is zero.
-        left_out: number of trajectories that are left out because they, or one of their images, diverged; if these are all,
+        left_out: number of trajectories that are left out because they, or one of their images, diverged. If all are left out,
             every statistic is nan.
     """
 
@@ -503,10 +503,10 @@ class Function:
         name: "policy", "critics", "value", "regressor", "vector field", "change of the state" or "function".
         call: maps (n, rep_in.dim) to (n, rep_out.dim).
         inputs, outputs: names of the entries, with the indices of each.
-        encode: maps raw observations and actions to inputs; functions of observations get actions without entries. By default
-            observations are the inputs.
+        encode: maps raw observations and actions to inputs; a function of observations alone is called with empty actions. By
+            default observations are the inputs.
         scale: the unit of size of each output; zero if unknown.
-        centred: whether the mean output over the states is subtracted: a large constant would make anything look invariant.
+        centred: whether the mean output over the states is subtracted; a large constant would make anything look invariant.
         networks: the networks inside, by name.
         seed, samples, rollout: for a member of a fit, its seed, the inputs of its test data, and its rollouts if it has any.
     """

@@ -73,16 +73,17 @@ def layers_of(
     * ``RPPEMLP`` and ``EMLP`` are split into linear layers, bilinear layers and gates, whose representations are known.
     * Other modules of torch are traced by ``torch.fx`` if ``hidden`` is given, with residual sums and tokens
       (:mod:`rppdyn.equivariance._tracing` defines the layers). Modules that ``hidden`` names are one layer each.
-    * How the hidden layers of ``MLP`` and of other modules transform is not known: ``hidden`` gives it. A layer without an
-      action is joined with each layer that reads it, named ``a + b``; without ``hidden`` all layers are joined, and only the
-      end-to-end value remains. Any action may be assumed: the attribution depends on it, the end-to-end value does not.
+    * How the hidden layers of ``MLP`` and of other modules transform is not known: ``hidden`` says it. A layer without an
+      action is joined with each layer that reads it, and the joined layer is named ``a + b``. Without ``hidden`` all layers are
+      joined, and only the end-to-end value remains. Any action may be assumed: the attribution depends on it, the end-to-end
+      value does not.
     * Sequences of :class:`Layer` are taken as they are, and any other callable is one layer.
 
     Args:
         rep_out: the action on the network's output.
-        hidden: by layer, the action on its output, or None to take a module as one layer; or a flow of images, from which the
-            actions on feature maps, tokens and vectors follow (:mod:`rppdyn.equivariance._tracing`). A mapping may contain such
-            a flow under the key "*".
+        hidden: for layers by name, the action on the output, or None to take a module as one layer. Or a flow of images, from
+            which the actions on feature maps, tokens and vectors follow (:mod:`rppdyn.equivariance._tracing`). A mapping may
+            contain such a flow under the key "*".
         x: inputs of the network, on which a module is traced.
     Raises:
         ValueError: no layer has a name given in ``hidden``, a layer reads a later one, a representation belongs to another
@@ -197,11 +198,10 @@ def _compose(layer: Layer, pending: Mapping[str, Layer]) -> Layer:
     parts = {name: pending[name] for name in layer.inputs or () if name in pending}
     if not parts:
         return layer
-    inputs = tuple(
-        dict.fromkeys(
-            n for name in layer.inputs or () for n in (parts[name].inputs if name in parts else (name,)) or ()
-        )
-    )
+    inputs: tuple[str, ...] = ()
+    for name in layer.inputs or ():
+        inputs += (parts[name].inputs or ()) if name in parts else (name,)
+    inputs = tuple(dict.fromkeys(inputs))
 
     def function(*tensors: Tensor) -> Tensor:
         values = dict(zip(inputs, tensors, strict=True))
@@ -402,7 +402,7 @@ def _derivative_along(layer: KnownLayer, inputs: Sequence[Tensor], velocities: S
 
 
 def _defects(graph: list[KnownLayer], rep_in: Action, x: Tensor) -> tuple[list[list[Tensor]], list[Tensor]]:
-    """By layer, its own Lie derivative along each generator, and its value."""
+    """For each layer, its own Lie derivative along each generator, and its value."""
     values, velocities = {INPUT: x}, {INPUT: tangents(rep_in, x)}
     defects = []
     for layer in graph:

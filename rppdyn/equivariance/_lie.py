@@ -288,10 +288,10 @@ def _double_function(f: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> tup
 
 
 def _is_complete(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> bool:
-    """Check that forward mode gives the whole derivative of f, no part of which was detached.
+    """Check that forward mode gives the whole derivative of f: that no part of f was detached.
 
     Where f is smooth, slopes to both sides at two distances agree. If they agree on another value than forward mode's, a part
-    was detached. Next to a kink they differ. Inputs that may lie on a kink (a dark background) are moved first.
+    was detached. Next to a kink they disagree. Inputs that may lie on a kink (a dark background) are moved off it first.
     """
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
     x = x + KINK_SHIFT * x.abs().square().mean().sqrt() * noise
@@ -306,7 +306,7 @@ def _is_complete(f: Callable[[Tensor], Tensor], x: Tensor, v: Tensor) -> bool:
     middle = slopes.mean(0)
     off = (middle - pushed).abs()
     smooth = torch.where((slopes - middle).abs().amax(0) < MAX_SLOPE_SPREAD * off, off, 0.0).norm()
-    # several kinks in one entry may cancel in some entries, but not in most
+    # next to several kinks the four slopes may agree by chance in some entries, but not in most
     return not bool(smooth > tolerance and smooth > 0.5 * off.norm())
 
 
@@ -509,7 +509,7 @@ def regression_symmetries(
     scale = C.norm().clamp_min(1e-300)
     _, singular, right = torch.linalg.svd(torch.cat([by_L, by_c], 1) / scale)
     null = right[int((singular > rtol * singular[0]).sum()) :]
-    # leave out pairs whose L is zero: they transform targets alone, if these span less than R^c
+    # leave out pairs with L = 0, which transform targets alone; there are some if the targets do not span R^c
     a, b = null[:, : len(L)], null[:, len(L) :]
     u, size, _ = torch.linalg.svd(a, full_matrices=False)
     mix = u[:, size > rtol].mT

@@ -167,7 +167,7 @@ def _layers(
     """Layers by name, in order, and the names of the nodes that are layers."""
     modules = dict(network.named_modules())
     names: dict[fx.Node, str] = {}
-    needs: dict[fx.Node, tuple[str, ...]] = {}
+    needs: dict[fx.Node, tuple[str, ...]] = {}  # the layers on which a node's value depends
     layers: dict[str, Layer] = {}
     calls: Counter[str] = Counter()
     for node in nodes:
@@ -201,7 +201,7 @@ def _function(
     needs: dict[fx.Node, tuple[str, ...]],
     values: dict[fx.Node, Any],
 ) -> Callable[..., Tensor]:
-    """A node as a function of the layers that it depends on; nodes between these and it that are no layers are included."""
+    """A node as a function of the layers that it depends on. Nodes in between that are no layers are computed inside it."""
     interpreter = fx.Interpreter(fx.GraphModule(network, node.graph), garbage_collect_values=False)
     order = {n: i for i, n in enumerate(node.graph.nodes)}
     inner: set[fx.Node] = set()
@@ -259,7 +259,7 @@ def _ancestors(layers: dict[str, Layer], output: str) -> list[Layer]:
 
 @torch.no_grad()
 def _check_values(network: nn.Module, layers: list[Layer], graph: fx.Graph, x: Tensor) -> None:
-    """Refuse a graph that computes something else than its module: operations in place, randomness or state are lost."""
+    """Refuse a graph that computes something else than its module, because it lost operations in place, randomness or state."""
     values = {INPUT: x}
     for layer in layers:
         values[layer.name] = layer(*(values[name] for name in layer.inputs or ()))

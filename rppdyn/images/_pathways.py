@@ -87,7 +87,7 @@ def place_moments(g: Float[Tensor, "S N C_out H_out W_out"]) -> Float[Tensor, "C
 
 
 def constant_input_curvature(gradients: Float[Tensor, "*blocks S N m"]) -> Kronecker:
-    """Exact curvature of coefficients from their gradients for S factors and N data: that of weights of the input 1 (A = N)."""
+    """Exact curvature of coefficients from gradients, S for each of N data: A = N, as for weights of the constant input 1."""
     A = gradients.new_full((*gradients.shape[:-3], 1, 1), gradients.shape[-2], dtype=torch.float64)
     return Kronecker(A, gram(gradients.flatten(-3, -2)))
 
@@ -343,7 +343,7 @@ def count_rotations(pathways: Mapping[str, int | float], settings: Mapping[str, 
         fixed = {count for name, count in counts.items() if not callable(REGISTRY[name].rotations)}
         remedy = f"give the others filters.elements={fixed.pop()}" if len(fixed) == 1 else "take one of them"
         raise ValueError(
-            f"pathways of one model have as many elements of their group, and these differ: {listed}; {remedy}, or leave out "
+            f"pathways of one model need the same number of group elements, and these differ: {listed}; {remedy}, or leave out "
             "some"
         )
     return next(iter(counts.values()), 1)

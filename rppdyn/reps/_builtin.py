@@ -209,6 +209,7 @@ MAX_TERMS = 2**20
 
 
 def direct_sum(G: Group, terms: Iterable[tuple[Rep, int]]) -> Rep:
+    """The direct sum of representations with multiplicities, in its simplest form with the same layout."""
     terms = list(terms)
     if (count := sum(len(rep.terms) * (n if len(rep.terms) > 1 else 1) for rep, n in terms)) > MAX_TERMS:
         raise ValueError(

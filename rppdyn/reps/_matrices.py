@@ -296,7 +296,7 @@ def _full_turn(A: Tensor) -> float | None:
 
 
 def _in_identity_component(rep: GeneratedRep, g: Tensor) -> Tensor | None:
-    """The image of an element as a product of exponentials; None if it is none, or none was found."""
+    """The image of an element as a product of exponentials; None if the element is no such product, or none was found."""
     if not len(rep._lie):
         return None
     for X, image_X in rep._steps:
@@ -307,7 +307,7 @@ def _in_identity_component(rep: GeneratedRep, g: Tensor) -> Tensor | None:
 
 
 def check_full_turns(rep: Rep) -> None:
-    """Check that if a generator's exponential returns to the identity, its image's exponential does, too."""
+    """Check that where a generator's exponential returns to the identity, that of its image does, too."""
     for i, (A, image) in enumerate(zip(rep.G.unit_lie_algebra, rep.unit_lie_generators, strict=True)):
         t = _full_turn(A)
         if t is not None and not are_close(
@@ -370,8 +370,7 @@ def _check_relations(rep: GeneratedRep) -> None:
                 if are_close(power, torch.eye(G.d, dtype=G.dtype)):
                     if not are_close(value, torch.eye(rep.dim, dtype=rep.dtype), 1e-7):
                         raise ValueError(
-                            f"{rep} is no representation of {G}: discrete_generators[{k}] breaks a relation of "
-                            f"the group"
+                            f"{rep} is no representation of {G}: discrete_generators[{k}] breaks a relation of the group"
                         )
                     break
                 power, value = power @ g, value @ image

@@ -88,8 +88,8 @@ def check_multiplicity(n: int, rep) -> int:
 
 TOLERANCE = 1e-9  # of equal matrices, relative to their largest entry or 1
 MAX_DENSE_BYTES = 2**30  # of a dense projector
-MAX_BYTES = 2**33  # of a representation's coordinates while it is split into its parts
-BYTES_PER_COORDINATE = 64
+MAX_BYTES = 2**33  # of a representation's coordinates while it is split into its parts ...
+BYTES_PER_COORDINATE = 64  # ... and of one of them
 
 
 @compute_on_cpu
@@ -221,6 +221,7 @@ class Rep(Algebra):
             )
 
     def _expand(self) -> list[tuple[tuple[Rep, ...], Tensor]]:
+        """Parts of the expanded direct sum: the leaves of a product, and the coordinates (copies, dim) of its copies."""
         return [((self,), torch.arange(self.dim)[None])]
 
     @property
@@ -331,8 +332,8 @@ class Rep(Algebra):
 
         Raises:
             ValueError: ``H`` acts on another dimension, its Lie algebra is not inside the group's, or one of its discrete
-                generators is no element of the group. (For groups that can't be enumerated, the test is whether ``H`` is
-                orthogonal or of (signed) permutations, and of determinant 1, if the group is.)
+                generators is no element of the group. (A group that can't be enumerated is judged by its properties: if it is
+                orthogonal, of (signed) permutations or of determinant 1, ``H`` must be, too.)
         """
         _check_subgroup(H, self.G)
         return self._rebind(H)
@@ -372,8 +373,8 @@ class Rep(Algebra):
             free = list(enumerate(all_factors))
             places = [free.pop([g for _, g in free].index(f))[0] for f in factors]
         sizes = [f.d for f in all_factors]
-        starts = [sum(sizes[:place]) for place in places]
-        slot = tuple(i for f, start in zip(factors, starts, strict=True) for i in range(start, start + f.d))
+        offsets = [sum(sizes[:place]) for place in places]
+        slot = tuple(i for f, offset in zip(factors, offsets, strict=True) for i in range(offset, offset + f.d))
         return self._lift(G, slot)
 
     def _lift(self, G: Group, slot: tuple[int, ...]) -> Rep:

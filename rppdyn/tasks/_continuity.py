@@ -43,9 +43,9 @@ class Log:
 
     Args:
         pairs: number of positions, the first columns, whose velocities follow in the same order; 0 without velocities.
-        unwrap: columns of angles to unwrap, ``[]`` for none; None for those that wrap by their velocities.
-        limit: size at which velocities are clipped, and then ignored.
-        has_keys: whether the user has keys such as ``unwrap=`` to describe columns; if not, wraps only cause warnings.
+        unwrap: columns of angles to unwrap, ``[]`` for none; None for those that, by their velocities, wrap.
+        limit: size at which the log clips velocities; velocities of that size are ignored.
+        has_keys: whether the user can describe columns by keys such as ``unwrap=``; if not, wrapped angles are warned of.
     """
 
     def __init__(self, recordings: Recordings, *, pairs: int, unwrap: Sequence[str] | None, limit: float = np.inf,
@@ -61,13 +61,12 @@ class Log:
         """Unwrap angles, and refuse data from which a fit would silently learn something wrong.
 
         Args:
-            judge: refuse and warn; if not, angles are unwrapped only.
+            judge: whether to refuse and to warn; if not, angles are only unwrapped.
         Raises:
             UserError: naming the column, the trajectory, the row and the remedy.
         """
-        if unknown := [
-            column for column in self.unwrap or () if not any(_is_part(name, column) for name in self.names)
-        ]:
+        unknown = [column for column in self.unwrap or () if not any(_is_part(name, column) for name in self.names)]
+        if unknown:
             raise UserError(
                 f"unwrap=[{unknown[0]}]: there is no such column in the state, which has {', '.join(self.names)}"
             )
@@ -127,8 +126,12 @@ class Log:
             return
         if self.unwrap is None:
             low, high = values.min() / period + 1e-6, values.max() / period - 1e-6
-            whole = spread > 0.95 * period or (low > 0 and high < 1) or (low > -0.5 and high < 0.5)
-            if large.mean() > MAX_JUMP_SHARE or not (self.pairs or whole) or not self._continues(column, large, period):
+            is_angle = spread > 0.95 * period or (low > 0 and high < 1) or (low > -0.5 and high < 0.5)
+            if (
+                large.mean() > MAX_JUMP_SHARE
+                or not (self.pairs or is_angle)
+                or not self._continues(column, large, period)
+            ):
                 return
         elif not any(_is_part(name, angle) for angle in self.unwrap):
             return
@@ -153,7 +156,7 @@ class Log:
             states[:, column] = np.unwrap(states[:, column], period=period)
 
     def _continues(self, column: int, large: NDArray, period: float) -> bool:
-        """Return whether large steps less a period agree with the velocity, or without one with the neighbouring steps."""
+        """Whether large steps, less a period, agree with the velocity; without a velocity, with the neighbouring steps."""
         smooth = [np.diff(np.unwrap(states[:, column], period=period)) for states in self.states]
         if self.pairs:
             expected, slack = self._predict_changes(column)
@@ -207,13 +210,11 @@ class Log:
             name, velocity = self.names[i], self.names[n + i]
             best, ratio = int(alike[i].argmax()), float(ratios[i])
             if max(alike[i, i], alike[best, best]) < MIN_CORRELATION / 2 and alike[i, best] > MIN_CORRELATION:
+                remedy = (
+                    "give positions= and velocities= in the same order" if self.has_keys else "log them in that order"
+                )
                 raise UserError(
-                    f"velocities: {velocity} is not the rate of {name}, and {self.names[n + best]} is: "
-                    + (
-                        "give positions= and velocities= in the same order"
-                        if self.has_keys
-                        else "log them in that order"
-                    )
+                    f"velocities: {velocity} is not the rate of {name}, and {self.names[n + best]} is: {remedy}"
                 )
             if alike[i, i] > MIN_CORRELATION and not 1 / MAX_RATE_RATIO < ratio < MAX_RATE_RATIO:
                 of = next(
@@ -258,4 +259,5 @@ class Log:
 
 
 def _is_part(name: str, column: str) -> bool:
+    """Whether a coordinate's name is that of a column, or of an entry of it: ``q[2]`` of ``q``."""
     return column in (name, name.rpartition("[")[0])

@@ -154,8 +154,8 @@ def rotate_images(x: Float[Tensor, "N C H W"], generator: Generator) -> Float[Te
 def resample_centred(x: Float[Tensor, "N C H W"], side: int, degrees: Tensor | None = None) -> Float[Tensor, "N C S S"]:
     """Resample images about the centre of a square canvas, rotated, by one linear interpolation.
 
-    An image of even size has no pixel at its centre, a canvas of odd size has one; such an image is resampled half a pixel
-    aside. :func:`place_on_canvas` would leave it off centre.
+    An image of even size has no pixel at its centre, and a canvas of odd size has one. On such a canvas the image is shifted by
+    half a pixel, where :func:`place_on_canvas` would leave it off centre.
 
     Args:
         side: side of the canvas.
@@ -189,10 +189,10 @@ class Arrangement:
 
     Attributes:
         canvas: side of the canvas, in sides of the image.
-        onto: put images onto the canvas otherwise than into its middle; an odd canvas has one pixel less.
+        onto: function that puts images onto a canvas of odd side, by default one pixel less; None to put them into its middle.
         shift: largest shift in pixels; None for a quarter of the canvas.
-        quadrants: images are placed in random quadrants.
-        quadrant_is_asked: the quadrant is a part of the class.
+        quadrants: whether images are placed in random quadrants.
+        quadrant_is_asked: whether the quadrant is a part of the class.
     """
 
     place: Callable[[Images, Generator], Images] | None = None
@@ -351,14 +351,14 @@ def image_data(
 
     Args:
         seed: seed of the split and of every random placement.
-        validation: how many images are taken from the training set to choose by.
+        validation: number of images that are taken from the training set for the validation set.
         canvas: side of the canvas in pixels; None for the arrangement's own.
         shift: largest random shift in pixels; None for the arrangement's own.
         resize: side in pixels that images are given before they are placed; None leaves them as they are.
         folder: where torchvision has put its datasets.
     Raises:
-        ValueError: an unknown name, a canvas that is too small, more validation images than there are, a table
-            that should be moved about, or a source that is not there.
+        ValueError: an unknown name, a canvas that is too small, too many validation images, a table that is to be moved, or a
+            source that is not there.
     Source: van der Ouderaa, Immer & van der Wilk 2023, 6.1 and F.5 (MNIST, ``canvas=32, resize=16, shift=0``);
         Finzi, Benton & Wilson 2021 (tables).
 
@@ -377,18 +377,15 @@ def image_data(
             "no shift"
         )
     if resize is not None and (resize < 1 or source in TABLES):
-        why = (
-            "numbers of a table are no picture; leave it out"
-            if source in TABLES
-            else "give a side of one pixel or more"
-        )
-        raise ValueError(f"resize={resize} of {source}: {why}")
+        remedy = "a table is no picture; leave it out" if source in TABLES else "give a side of one pixel or more"
+        raise ValueError(f"resize={resize} of {source}: {remedy}")
     if folder is not None and source in ("digits", *TABLES):
         raise ValueError(f"folder={str(folder)!r}: {source} comes with scikit-learn; leave it out")
     dataset = SOURCES[source](None if folder is None else Path(folder))
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(dataset.x) - (dataset.test_count or 0), generator=generator)
-    num_test = math.ceil(len(order) / 5) if dataset.test_count is None else 0  # for the test set, if there is none
+    # a fifth is held out for tests if the source has no test set of its own
+    num_test = math.ceil(len(order) / 5) if dataset.test_count is None else 0
     if not 0 <= validation < len(order) - num_test:
         raise ValueError(f"validation={validation} of {len(order) - num_test} training images: leave some to train on")
     test = torch.cat([order[:num_test], torch.arange(len(order), len(dataset.x))])

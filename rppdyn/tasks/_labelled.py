@@ -276,7 +276,7 @@ def indices_by_part(parts: NDArray, source: str) -> tuple[list[int], ...]:
 def split_indices(
     count: int, shares: Sequence[float], seed: int, classes: Tensor | None = None
 ) -> tuple[list[int], list[int], list[int]]:
-    """Draw the indices of three parts, none of them empty; with classes, each part has data of each class.
+    """Draw the indices of three parts, none of them empty; if classes are given, each part has data of each class.
 
     Raises:
         ValueError: there are fewer than three data.

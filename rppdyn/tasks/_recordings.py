@@ -7,6 +7,7 @@ the controls, the time, and the label of the trajectory are given by name; `name
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,16 +82,16 @@ def read_recordings(
     Arrays of NPZ and HDF5 files are ``(time, numbers)`` or ``(time,)``; of several trajectories ``(trajectories, time,
     numbers)``, shorter ones filled up with nan at the end. An HDF5 file may also have a group for each trajectory. Where
     episodes stand one after the other, columns such as ``terminals`` and ``timeouts`` say where one ends. Episodes of a Minari
-    dataset have ``observations``, ``actions`` and ``rewards``.
+    dataset have ``observations`` and ``actions``.
 
     Args:
         state: names of the columns of a state, in order; ``name[2]`` and ``name[0:3]`` are parts of an array.
         controls: names of the columns of the controls, each value constant until the next time; the last state needs none.
-        time: the column of times, or the step between two states as a number; None for a column ``time`` or ``t``.
+        time: the column of times, or the step between two states in seconds; None for a column ``time`` or ``t``.
         trajectory: a column that labels the trajectory of each row.
     Raises:
         ValueError: a file or column is missing or empty, a number is not finite, times do not increase, columns differ in
-            length, or a trajectory has one state.
+            length, a trajectory has one state, or the step is not positive.
     """
     if not state:
         raise ValueError("state=[]: name the columns that make up a state")
@@ -185,6 +186,8 @@ def _split(tables: Iterator[Table], column: str | None) -> Iterator[tuple[str, M
 
 def _times(name: str, table: Mapping[str, NDArray], time: str | float | None, length: int, rows: NDArray) -> NDArray:
     if isinstance(time, int | float):
+        if not 0 < time < math.inf:
+            raise ValueError(f"time={time:g}: give the step between two states in seconds, above 0")
         return np.arange(length, dtype=np.float64) * time
     if time is None:
         candidates = [key for key in TIMES if key in table] or [LEROBOT[2]] * (table.keys() >= set(LEROBOT))

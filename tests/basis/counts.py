@@ -2,7 +2,7 @@ r"""How many invariants there are, counted without the solver.
 
 Finite groups: the average of a character over enumerated elements, or orbits by union-find. Compact groups, and groups with
 the same complexification: Weyl's integral over the maximal torus, exact on a grid because the integrand is a trigonometric
-polynomial. Everything else: the rank of the stacked constraints over the integers modulo a prime, for integer generators.
+polynomial.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import itertools
 import math
 
 import numpy as np
-
-PRIME = 2**31 - 1
 
 
 def finite(generators: np.ndarray, p: int, q: int = 0) -> int:
@@ -139,23 +137,3 @@ def orbits(permutations: np.ndarray, k: int) -> int:
                 parent[a] = b
                 count -= 1
     return count
-
-
-def modular(lie: np.ndarray, discrete: np.ndarray) -> int:
-    """Dimension minus the rank modulo a prime of the stacked constraints, for integer generators (D, n, n) and (M, n, n)."""
-    n = (lie if len(lie) else discrete).shape[-1]
-    rows = np.concatenate([lie.reshape(-1, n), (discrete - np.eye(n)).reshape(-1, n)])
-    assert np.array_equal(rows, np.round(rows))
-    rows = np.unique(rows.astype(np.int64) % PRIME, axis=0)
-    rank = 0
-    for column in range(n):
-        pivots = np.flatnonzero(rows[rank:, column])
-        if not len(pivots):
-            continue
-        i = rank + pivots[0]
-        rows[[rank, i]] = rows[[i, rank]]
-        rows[rank] = rows[rank] * pow(int(rows[rank, column]), -1, PRIME) % PRIME
-        below = rank + 1 + np.flatnonzero(rows[rank + 1 :, column])
-        rows[below] = (rows[below] - rows[below, column][:, None] * rows[rank] % PRIME) % PRIME
-        rank += 1
-    return n - rank

@@ -89,6 +89,8 @@ def test_losses_are_bounded():
         (lambda: empirical_risk(torch.zeros(0)), "no data"),
         (lambda: catoni_bound(1.5, 1.0, 10), r"risk=1.5: must be in \[0, 1\]"),
         (lambda: catoni_bound(0.5, 1.0, 10, delta=1), "delta=1"),
+        (lambda: hoeffding_bound(0.5, 0), "n=0"),
+        (lambda: hoeffding_bound(math.nan, 10), "risk=nan"),
         (lambda: universal_kl(-1), "bits=-1"),
         (lambda: setting_bits(0), "choices=0"),
     ],

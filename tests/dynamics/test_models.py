@@ -7,7 +7,15 @@ import torch
 from forked import run_code
 from torch import nn
 
-from rppdyn.dynamics import HamiltonianModel, NeuralODEModel, integrate, noether_momenta, relative_drift, rollout_error
+from rppdyn.dynamics import (
+    FittedDynamics,
+    HamiltonianModel,
+    NeuralODEModel,
+    integrate,
+    noether_momenta,
+    relative_drift,
+    rollout_error,
+)
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SO, DkeR3, O2eR3, SO2eR3
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble
@@ -144,10 +152,15 @@ def test_a_compiled_vector_field_trains_as_the_plain_one(tmp_path):
     run_code(COMPILE, folder=tmp_path)
 
 
-def test_what_is_no_hamiltonian_is_refused():
-    with pytest.raises(ValueError, match="a state of 3 numbers"):
-        HamiltonianModel(nn.Linear(3, 1)).hamiltonian(torch.zeros(2, 3))
-    with pytest.raises(ValueError, match="must be one number per state"):
-        HamiltonianModel(nn.Linear(4, 2)).hamiltonian(torch.zeros(2, 4))
-    with pytest.raises(ValueError, match="momenta must be as many"):
-        noether_momenta((2 * V)(SO2eR3()), torch.zeros(2, 6))
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: HamiltonianModel(nn.Linear(3, 1)).hamiltonian(torch.zeros(2, 3)), "a state of 3 numbers"),
+        (lambda: HamiltonianModel(nn.Linear(4, 2)).hamiltonian(torch.zeros(2, 4)), "must be one number per state"),
+        (lambda: noether_momenta((2 * V)(SO2eR3()), torch.zeros(2, 6)), "momenta must be as many"),
+        (lambda: FittedDynamics([], [], V(SO(3)), "xyz").predict([0.0] * 3, [0, 1], substeps=0), "substeps=0: give 1"),
+    ],
+)
+def test_refusals(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()

@@ -175,8 +175,14 @@ def test_robomimics_own_reader_reads_the_same(tmp_path, paths):
         assert np.allclose(ours.trajectories[i // STEPS].states[i % STEPS], state)
 
 
-def test_times_in_another_file_than_a_lerobots_are_asked_for(tmp_path):
-    """Elsewhere a column `timestamp` may hold milliseconds."""
+@pytest.mark.parametrize(
+    ("time", "words"),
+    [
+        (None, "has no column time or t"),  # elsewhere than in a LeRobot dataset a timestamp may be in milliseconds
+        *((step, r"time=.*: give the step between two states in seconds, above 0") for step in (0, -0.1, np.nan)),
+    ],
+)
+def test_times_that_are_not_known_are_asked_for(tmp_path, time, words):
     (tmp_path / "own.csv").write_text("timestamp,x\n0,1\n20,2\n40,3\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="has no column time or t"):
-        read_recordings(tmp_path / "own.csv", ["x"])
+    with pytest.raises(ValueError, match=words):
+        read_recordings(tmp_path / "own.csv", ["x"], time=time)
