@@ -70,7 +70,7 @@ def encode_symbols(symbols: Sequence[int], counts: Sequence[int]) -> str:
     as need be: time grows with the square of the number of symbols, a second for some ten thousand.
 
     Raises:
-        ValueError: a symbol that the counts say does not occur.
+        ValueError: a symbol whose count is zero.
 
     >>> encode_symbols([0, 0, 1, 0], [3, 1])
     '100'
@@ -122,7 +122,7 @@ def encode(symbols: ArrayLike, levels: ArrayLike) -> str:
     if not (0 <= indices.min() and indices.max() < L):
         raise ValueError(f"symbols from {indices.min()} to {indices.max()} of {L} levels: give indices below {L}")
     counts = np.bincount(indices, minlength=L)
-    if counts.max() == d:  # all counts are 0 modulo d, which stands for the first level: put it first
+    if counts.max() == d:  # all counts are then 0 modulo d, and the decoder takes the first level: put this level first
         order = np.argsort(-counts, kind="stable")
         codebook, counts, indices = codebook[order], counts[order], np.zeros_like(indices)
     head = "".join(f"{int(level):016b}" for level in codebook.view(np.uint16))

@@ -69,9 +69,9 @@ def integrate(
 ) -> Trajectories:
     """Solve ``dz/dt = f(z)`` from ``z0``, differentiable in the initial states and the model's parameters.
 
-    A trajectory that leaves every bound is stopped and reported; the others go on. With an adaptive method all trajectories of
-    a batch share their steps; with a fixed one they are independent of their neighbours, up to how products of other sizes
-    round.
+    A trajectory that reaches ``bound``, or whose field is not finite, is stopped and reported; the others go on. With an
+    adaptive method all trajectories of a batch share their steps. With a fixed one they do not depend on their neighbours, but
+    for the rounding of larger matrix products.
 
     Args:
         model: the vector field.
@@ -82,14 +82,14 @@ def integrate(
         step: longest step of the fixed methods; each interval of ``times`` has equal steps. None: one per interval.
         rtol, atol: tolerances of the adaptive one; ``atol`` is in the units of states, its default for states of order one.
         bound: a state whose largest coordinate reaches this has diverged, and is stopped there; in the units of states, too.
-        adjoint: gradients by integrating backwards, in memory that does not grow with the number of steps; not with leapfrog.
-        weights: the model's weights if they are assembled already (:meth:`DynamicsModel.assemble`); not with ``adjoint``, which
-            differentiates parameters.
+        adjoint: whether gradients are integrated backwards, in memory that does not grow with the number of steps; not with
+            leapfrog.
+        weights: the result of :meth:`DynamicsModel.assemble`; not with ``adjoint``, which differentiates parameters.
     Raises:
         ValueError: an unknown method, no initial states or some that are no numbers, times that do not increase or are of
             another type, a step that is not positive, a tolerance that is negative, leapfrog of a model not declared separable.
-        IntegrationError: dopri5's steps become too small or too many, as where a field grows so fast that a trajectory ends
-            in finite time.
+        IntegrationError: dopri5's steps become too small or too many, for example where a trajectory goes to infinity in finite
+            time.
     """
     _check(model, z0, times, method, step, rtol, atol, bound, adjoint, weights)
     if not adjoint:
@@ -98,7 +98,7 @@ def integrate(
     if method == "dopri5":
         options = dict(rtol=rtol, atol=atol, options=dict(max_num_steps=MAX_STEPS))
     elif isinstance(model, DrivenModel):
-        options = dict(options=dict(perturb=True))  # a step's ends belong to that step
+        options = dict(options=dict(perturb=True))  # both ends of a step take the step's own controls
     solve = partial(_solve, model, weights, times, method, step, adjoint, options, bound)
     states, diverged_at = solve(z0)
     lost = diverged_at >= 0
@@ -198,8 +198,8 @@ class _Guarded:
     """A vector field that is zero at diverged states, where a solver would take ever smaller steps or return nan.
 
     Args:
-        retries: whether the solver repeats steps that were too long: a field that is not finite is then forgiven if it becomes
-            finite.
+        retries: whether the solver repeats steps that were too long. A field that was not finite then does not count if it is
+            finite at the repeated step.
     """
 
     def __init__(self, model: DynamicsModel, weights: Any, bound: float, retries: bool = False):

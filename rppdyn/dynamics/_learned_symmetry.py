@@ -24,7 +24,7 @@ class SymmetricHamiltonian:
 
     Attributes:
         generator: generator of the symmetry, ``(d, d)``, with the Frobenius norm of a plane rotation; None without a family.
-        strength: prior precision of the energy's change along the generator; that of the weights is near 1.
+        strength: prior precision of the energy's change along the generator; the weights' prior precision is near 1.
         noise: learned standard deviations of the noise in the rates of positions, and in the rates of momenta.
         log_evidence: log evidence of the data.
     """
@@ -101,12 +101,12 @@ def learn_symmetry(
 
     :math:`H = w^T \phi(z)` has linear, quadratic and random Fourier features. The prior of the weights has the precision
 
-    .. math:: \Lambda = \mathrm{diag}(\delta_k) + \delta_1 K(A), \qquad
+    .. math:: \Lambda = \mathrm{diag}(\delta_k) + \delta_A K(A), \qquad
               w^T K(A)\, w = E\, |\nabla H(z) \cdot d\rho(A) z|^2,
 
     one :math:`\delta_k` for each kind of feature; A is a direction in the Lie algebra of the representation's group. A,
     all precisions and the noise maximise the evidence, which is exact, since the model is linear and Gaussian. An
-    invariance that the data refute gets a small :math:`\delta_1`, so that the belief in it is learned as well.
+    invariance that the data refute gets a small :math:`\delta_A`, so that the belief in it is learned as well.
 
     Args:
         z, rates: states ``(positions, momenta)`` and their rates of change, in double precision.
@@ -115,6 +115,7 @@ def learn_symmetry(
         fixed: coefficients of a known A in the family's basis; None to learn A.
         features: number of Fourier features.
         scale: length scale of the Fourier features, in standard deviations of the states.
+        steps: largest number of iterations of L-BFGS.
     Raises:
         ValueError: the number of coordinates is odd, the arrays do not fit, or there are fewer than two states.
     """

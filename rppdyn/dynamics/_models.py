@@ -233,10 +233,7 @@ def rollout_error(
 
 
 def relative_drift(values: Float[Tensor, "*batch T"]) -> Float[Tensor, "*batch T-1"]:
-    r"""The relative drift :math:`|c(t) - c(0)| / (|c(t)| + |c(0)|)` of a conserved quantity, at each time but the first.
-
-    It is nan if the quantity is 0 at both times.
-    """
+    r"""The relative drift :math:`|c(t) - c(0)| / (|c(t)| + |c(0)|)` at each time but the first; nan if both values are 0."""
     later = values[..., 1:, None]
     return relative_difference(later, values[..., :1, None].expand_as(later))
 

@@ -187,9 +187,8 @@ def discover(
         raise ValueError(
             "f is constant on these states, so everything is a symmetry of it: give states that it tells apart"
         )
-    has_effect = sizes > rounding(x) * max(
-        float(sizes[0]), variation
-    )  # directions that change f's values or transform them
+    # directions that change f's values or transform them
+    has_effect = sizes > rounding(x) * max(float(sizes[0]), variation)
     unfelt = _count_unfelt(f, x, rep_in, left[:, ~has_effect])
     if unfelt == count:
         raise ValueError(

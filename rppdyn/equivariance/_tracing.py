@@ -479,6 +479,7 @@ def _coarse(places: Int[Tensor, "..."], grid: Sequence[int], shape: Sequence[int
         if any(side % size for side in grid):
             continue
         coarse = [side // size for side in grid]
+        # patches lie along two axes, by their rows and columns, or along one axis, row by row
         numbers = (row // size, column // size, row // size * coarse[1] + column // size)
         axes = [_axis(number, shape) for number in numbers]
         along = [

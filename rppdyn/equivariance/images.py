@@ -361,7 +361,7 @@ def aliasing_lie_derivative(
 def aliasing_error(
     x: Float[Tensor, "batch channels height width"], stride: int, v: tuple[float, float]
 ) -> Float[Tensor, " batch"]:
-    r"""The mean square of that Lie derivative for each image, as Theorem 4.1 prints it.
+    r"""The mean square of :func:`aliasing_lie_derivative` for each image, as Theorem 4.1 prints it.
 
     .. math:: (2\pi)^2 \sum_{n,m} |H_{nm}|^2 \left(v_x^2 (\mathrm{Alias}(n) - n)^2 + v_y^2 (\mathrm{Alias}(m) - m)^2\right)
 

@@ -2,9 +2,9 @@ r"""Convolutions over groups of the plane, with continuous filters of anchor val
 
 .. math:: y(c', v) = \frac{1}{\sqrt N} \sum_c \sum_{u} |A_u|^{-1} f(c', c, v^{-1} u)\, x(c, u)
 
-over the pixels that a kernel covers and N elements of H: up to a constant, a Monte Carlo estimate of the integral over the
-group. The filters f are those of :class:`~rppdyn.images._continuous.AnchorBasis`. Groups are semidirect products of
-translations and a group H of rotations or scalings.
+for elements v and u of a group, the semidirect product of translations and a group H of rotations or scalings. The sum is over
+the pixels that a kernel covers and over N elements of H. Up to a constant it is a Monte Carlo estimate of the integral over the
+group. The filters f are those of :class:`~rppdyn.images._continuous.AnchorBasis`.
 
 Feature maps are functions on the group, ``x(p, h)`` at pixels p and N elements h of H: channels are ``(c, j)``, N for each
 field c, j fastest. Coordinates t of H are angles in half turns, or logarithms of scales in octaves. Elements are evenly
@@ -127,7 +127,7 @@ class LieConvolution(ImagePathway):
         in_channels, out_channels: numbers of channels, one for each element of a field.
         group: one of :data:`~rppdyn.images._lie_convolution.GROUPS`, by name.
         orientations: N of input and output.
-        share: number of anchors P for each pixel of the kernel, rounded up; for functions on G they are spread over G.
+        share: ratio of the number of anchors, P, to that of the kernel's pixels; for functions on G they are spread over G.
         frequencies: :math:`\omega` of rows, columns and H; by default 1, and less for few anchors in the plane.
         learned: whether anchors are learned.
         kernel_size, pooled, gain: as of :class:`~rppdyn.images.Convolution`.

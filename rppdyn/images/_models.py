@@ -82,7 +82,7 @@ class PolyphaseSubsampling(Subsampling):
 
 
 def _sum_grids(values: Float[Tensor, "N grids C H W"]) -> Float[Tensor, "N grids"]:
-    """Sums over each grid that do not depend on the order: float64's rounding is below float32's."""
+    """Sums over each grid that do not depend on the order of its pixels: float64's rounding is below float32's."""
     return values.sum((2, 3, 4), dtype=torch.float64).float()
 
 
@@ -106,7 +106,7 @@ class Flatten(nn.Module):
 
 
 class OrientationPooling(nn.Module):
-    """The largest of a field's orientations; channels are ``(field, orientation)``. One pixel is invariant to rotations."""
+    """The largest of a field's orientations, of channels ``(field, orientation)``; invariant to rotations on one pixel."""
 
     def __init__(self, orientations: int):
         super().__init__()
@@ -183,7 +183,7 @@ class LayerSpec:
             raise ValueError(f"subsample={self.subsample!r} is not one of {', '.join(SUBSAMPLING)}, or None")
         if self.span < 1 or not math.isfinite(self.residual):
             raise ValueError(
-                f"residual={self.residual} past span={self.span} layers: give finite numbers, of one layer or more"
+                f"residual={self.residual} past span={self.span} layers: give a finite factor and one layer or more"
             )
 
 

@@ -28,7 +28,7 @@ UNITS = (
 MAX_JUMP_SHARE = 0.2
 """Largest share of steps that count as jumps: more of them are the system's motion, or noise."""
 MIN_REPEATED_SHARE = 0.1
-"""Share of rows equal to the row before, in the midst of motion, from which on a warning is given."""
+"""Least share of rows that repeat the row before, in the midst of motion, for a warning."""
 TRAJECTORY_ADVICE = ", trajectory=NAME names the column that tells trajectories apart"
 MAX_CLIPPED_VELOCITY = 1e30
 """Bound of the true velocity where a log has clipped it."""
@@ -43,7 +43,7 @@ class Log:
 
     Args:
         pairs: number of positions, the first columns, whose velocities follow in the same order; 0 without velocities.
-        unwrap: columns of angles to unwrap, ``[]`` for none; None for those that, by their velocities, wrap.
+        unwrap: columns of angles to unwrap, ``[]`` for none; None for those whose velocities show that they wrap.
         limit: size at which the log clips velocities; velocities of that size are ignored.
         has_keys: whether the user can describe columns by keys such as ``unwrap=``; if not, wrapped angles are warned of.
     """

@@ -91,8 +91,8 @@ class Pendulum:
     Without wind the energy is invariant under rotations about the z axis and reflections in planes that hold it (O2eR3),
     and the angular momentum about z is conserved. Gravity singles out z, so SO(3) is no symmetry. In wind the rotations
     about z are broken in proportion to :math:`\epsilon`; the reflection in the plane of w and z remains. With equal masses
-    that is a tilt of the axis and nothing else: the energy is exactly invariant under rotations about the total force,
-    :math:`\arctan(9.43 \epsilon)` from z. With unequal masses no axis is left (`rppdyn.equivariance.discover` finds either).
+    the wind only tilts the axis: the energy is exactly invariant under rotations about the total force, which is
+    :math:`\arctan(9.43 \epsilon)` from z. With unequal masses no axis is left. `rppdyn.equivariance.discover` finds both.
 
     Args:
         k1, k2: the springs' stiffness, N/m. The published code leaves out the second spring's factor 1/2, which is

@@ -134,11 +134,10 @@ def _trajectories_in(name: str, arrays: Mapping[str, NDArray], requested: Collec
     if not several:
         yield name, flat(arrays)
         return
-    count = max(
-        len(value) for value in arrays.values() if value.ndim == 3 or not any(v.ndim == 3 for v in arrays.values())
-    )
+    stacked = [value for value in arrays.values() if value.ndim == 3] or arrays.values()
+    count = max(map(len, stacked))
     for index in range(count):
-        table = {
+        table = {  # arrays with one axis are shared (times, say), unless they have a number for each trajectory
             key: value if value.ndim == 1 and len(value) != count else value[index]
             for key, value in arrays.items()
             if value.ndim == 1 or len(value) == count

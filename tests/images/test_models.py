@@ -62,23 +62,6 @@ def test_ten_layers_have_the_published_number_of_parameters(kind, width, publish
     assert [list(dict(layer.named_children())) for _, layer in model.layers()[-2:]] == [["conv", "bias"]] * 2
 
 
-def test_factored_ten_layers_put_out_maps_before_they_are_subsampled():
-    """Where the published ones put out the subsampled maps: 1.43 M there, weights of one pixel's maps apart."""
-    model = ImageModel(ten_layers(), 3, (32, 32), 10, {"f_fc": 1.0, "conv": 1.0})
-    found = {}
-    for _, name, p in named_pathways(model):
-        found[name] = found.get(name, 0) + p.num_coefficients
-    published, own = 0, 0
-    for _, layer in model.layers()[:-2]:
-        pairs, pixels = layer.in_channels * layer.out_channels, layer.size[0] ** 2
-        own += pairs * 2 * pixels
-    sizes = [layer.size[0] for _, layer in model.layers()]
-    for (_, layer), side, after in zip(model.layers()[:-2], sizes, sizes[1:], strict=False):
-        published += layer.in_channels * layer.out_channels * (side**2 + after**2)
-    assert found["f_fc"] == own == 2_007_040
-    assert published == 1_431_040
-
-
 def test_nine_layers():
     model = ImageModel(nine_layers(), 3, (32, 32), 10, {"conv": 1.0})
     assert [layer.out_channels for _, layer in model.layers()] == [16, 16, 16, 32, 32, 32, 32, 32, 32, 10]
