@@ -226,11 +226,11 @@ def solve_orbits(problem: Problem) -> tuple[OrbitSubspace, BasisCertificate] | N
     if m == 0:
         labels = np.arange(n, dtype=np.int32)
     elif signs is None:
-        labels = _components(images)
+        labels = _label_orbits(images)
     else:
         flip = (signs < 0) * n  # node i is +e_i, node n + i is -e_i
         doubled = np.concatenate([images + flip, images + (n - flip)], axis=1).astype(images.dtype)
-        component = _components(doubled)
+        component = _label_orbits(doubled)
         plus, minus = component[:n], component[n:]
         # (O, -O) are one invariant; the orbit with the smaller label has sign +
         labels = np.where(plus != minus, np.minimum(plus, minus), -1)
@@ -238,13 +238,13 @@ def solve_orbits(problem: Problem) -> tuple[OrbitSubspace, BasisCertificate] | N
         used, inverse = np.unique(labels, return_inverse=True)
         labels = (inverse - (used[0] == -1)).astype(np.int32)
     subspace = OrbitSubspace(labels, orbit_sign, problem.dtype)
-    residual = 0.0 if _consistent(labels, orbit_sign, images, signs) else np.inf
+    residual = 0.0 if _is_consistent(labels, orbit_sign, images, signs) else np.inf
     sizes = subspace.sizes
     orthonormality = float(np.abs(sizes * (1 / np.sqrt(sizes)) ** 2 - 1).max(initial=0.0))
     return subspace, BasisCertificate(residual, orthonormality, 1.0, "orbits")
 
 
-def _components(images: Array) -> Array:
+def _label_orbits(images: Array) -> Array:
     """Orbit label of every point under the permutations images[k]; labels are ordered by their smallest points."""
     m, n = images.shape
     indptr = np.arange(0, m * n + 1, m, dtype=images.dtype)
@@ -253,7 +253,7 @@ def _components(images: Array) -> Array:
     return labels
 
 
-def _consistent(labels: Array, sign: Array | None, images: Array, signs: Array | None) -> bool:
+def _is_consistent(labels: Array, sign: Array | None, images: Array, signs: Array | None) -> bool:
     """Check whether every generator maps every orbit to itself with the stored signs, in integers."""
     has_invariant = labels >= 0
     for k, image in enumerate(images):

@@ -117,7 +117,7 @@ def learn_symmetry(
         scale: length scale of the Fourier features, in standard deviations of the states.
         steps: largest number of iterations of L-BFGS.
     Raises:
-        ValueError: the number of coordinates is odd, the arrays do not fit, or there are fewer than two states.
+        ValueError: an odd number of coordinates, arrays that do not fit, fewer than two states, or a group without generators.
     """
     if z.ndim != 2 or z.shape != rates.shape or z.shape[1] % 2 or len(z) < 2:
         raise ValueError(
@@ -126,6 +126,11 @@ def learn_symmetry(
         )
     if rep is not None and rep.dim != z.shape[1]:
         raise ValueError(f"the states have {z.shape[1]} coordinates and {rep} acts on {rep.dim}")
+    count = 0 if rep is None else len(rep.G.lie_algebra)
+    if rep is not None and not count:
+        raise ValueError(f"{rep.G} has no continuous generators: give another group, such as SO(3)")
+    if fixed is not None and len(fixed) != count:
+        raise ValueError(f"fixed has {len(fixed)} coefficients for {count} generators of the family: give one for each")
     z, rates = z.double(), rates.double()
     phi = _EnergyFeatures(z, rates, features, scale, generator)
     designs = [half.reshape(-1, len(phi.kinds)) for half in phi.fields(z).mT.chunk(2, 1)]
@@ -134,9 +139,7 @@ def learn_symmetry(
     direction = _start(model, fixed, generator)
     parameters = [model.precisions, model.log_noise]
     if direction is not None:
-        parameters.append(model.log_strength)
-    if direction is not None and fixed is None:
-        parameters.append(direction.requires_grad_())
+        parameters += [model.log_strength, direction] if fixed is None else [model.log_strength]
     for parameter in parameters:
         parameter.requires_grad_()
     optimiser = torch.optim.LBFGS(parameters, max_iter=steps, line_search_fn="strong_wolfe")

@@ -289,7 +289,7 @@ class AnchoredConv2d(ExactBuffers):
 
         Args:
             anchors: places; or their number, for pixels spread over the kernel or, with a generator, places drawn uniformly
-                from its square; None for all pixels.
+                from its square; None for as many as there are pixels.
         Raises:
             ValueError: more anchors than pixels, or none.
         """

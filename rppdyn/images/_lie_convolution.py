@@ -129,7 +129,7 @@ class LieConvolution(ImagePathway):
         orientations: N of input and output.
         share: ratio of the number of anchors, P, to that of the kernel's pixels; for functions on G they are spread over G.
         frequencies: :math:`\omega` of rows, columns and H; by default 1, and less for few anchors in the plane.
-        learned: whether anchors are learned.
+        noise, learned: as of :class:`~rppdyn.images._continuous.AnchorBasis`.
         kernel_size, pooled, gain: as of :class:`~rppdyn.images.Convolution`.
     Raises:
         ValueError: an unknown group, orientations or channels that do not fit it, an even kernel, or a share out of range.

@@ -395,8 +395,8 @@ class RelaxedImageLayer(nn.Module):
         gain: output standard deviation at initialisation for inputs of unit mean square.
         free_scale: initial size of all but the most symmetric pathways, relative to a layer that has only these.
     Raises:
-        ValueError: an unknown pathway, no pathway, a kernel too large for the image, or invalid sizes, channels, orientations
-            or scales.
+        ValueError: an unknown pathway (of settings, too), no pathway, a kernel too large for the image, or invalid sizes,
+            channels, orientations or scales.
     Source: Finzi, Benton & Wilson 2021; van der Ouderaa, Immer & van der Wilk 2023, Eq. 4.
     """
 
@@ -419,7 +419,7 @@ class RelaxedImageLayer(nn.Module):
         generator: torch.Generator | None = None,
     ):
         super().__init__()
-        if unknown := [name for name in pathways if name not in PATHWAYS]:
+        if unknown := [name for name in (*pathways, *(settings or {})) if name not in PATHWAYS]:
             raise ValueError(f"no image pathway {unknown[0]!r}; there are {', '.join(PATHWAYS)}")
         for name, count in ("in_channels", in_channels), ("out_channels", out_channels):
             if count < 1:

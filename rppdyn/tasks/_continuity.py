@@ -126,12 +126,8 @@ class Log:
             return
         if self.unwrap is None:
             low, high = values.min() / period + 1e-6, values.max() / period - 1e-6
-            is_angle = spread > 0.95 * period or (low > 0 and high < 1) or (low > -0.5 and high < 0.5)
-            if (
-                large.mean() > MAX_JUMP_SHARE
-                or not (self.pairs or is_angle)
-                or not self._continues(column, large, period)
-            ):
+            wraps = spread > 0.95 * period or (low > 0 and high < 1) or (low > -0.5 and high < 0.5)
+            if large.mean() > MAX_JUMP_SHARE or not (self.pairs or wraps) or not self._continues(column, large, period):
                 return
         elif not any(_is_part(name, angle) for angle in self.unwrap):
             return
@@ -210,9 +206,7 @@ class Log:
             name, velocity = self.names[i], self.names[n + i]
             best, ratio = int(alike[i].argmax()), float(ratios[i])
             if max(alike[i, i], alike[best, best]) < MIN_CORRELATION / 2 and alike[i, best] > MIN_CORRELATION:
-                remedy = (
-                    "give positions= and velocities= in the same order" if self.has_keys else "log them in that order"
-                )
+                remedy = "give positions= and velocities= in one order" if self.has_keys else "log them in that order"
                 raise UserError(
                     f"velocities: {velocity} is not the rate of {name}, and {self.names[n + best]} is: {remedy}"
                 )

@@ -123,10 +123,16 @@ def read_images(
         part: an array of the words train, validation and test.
     Raises:
         ValueError: a file or array is missing, images differ in size, labels are no classes or differ in number from the
-            images, or a class has fewer than three images.
+            images, a class has fewer than three images, or an argument names an array where there is a folder.
     """
     path = Path(source)
     if path.is_dir():
+        keys = {"images": images, "targets" if numbers else "labels": labels or numbers or None, "split": part}
+        for key, value in keys.items():
+            if value is not None:
+                raise ValueError(
+                    f"{key}={value}: {path} is a folder of pictures, whose folders are classes; leave it out"
+                )
         return _read_folder(path)
     ((name, arrays), *more) = read_tables(source)
     if more:

@@ -10,7 +10,7 @@ from refusals import refused
 from registry import generator
 
 from rppdyn.dynamics import learn_symmetry
-from rppdyn.groups import SO
+from rppdyn.groups import SO, Z
 from rppdyn.reps import V
 from rppdyn.tasks import Pendulum
 
@@ -65,6 +65,11 @@ def test_bad_input():
     ]:
         with pytest.raises(ValueError, match=words):
             learn_symmetry(states, rates, rep, generator=generator())
+    with refused("Z(3) has no continuous generators"):
+        learn_symmetry(z, z, 2 * V(Z(3)), generator=generator())
+    for rep, count in ((None, 0), (2 * V(SO(3)), 3)):
+        with refused("fixed has 2 coefficients", f"{count} generators"):
+            learn_symmetry(z, z, rep, generator=generator(), fixed=torch.ones(2))
     pendulum, z, rates = data(wind=0.1, noise=0.0)
     with refused("the rates seem to have no noise", "discover"):
         learn_symmetry(z, rates, pendulum.rep(SO(3)), generator=generator(1), features=20)

@@ -270,6 +270,7 @@ CONV = {"conv": 1.0}
         (dict(pathways={"convolution": 1.0}), "no image pathway 'convolution'"),
         (dict(pathways={"conv": 0, "pixel_bias": 1.0}), "leave no map"),
         (dict(pathways={"conv": -1.0}), "variance must be positive"),
+        (dict(settings={"filters": None}), "no image pathway 'filters'"),
         (dict(kernel_size=4), "kernel_size=4: give an odd number"),
         (dict(kernel_size=9), "kernel_size=9 reaches around"),
         (dict(out_size=(2, 2)), r"out_size=\(2, 2\)"),

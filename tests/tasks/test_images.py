@@ -11,6 +11,7 @@ import torch
 from registry import generator
 from torchvision_files import torchvision, write_idx  # noqa: F401 (a fixture)
 
+from rppdyn.tasks import read_images
 from rppdyn.tasks._images import (
     ARRANGEMENTS,
     SOURCES,
@@ -282,3 +283,11 @@ def test_missing_data_wrong_labels_and_a_missing_package_are_one_line(tmp_path, 
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(ValueError, match=r"pip install 'rppdyn\[images\]'"):
         image_data("mnist", "upright", folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options", [dict(images="x"), dict(labels="age"), dict(labels="age", numbers=True), dict(part="set")], ids=str
+)
+def test_arrays_of_a_folder_of_pictures_are_refused(options, tmp_path):
+    with pytest.raises(ValueError, match=r"=\w+: .* is a folder of pictures, whose folders are classes; leave it out"):
+        read_images(tmp_path, **(dict(images=None, labels=None) | options))
