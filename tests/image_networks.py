@@ -41,7 +41,7 @@ class Residual(nn.Module):
 class ResidualNetwork(nn.Module):
     """Convolutions on a torus, residual blocks, batch normalisation, a mean over places and a linear map."""
 
-    def __init__(self, blocks: int = 3, channels: int = 4, act: type[nn.Module] = nn.SiLU, broken: int | None = None):
+    def __init__(self, blocks: int = 2, channels: int = 4, act: type[nn.Module] = nn.SiLU, broken: int | None = None):
         super().__init__()
         self.stem = nn.Conv2d(1, channels, 3, padding=1, padding_mode="circular")
         self.norm = nn.BatchNorm2d(channels)
@@ -88,7 +88,7 @@ class TransformerBlock(nn.Module):
 class VisionTransformer(nn.Module):
     """Patches, a class token in front, learned positions, and the class token at the end."""
 
-    def __init__(self, side: int = 16, patch: int = 2, width: int = 8, blocks: int = 3, *, written_out: bool = False,
+    def __init__(self, side: int = 16, patch: int = 2, width: int = 8, blocks: int = 2, *, written_out: bool = False,
                  broken: int | None = None):  # fmt: skip
         super().__init__()
         self.embed = nn.Conv2d(1, width, patch, patch)

@@ -21,7 +21,7 @@ from rppdyn.nn._normaliser import deviation_rep, mixing_blocks
 from rppdyn.reps import Rep, Scalar
 
 LOG_STD = (-8.0, 2.0)
-"""Soft bounds of the logarithm of a Gaussian model's standard deviation, in units of that of one-step changes."""
+"""Soft bounds of the logarithm of a Gaussian model's standard deviation, relative to that of one-step changes."""
 
 INITIAL_SCALE = 0.1
 """Initial scale of the last layer's weights (``output_scale``), so that a new model changes the state little."""

@@ -109,7 +109,7 @@ class AnchorBasis(ExactBuffers):
         learned: whether anchors are a parameter. They need a larger noise, such as 1e-2: the difference of two anchors that
             have come close is steep.
     Raises:
-        ValueError: no anchors, a wrong number of dimensions, negative numbers, or a Gram matrix that is too ill-conditioned.
+        ValueError: no anchors, a wrong number or kind of dimensions, negative numbers, or an ill-conditioned Gram matrix.
     Source: van der Ouderaa & van der Wilk 2023, Eqs. 3 and 12 (appendix A prints the factor 2 for 1/2).
     """
 
@@ -132,6 +132,8 @@ class AnchorBasis(ExactBuffers):
                 f"anchors of shape {tuple(anchors.shape)} with {len(self.kinds)} kinds and {len(frequencies)} "
                 "frequencies: give (P, D) anchors, one or more, and D of the others"
             )
+        if not set(self.kinds) <= {"rbf", "periodic"}:
+            raise ValueError(f"kinds={list(kinds)}: give 'rbf' or 'periodic' for each dimension")
         if not anchors.isfinite().all():
             raise ValueError(f"anchors={anchors.tolist()}: give finite numbers")
         if min(frequencies) < 0 or not noise >= 0:
@@ -294,14 +296,12 @@ class AnchoredConv2d(ExactBuffers):
             ValueError: more anchors than pixels, or none.
         """
         conv = conv.to_conv2d() if isinstance(conv, AnchoredConv2d) else conv
-        height, width = _sides(conv)
-        if anchors is None:
-            anchors = height * width
+        grid = pixel_grid(_sides(conv)).double()
+        anchors = len(grid) if anchors is None else anchors
         if isinstance(anchors, int):
-            count, grid = anchors, pixel_grid((height, width)).double()
+            count, half = anchors, torch.tensor(_sides(conv), dtype=torch.float64) / 2
             anchors = spread(grid, count)
             if generator is not None:
-                half = torch.tensor([height, width], dtype=torch.float64) / 2
                 anchors = (2 * torch.rand(count, 2, generator=generator, dtype=torch.float64) - 1) * half
         return cls(conv, anchors, learned=learned, noise=noise)
 
@@ -362,7 +362,7 @@ def anchored(
 
 def sampled(net: Net) -> Net:
     """A copy of a network with torch's convolutions in place of anchored ones."""
-    return _replace_modules(copy.deepcopy(net), AnchoredConv2d, lambda conv: conv.to_conv2d())
+    return _replace_modules(copy.deepcopy(net), AnchoredConv2d, AnchoredConv2d.to_conv2d)
 
 
 def _sides(conv: nn.Conv2d | AnchoredConv2d) -> tuple[int, int]:

@@ -11,25 +11,7 @@ from registry import SHEAR
 
 import rppdyn.groups
 from rppdyn.basis import solve
-from rppdyn.groups import (
-    GL,
-    O13,
-    SL,
-    SO,
-    SO13,
-    SU,
-    D,
-    DkeR3,
-    Group,
-    O,
-    RubiksCube,
-    S,
-    SO13p,
-    Sp,
-    Trivial,
-    U,
-    Z,
-)
+from rppdyn.groups import GL, O13, SL, SO, SO13, SU, D, DkeR3, Group, O, RubiksCube, S, SO13p, Sp, Trivial, U, Z
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
 
 TABLE = {

@@ -82,10 +82,7 @@ def test_small_blocks_that_singular_values_leave_undecided():
 
 
 def test_maps_between_sums_duals_and_products_of_groups():
-    for G, reps in (
-        (O13(), (T(2, 2), T(1, 3), (V + V**2) >> (V**2 + Scalar))),
-        (SO(3) * Z(4), (V * V, V**3, V >> V)),
-    ):
+    for G, reps in ((O13(), (T(2, 2), T(1, 3), (V + V**2) >> (V**2 + Scalar))), (SO(3) * Z(4), (V * V, V**3, V >> V))):
         for rep in reps:
             assert solve(rep(skew(G, 0)[1]), cache=False).rank == solve(rep(G), cache=False).rank
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from functools import partial
@@ -38,7 +39,8 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def networks():
+@functools.cache
+def networks():  # shared: tests leave them as they are
     G = O2eR3()
     rep_in, rep_out = (2 * T(0) + 2 * T(1))(G), T(1)(G)
     shared = dict(hidden=16, num_layers=2, generator=generator())
@@ -51,9 +53,6 @@ def networks():
             torch.randn(5, 1, 8, 8, generator=generator()),
         ),
     }
-
-
-shared_networks = functools.cache(networks)  # for tests that leave them as they are
 
 
 @pytest.mark.parametrize("d, D", [(1, 1), (1, 10), (4, 100), (7, 53), (50, 2000), (0, 9)])
@@ -78,7 +77,7 @@ def test_columns_are_about_orthonormal(kind):
 
 
 def test_film_moves_what_scales_and_shifts_features():
-    net = shared_networks()["rpp"][0]
+    net = networks()["rpp"][0]
     parameters = dict(net.named_parameters())
     chosen = modulating(parameters)
     moved = FiLMProjector(5, chosen, generator())(torch.ones(5))
@@ -97,7 +96,7 @@ def test_film_moves_what_scales_and_shifts_features():
     [*(("rpp", kind) for kind in PROJECTORS), *((name, "film+kronecker") for name in ("mlp", "images"))],
 )
 def test_any_network_starts_as_it_was_and_moves_in_the_subspace(name, kind):
-    net, x = shared_networks()[name]
+    net, x = networks()[name]
     subspace = Subspace(net, 5, projector=kind, generator=generator())
     torch.testing.assert_close(subspace(x), net(x))
     with torch.no_grad():
@@ -115,8 +114,8 @@ def test_any_network_starts_as_it_was_and_moves_in_the_subspace(name, kind):
 def test_strict_networks_stay_strict_and_others_do_not():
     errors = {}
     for name in ("emlp", "mlp"):
-        net, _ = networks()[name]
-        subspace = Subspace(net.double(), 5, generator=generator())
+        net = copy.deepcopy(networks()[name][0]).double()
+        subspace = Subspace(net, 5, generator=generator())
         with torch.no_grad():
             subspace.weight.normal_(generator=generator())
         x = torch.randn(20, 8, dtype=torch.float64, generator=generator())

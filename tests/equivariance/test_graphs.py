@@ -49,7 +49,7 @@ def test_contributions_add_up_to_the_end_to_end_value(name, flow):
     found = attributed(network, flow)
     assert found.residual < 1e-9  # the issue asks for 1e-2
     torch.testing.assert_close(found.total, lie_derivative(network, flow, flow, X))
-    assert found.total.norm() > 1e-4 and len(found.layers) > 15  # there was something to attribute, and to what
+    assert found.total.norm() > 1e-4 and len(found.layers) > 10  # there was something to attribute, and to what
     assert sum(found.by_kind(flow.name).values()) == pytest.approx(1)
     x32 = X.float()
     single = layerwise_lie_derivative(network.float(), flow, flow, x32, hidden=flow)

@@ -127,6 +127,9 @@ def test_anchors_that_coincide_give_numbers():
         (lambda: AnchorBasis(torch.zeros(2, 2), noise=0.0), ("condition", "noise=0.0")),
         (lambda: AnchorBasis(grid(3), frequencies=(1e-4, 1e-4), noise=0.0), ("condition", "frequencies")),
         (lambda: AnchorBasis(grid(3), ["rbf"]), ("(9, 2)",)),
+        pytest.param(
+            lambda: AnchorBasis(grid(3), ["rbf", "cosine"]), ("'cosine']", "periodic"), marks=pytest.mark.unchecked
+        ),
         (lambda: AnchorBasis(torch.full((1, 2), torch.nan)), ("anchors=[[nan, nan]]", "finite")),
         (lambda: AnchorBasis(grid(3), noise=-1.0), ("noise=-1.0",)),
         (lambda: anchored(network(), 0.0), ("share=0.0",)),
