@@ -394,7 +394,7 @@ class Basis:
         columns = self._columns(beta, self.rank, "rank")
         out = torch.zeros(self.dim, columns.shape[1], dtype=self.dtype, device=beta.device)
         for block, cut in self._parts():
-            if not block.rank:
+            if not block.rank or not columns.shape[1]:
                 continue
             m, n, r = block.multiplicity, block.basis.dim, block.basis.rank
             part = columns[cut].reshape(m, r, -1).transpose(0, 1).reshape(r, -1)
@@ -411,7 +411,7 @@ class Basis:
         columns = self._columns(v, self.dim, "dimension")
         parts = [columns.new_zeros(0, columns.shape[1])]
         for block, _ in self._parts():
-            if block.rank:
+            if block.rank and columns.shape[1]:
                 m, n, r = block.multiplicity, block.basis.dim, block.basis.rank
                 part = columns[block.index.to(v.device)].transpose(0, 1).reshape(n, -1)
                 parts.append(block.basis.rmatmul(part).reshape(r, m, -1).transpose(0, 1).reshape(m * r, -1))

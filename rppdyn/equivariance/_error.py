@@ -20,7 +20,7 @@ from jaxtyping import Float, Inexact
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rppdyn.equivariance._lie import act, check_actions, check_finite, generator_names, lie_derivative
+from rppdyn.equivariance._lie import act, check_actions, check_finite, generator_names, lie_derivative, real_matrices
 from rppdyn.groups import Group
 from rppdyn.nn import RPPEMLP
 from rppdyn.reps import Rep
@@ -308,7 +308,7 @@ def error_by_input(
     """
     y = check_inputs(f, rep_in, rep_out, x)
     elements = sample_elements(rep_in.G, len(x), n_samples, generator, elements)
-    actions = [(_action(rep_in, g), _action(rep_out, g)) for g in elements]
+    actions = [(_action(rep_in, g, x), _action(rep_out, g, y)) for g in elements]
 
     def error(inputs: Tensor) -> float:
         outputs = f(inputs.clone())
@@ -331,11 +331,11 @@ def error_by_input(
     return shares
 
 
-def _action(rep: Rep, g: Tensor) -> Callable[[Tensor], Tensor]:
-    """The action of elements; the matrix of a single element for all inputs is computed once."""
+def _action(rep: Rep, g: Tensor, like: Tensor) -> Callable[[Tensor], Tensor]:
+    """The action of elements on vectors ``like`` some; the matrix of a single element for all inputs is computed once."""
     if len(g) > 1:
         return lambda x: act(rep, g, x)
-    matrix = rep.rho(g[0].to(rep.G.dtype)).mT
+    matrix = real_matrices(like, rep.rho(g[0].to(rep.G.dtype)), rep).mT
     return lambda x: x @ matrix.to(x)
 
 

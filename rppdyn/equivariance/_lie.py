@@ -67,7 +67,7 @@ def act(action: Action, g: Tensor | float, x: Inexact[Tensor, "..."]) -> Inexact
     """
     if isinstance(action, Flow):
         return action(x, g)
-    rho = _real_matrices(x, action.rho(torch.as_tensor(g, dtype=action.G.dtype)), action)
+    rho = real_matrices(x, action.rho(torch.as_tensor(g, dtype=action.G.dtype)), action)
     if x.ndim > 1 and rho.numel() == rho.shape[-1] ** 2:  # one element for all inputs: one product of matrices
         return x @ rho.reshape(rho.shape[-2:]).mT
     return (rho @ x[..., None])[..., 0]
@@ -82,10 +82,10 @@ def tangents(action: Action, x: Inexact[Tensor, "..."]) -> list[Tensor]:
     """The velocity of ``x`` along each generator of the Lie algebra; a flow has one."""
     if isinstance(action, Flow):
         return [action.field(x)]
-    return [x @ A.mT for A in _real_matrices(x, action.lie_generators, action)]
+    return [x @ A.mT for A in real_matrices(x, action.lie_generators, action)]
 
 
-def _real_matrices(x: Tensor, matrices: Tensor, rep: Rep) -> Tensor:
+def real_matrices(x: Tensor, matrices: Tensor, rep: Rep) -> Tensor:
     """Matrices of a representation with the device and dtype of ``x``.
 
     Raises:
@@ -463,8 +463,8 @@ def algebra_penalties(matrices: Float[Tensor, "k n n"]) -> tuple[Float[Tensor, "
     """Measure how far matrices are from a Lie algebra's orthogonal basis, by two differentiable shares between 0 and 1.
 
     The first is the share of the commutators' squares that leaves the span; it is 0 for a Lie algebra. The second is the share
-    of the Killing form's squares off its diagonal; it is 0 for an orthogonal basis, and for matrices that commute. Dependent
-    matrices are allowed, since these are still being learned.
+    of the Killing form's squares off its diagonal; it is 0 for an orthogonal basis, and for matrices that commute. Matrices
+    must be independent, as for :func:`structure_constants`.
     """
     f, outside = structure_constants(matrices)
     K = torch.einsum("ikl,jlk->ij", f, f).square()  # squares of the Killing form, tr(ad_i ad_j)

@@ -4,10 +4,9 @@ The pathway includes L-conv (learned generators of low rank) and PowerNet (power
 with an adjacency matrix a graph convolution, with one-hot matrices a fully connected layer.
 
 A layer commutes with a matrix B on pixels, for all weights, exactly if B commutes with every :math:`M_i`. It is equivariant to
-the *centraliser* of its operators (:func:`rppdyn.equivariance._lie.centraliser`), not to the group that they generate. The
-centraliser of so(3)'s generators has multiples of the identity only. Operators that commute with each other, such as powers of
-one base, are in their own centraliser. The weights W can undo any invertible mixing of the operators, so a single learned
-operator need not be a symmetry.
+the *centraliser* of its operators (:func:`rppdyn.equivariance._lie.centraliser`), not to the group that they generate. That of
+so(3)'s generators has multiples of the identity only. Operators that commute, such as powers of one base, are in their own
+centraliser. The weights W can undo any invertible mixing of the operators, so one learned operator need not be a symmetry.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ class Operators(ExactBuffers):
 
     def forward(self, x: Float[Tensor, "N C P"]) -> Float[Tensor, "N n C Q"]:
         """Apply each operator to each channel."""
-        stacked = self.matrices().flatten(0, 1)  # one product for all
-        return (x @ stacked.mT).unflatten(-1, (self.count, self.outputs)).transpose(1, 2)
+        return (x @ self.matrices().flatten(0, 1).mT).unflatten(-1, (self.count, self.outputs)).transpose(1, 2)
 
     @property
     def generators(self) -> Float[Tensor, "k Q P"]:
@@ -274,7 +272,7 @@ class OperatorPathway(ImagePathway):
         closure, orthogonality: factors of the two penalties on learned operators, see :meth:`penalty`.
         gain: output standard deviation at initialisation for inputs of unit mean square.
     Raises:
-        ValueError: the operators act on another number of pixels, or a penalty is on operators that are fixed.
+        ValueError: the operators act on another number of pixels, or a penalty is on operators that are fixed or dependent.
     Source: Dehmamy et al., Eq. 6; PowerNet, 3.2. PowerNet's formula lacks the sum over input channels, and its bias for each
         pixel breaks equivariance; here biases are separate pathways.
     """
@@ -294,6 +292,8 @@ class OperatorPathway(ImagePathway):
                 raise ValueError(
                     f"operators.{name}={factor:g}: a penalty has no effect on operators that are fixed; give 0, or learn them"
                 )
+        if closure or orthogonality:
+            check_independent(operators.generators, "learned operators")
         self.operators, self.closure, self.orthogonality = operators, closure, orthogonality
         count = operators.count * in_channels
         self.weight = self.draw(out_channels, count, std=gain / math.sqrt(count), generator=generator)

@@ -65,7 +65,7 @@ def test_residual_orthonormality_and_rank_of_every_registered_representation(G):
 def test_lazy_products_agree_with_the_dense_matrix(G, name):
     basis = MIXED[name](G).solve()
     q = basis.dense()
-    for batch in ((), (3,), (2, 2)):
+    for batch in ((), (3,), (2, 2), (0,)):
         beta, v = (randn(n, *batch, dtype=q.dtype) for n in (basis.rank, basis.dim))
         assert torch.allclose(basis.matmul(beta), torch.tensordot(q, beta, 1), atol=1e-12)
         assert torch.allclose(basis.rmatmul(v), torch.tensordot(q.mH, v, 1), atol=1e-12)
@@ -127,6 +127,11 @@ def test_certificate_refuses_each_bad_number():
     for bad in (dict(residual=2e-10), dict(orthonormality=2e-12), dict(rank_gap=1e-7), dict(residual=float("nan"))):
         with pytest.raises(NotCertified, match="no certified basis of x"):
             BasisCertificate(**(good | bad)).check("x")
+    one, nans = BasisCertificate(**good), (BasisCertificate(**(good | {name: np.nan})) for name in list(good)[:3])
+    for nan in nans:
+        for parts in ([one, nan, one], [nan, one], [one, nan]):
+            with pytest.raises(NotCertified):
+                BasisCertificate.worst(parts).check("x")
 
 
 SWAP, TURNS = S(3).discrete_generators[1], SO(3).lie_algebra

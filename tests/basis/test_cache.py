@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-import math
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ from forked import start_code
 
 from rppdyn.basis import _solver as solver
 from rppdyn.basis import cache, solve
-from rppdyn.basis._problem import BasisCertificate, NotCertified, Problem
+from rppdyn.basis._problem import Problem
 from rppdyn.groups import O13, SO, SU, Group, RubiksCube
 from rppdyn.reps import T
 from rppdyn.runs import files
@@ -90,16 +88,6 @@ def test_what_is_faster_to_solve_than_to_read_is_not_kept_nor_what_is_not_to_be(
     assert cache.summary().count == 0
 
 
-def test_keys_follow_content_not_names():
-    a, b = SO(2).lie_algebra, torch.zeros(2, 1, 4, 4, dtype=torch.float64)
-    b[0, 0, :2, :2], b[1, 0, 2:, 2:] = a[0], a[0]
-    one, two = (Group("SO(2)", lie_algebra=x) for x in b)
-    q = [solve(T(1)(G)).project(torch.eye(4, dtype=torch.float64)) for G in (one, two)]
-    assert (q[0] - q[1]).abs().max() > 0.5
-    keys = {cache.problem_key(Problem.from_rep(T(k)(G))) for k in (2, 3) for G in (one, two, SO(3), SU(2))}
-    assert len(keys) == 8
-
-
 DAMAGES = {
     "truncated": lambda data: data[: len(data) // 2],
     "cut in the header": lambda data: data[:100],
@@ -145,15 +133,6 @@ def test_an_entry_whose_vectors_are_wrong_is_solved_again(number, caplog):
         q = resolve(rep).dense()
     assert "not invariant" in caplog.text
     assert (q[[0, 4, 8]].abs() - 3**-0.5).abs().max() < 1e-12
-
-
-@pytest.mark.parametrize("name", ["residual", "orthonormality", "rank_gap"])
-def test_a_certificate_with_a_part_that_is_no_number_is_refused(name):
-    good = BasisCertificate(1e-15, 1e-15, 0.1, "dense")
-    bad = replace(good, **{name: math.nan})
-    for parts in ([good, bad, good], [bad, good], [good, bad]):
-        with pytest.raises(NotCertified):
-            BasisCertificate.worst(parts).check("a representation")
 
 
 def refuse(number):

@@ -132,16 +132,12 @@ def test_the_adjoint_gives_the_same_gradients(method):
 def test_states_in_other_units_move_and_diverge_alike(method, unit):
     """dz/dt = z^2 / unit; powers of two change no digit."""
     z0, times = torch.tensor([[0.1], [1.0], [0.4]], dtype=torch.float64), torch.linspace(0, 3, 7, dtype=torch.float64)
-    solve = lambda unit: integrate(  # noqa: E731
-        Field(lambda z: z.square() / unit),
-        unit * z0,
-        times,
-        method=method,
-        step=0.01,
-        atol=1e-6 * unit,
-        bound=1e6 * unit,
+    one, other = (
+        integrate(
+            Field(lambda z, u=u: z.square() / u), u * z0, times, method=method, step=0.01, atol=1e-6 * u, bound=1e6 * u
+        )
+        for u in (1.0, unit)
     )
-    one, other = solve(1.0), solve(unit)
     assert other.diverged.tolist() == [False, True, True]
     assert torch.equal(other.diverged_at, one.diverged_at) and torch.equal(other.states / unit, one.states)
 

@@ -10,7 +10,7 @@ from registry import generator
 
 from rppdyn.envs import symmetry_spec
 from rppdyn.equivariance import error_by_input, error_by_output
-from rppdyn.groups import SO, D
+from rppdyn.groups import SO, D, Group
 from rppdyn.nn import EMLP
 from rppdyn.reps import Scalar, V
 
@@ -79,6 +79,9 @@ def test_errors_name_the_fault():
         error_by_output(POLICY, *ENDS, X, ["a", "b"])
     with pytest.raises(ValueError, match=r"block 'a' has indices \[6\]"):
         error_by_output(POLICY, *ENDS, X, {"a": [6]})
+    phases = V(Group("phases", discrete_generators=[[[1j]]]))
+    with pytest.raises(ValueError, match="acts by complex matrices, and the vectors are real"):
+        error_by_input(lambda x: x, phases, phases, X[:, :1], ["z"])
 
 
 def test_a_small_block_counts_and_one_at_rounding_does_not():

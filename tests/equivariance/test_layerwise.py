@@ -40,7 +40,7 @@ def residual(attribution):
 def test_contributions_add_up_to_the_end_to_end_value(group):
     net = network(RPPEMLP, group, free_scale=0.5)
     attribution = measured(net)
-    assert residual(attribution) < 1e-9  # the issue asks for 1e-2
+    assert residual(attribution) < 1e-9
     torch.testing.assert_close(attribution.share.sum(1), torch.ones(len(attribution.generators), dtype=torch.float64))
     assert attribution.total.norm(dim=-1).min() > 1e-3  # there was something to attribute
     assert len(attribution.layers) == attribution.norm.shape[1] == (7 if group == ROTATIONS else 5)

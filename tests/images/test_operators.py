@@ -14,6 +14,7 @@ from rppdyn.groups import SO, Group
 from rppdyn.images import Convolution, FullyConnected, ImageModel, LayerSpec
 from rppdyn.images._models import power_blocks
 from rppdyn.images._operators import (
+    DenseOperators,
     FixedOperators,
     LowRankOperators,
     OperatorPathway,
@@ -186,6 +187,10 @@ def test_untrained_operators_are_buffers_that_all_members_share():
                 OperatorSettings(form="shifts", reach=1, closure=0.5),
                 OperatorSettings(trained=False, closure=0.5),
             )
+        ),
+        (
+            lambda: pathway(DenseOperators(18, 4), size=(2, 2), closure=1.0),
+            "^17 learned operators of rank 16 are dependent: leave out 1 of them$",
         ),
         (lambda: LayerSpec(3, span=0), "past span=0 layers"),
         (

@@ -83,24 +83,10 @@ def test_resized_images_keep_their_mean_and_their_places():
     assert torch.equal(resize_images(x, 28), x)
 
 
-def test_jitter_moves_by_at_most_its_pixels():
-    x = place_on_canvas(blobs(), 12)
-    moved = translate(x, 1, generator())
-    for before, after in zip(x, moved, strict=True):
-        found = [
-            (i, j) for i in range(-1, 2) for j in range(-1, 2) if torch.equal(before.roll((i, j), (-2, -1)), after)
-        ]
-        assert len(found) == 1
-    assert len({tuple(row) for row in moved.flatten(1).tolist()}) == len(x)
-
-
 def test_translations_are_circular_and_use_their_range():
-    x = torch.zeros(2000, 1, 6, 6)
-    x[:, :, 0, 0] = 1
-    where = translate(x, 2, generator()).flatten(1).argmax(1)
-    rows = where // 6
-    assert set(rows.tolist()) == {0, 1, 2, 4, 5}
-    assert torch.bincount(rows, minlength=6)[[0, 1, 2, 4, 5]].min() > 330
+    x, moves = blobs(1000, 6), [(i, j) for i in range(-2, 3) for j in range(-2, 3)]
+    same = [(x.roll(move, (-2, -1)) == translate(x, 2, generator())).flatten(1).all(1) for move in moves]
+    assert (torch.stack(same).sum(0) == 1).all() and torch.stack(same).sum(1).min() > 15
 
 
 def test_quarter_turns_are_exact():
