@@ -52,7 +52,7 @@ navigation() { # SECTION/PREFIX, ARM, then further words: one arm of Navigation
         widens) go "$to" $at model=rpp model.free_variance=certified model.widen=4000 "$@" ;;
     esac
 }
-navigation_arms="strict plain learned control breaking wrong larger plain-learned certified widens"
+navigation_arms="strict plain learned control breaking wrong plain-learned certified widens"
 
 small="model.hidden=64 agent.learning_rate=1e-3 agent.batch_size=128 agent.learning_starts=1000 agent.betas=[0.9,0.999] evaluation.episodes=5"
 pendulum="env=rppdyn/WindyPendulum-v0 env.symmetry=D4 $small"
@@ -139,7 +139,7 @@ for section in "$@"; do
             done
             ;;
         40-rates)
-            for arm in $navigation_arms; do
+            for arm in $navigation_arms larger; do
                 for rate in 1e-3 3e-3; do
                     navigation "40-rates/$rate" $arm env.kwargs.hill=0.5 agent.learning_rate=$rate seed=2480 seeds=3
                 done
@@ -150,6 +150,9 @@ for section in "$@"; do
                 for arm in $navigation_arms; do
                     navigation "40/$hill" $arm env.kwargs.hill=$hill agent.learning_rate=3e-3 seed=2500 seeds=20
                 done
+            done
+            for hill in 2 0 0.5; do
+                navigation "40/$hill" larger env.kwargs.hill=$hill agent.learning_rate=3e-3 seed=2500 seeds=20
             done
             ;;
         *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates or 40" >&2 && exit 2 ;;
