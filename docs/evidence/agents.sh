@@ -146,13 +146,13 @@ for section in "$@"; do
             done
             ;;
         40)
-            for hill in 2 0 0.5; do
-                for arm in $navigation_arms; do
-                    navigation "40/$hill" $arm env.kwargs.hill=$hill agent.learning_rate=3e-3 seed=2500 seeds=20
+            for arms in "$navigation_arms" larger; do
+                for hill in 2 0 0.5; do
+                    for arm in $arms; do
+                        case $arm in strict | larger) rate=1e-3 ;; *) rate=3e-3 ;; esac
+                        navigation "40/$hill" $arm env.kwargs.hill=$hill agent.learning_rate=$rate seed=2500 seeds=20
+                    done
                 done
-            done
-            for hill in 2 0 0.5; do
-                navigation "40/$hill" larger env.kwargs.hill=$hill agent.learning_rate=3e-3 seed=2500 seeds=20
             done
             ;;
         *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates or 40" >&2 && exit 2 ;;
