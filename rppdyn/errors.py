@@ -1,7 +1,7 @@
 """Errors that a user can fix, and the rules for importing the user's modules.
 
-A run, a dataset or a symmetry spec may name its environment as `module:EnvId`, and making that imports the module, which can
-run any code. A module that the user has typed or imported is imported; one that only a file names needs the user's trust.
+A run, a dataset or a symmetry spec may name its environment as `module:EnvId`. Making that environment imports the module, and
+this may run any code. A module that the user typed or imported needs no trust; one that only a file names needs the user's.
 `require_trust` checks this before every environment is made.
 """
 

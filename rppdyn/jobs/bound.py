@@ -395,7 +395,7 @@ class _Predict(nn.Module):
 
 
 def _projector_stream(seed: int, dimension: int) -> torch.Generator:
-    """The random stream of a seed's projector, other than those of its weights, data and batches."""
+    """The random stream of a seed's projector, different from those of its weights, data and batches."""
     words = np.random.SeedSequence([seed, dimension]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(words[0]))
 

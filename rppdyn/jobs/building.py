@@ -224,7 +224,7 @@ def load_spec(folder: RunFolder) -> SymmetrySpec | None:
 
 
 def load_policy(agent: Agent, folder: RunFolder) -> str:
-    """Load the final weights of a run into an agent, or else those of its last checkpoint; returns which, in words.
+    """Load the final weights of a run into an agent, or else those of its last checkpoint; returns their description.
 
     Raises:
         RunFolderError: the run has neither yet, or the file is damaged.

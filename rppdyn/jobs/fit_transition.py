@@ -249,7 +249,7 @@ class Transition(StackFit):
 
         ``test/error_h`` is the geometric mean of the relative error of the features over the first ``h`` steps and all
         trajectories. ``rollout/diverged`` is the share of trajectories that leave all bounds, whose error counts as 1.
-        ``equivariance/error`` is that of the learned change, ``equivariance/rollout`` that of the states along rollouts.
+        ``equivariance/error`` measures the learned change, ``equivariance/rollout`` the states along rollouts.
         """
         measured: list[dict[str, Any]] = []
         truth, length = self.data.test, self.config.task.length
@@ -342,8 +342,8 @@ def _check_rewards(config: FitTransitionConfig, spec: SymmetrySpec) -> None:
     changed = [symmetry.name for symmetry in spec.symmetries if symmetry.reward_symmetric is False]
     if config.model.kind == "emlp" and changed:
         raise ConfigError(
-            f"{spec.env_id}: model.reward=true of model=emlp, whose rewards are the same under {changed[0]!r}, which changes "
-            "them; use model=rpp or mlp, choose a symmetry that keeps the reward, or leave out model.reward"
+            f"{spec.env_id}: model.reward=true with model=emlp: its rewards are the same under {changed[0]!r}, and true ones "
+            "change; use model=rpp or mlp, choose a symmetry that keeps the reward, or leave out model.reward"
         )
 
 

@@ -85,7 +85,7 @@ def vectors(text: str | None, group: Group, n: int, key: str, subject: str) -> R
 def check_digest(task: Any, digest: str) -> None:
     """Store the checksum of the data in a task's configuration; refuse other data than those the run began with."""
     if task.digest not in (None, digest):
-        raise ConfigError(f"data={task.data}: the numbers are others than the run began with; begin another, run_dir=")
+        raise ConfigError(f"data={task.data}: not the data that the run began with; begin another with run_dir=")
     task.digest = digest
 
 
@@ -111,13 +111,13 @@ def warn_of_sizes(values: Float[Tensor, "N n"], names: Sequence[str]) -> None:
     """Warn of constant columns, and of columns of very different sizes."""
     for index in (values == values[0]).all(0).nonzero().flatten().tolist():
         logger.warning("%s is %g throughout: it tells nothing; leave it out", names[index], float(values[0, index]))
-    sizes = values.square().mean(0).sqrt()
-    smallest, largest = int(sizes.argmin()), int(sizes.argmax())
-    if sizes[largest] >= MAX_SIZE_RATIO * sizes[smallest]:
+    sizes = values.square().mean(0).sqrt().tolist()
+    by_size = sorted((size, name) for size, name in zip(sizes, names, strict=True) if size)
+    if by_size and by_size[-1][0] >= MAX_SIZE_RATIO * by_size[0][0]:
+        (small, smallest), (large, largest) = by_size[0], by_size[-1]
         logger.warning(
             "%s is %.1g times the size of %s: are the units right? Each is fitted in units of its own spread, up to what the "
-            "symmetry mixes",
-            names[largest], float(sizes[largest] / sizes[smallest]), names[smallest],
+            "symmetry mixes", largest, large / small, smallest,
         )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ MIN_EVIDENCE_GAIN = 5.0
 MAX_ENERGY_CHANGE = 0.03
 """Largest relative change of an invariant energy: evidence alone favours a symmetry that holds up to a tenth, too."""
 MAX_STRETCH_SHARE = 0.1
-"""Share of a generator that is no rotation, up to which it is removed as noise."""
+"""Largest share of a generator that is removed as noise because it is no rotation."""
 
 
 def learn_generator(z: Float[Tensor, "N n"], rates: Float[Tensor, "N n"], rep: Rep, seed: int) -> list[Tensor]:

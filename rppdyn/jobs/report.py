@@ -228,8 +228,8 @@ def _glance(groups: Sequence[RunGroup]) -> Markup:
 
 def _explain_columns(is_agent: bool, groups: Sequence[RunGroup]) -> str:
     text = (
-        "Over seeds: the interquartile mean, and in brackets its 95 % bootstrap interval; of three seeds or fewer the mean, "
-        "and each. An equivariance error is 0 for an equivariant function and 1 at worst. "
+        "Over seeds: the interquartile mean, and in brackets its 95 % bootstrap interval; with three seeds or fewer the mean, "
+        "and each value. An equivariance error is 0 for an equivariant function and 1 at worst. "
     )
     if is_agent:
         return text + "The free share is the part of the squared weights that the symmetry does not constrain."
@@ -297,7 +297,7 @@ def _end(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     parts: list[Markup | None] = []
     if headline is not None:
         title, write = METRICS[headline]
-        caption = "Each dot is a seed, the stroke the interquartile mean, of more than three the bar its 95 % interval."
+        caption = "Each dot is a seed, the stroke the interquartile mean, the bar (of more than three seeds) its 95 % interval."
         panel = ("", partial(paint_dots, groups=groups, metric=headline, axis_label=f"{title} at the end"))
         size = (PANEL_WIDTHS[1], 0.7 + 0.4 * len(groups))
         alternative = f"{title} at the end on {subject}; the table below has the numbers."
@@ -332,8 +332,8 @@ def _pairs(subject: str, groups: Sequence[RunGroup]) -> Markup | None:
     head = ["ratio of", *(METRICS[name][0].replace("error", "errors", 1) for name in metrics)]
     note = (
         "Below 1 the first has the smaller error. Pairs have the seed in common, and so the data: the interquartile mean over "
-        "seeds of log(a/b), exponentiated, and its 95 % bootstrap interval over seeds; of three seeds or fewer each. In bold "
-        "where the interval leaves out 1."
+        "seeds of log(a/b), exponentiated, and its 95 % bootstrap interval over seeds, or each ratio of three or fewer. In "
+        "bold where the interval leaves out 1."
     )
     table = html.table(f"Ratios of errors on {subject}", head, rows, range(1, len(head)))
     content = blocks([table, html.note(note)])

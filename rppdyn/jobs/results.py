@@ -121,7 +121,7 @@ class TrainAgentResult(RunResult):
     steps: int
     total_steps: int
     metrics: dict[str, Any] = field(default_factory=dict)  # the last record of metrics.jsonl
-    prior: str = ""  # the free pathways' share of it, in words
+    prior: str = ""  # the free pathways' share of the prior, in words
     compiled: bool = False  # whether torch.compile was used in this process, which affects rounding
     fresh_episodes: bool = (
         False  # whether a resumed run begins a new episode, since the environment has no readable state

@@ -191,7 +191,7 @@ def load_callbacks(names: Sequence[str], named_by: str | None = None) -> list[Ba
 
     Args:
         names: `module:Class` or `module:function`.
-        named_by: a file that nobody has trusted and that names them; their modules are then not imported.
+        named_by: untrusted file that names them, so that their modules are not imported; None if the user names them.
     Raises:
         UntrustedError: an untrusted file names them.
         ConfigError: a name has no object, or the object is no callback.
@@ -238,9 +238,9 @@ class AgentRun(BaseCallback):
     """A run under way: the last callback of its agent, which evaluates and saves the agent between two updates.
 
     Both happen between two steps, after the updates of the first, when agent, buffer and environment agree. Nothing draws
-    from the random states of training. An evaluation may run in a worker. Its values are recorded at the step where it
-    began, and the next evaluation and the next checkpoint wait for them. An evaluation that is due together with a
-    checkpoint begins after it, and begins again in a run that is resumed from that checkpoint.
+    from the random states of training. An evaluation may run in a worker. Its values are recorded at the step where it began,
+    and the next evaluation and the next checkpoint wait for them. If both are due, the evaluation begins after the checkpoint,
+    and a run resumed from that checkpoint begins it again.
 
     Args:
         agent: restored from the last checkpoint.

@@ -223,7 +223,7 @@ def paint_bars(
     intervals: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     each: Mapping[str, Sequence[Sequence[float]]] | None = None,
 ) -> None:
-    """Draw horizontal bars from the top down, for each name one of each series.
+    """Draw horizontal bars from the top down: for each name one bar of each series.
 
     Args:
         series: values for all names, by the entry of the legend.

@@ -231,7 +231,7 @@ class Session:
     Attributes:
         folder: folder of the run, locked from :meth:`begin` to the end of the block.
         saved: step of the last checkpoint; 0 before the first.
-        measured: step at which the last evaluation began; -1 before the first. A caller that records it later sets this.
+        measured: step at which the last evaluation began; -1 before the first. A caller who records it later sets this.
         recorded: step of the last record; -1 before the first.
     """
 

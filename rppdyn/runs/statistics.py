@@ -88,13 +88,12 @@ def bootstrap_interval(
 
 
 def paired_ratio(a: ArrayLike, b: ArrayLike, **options: Any) -> tuple[float, tuple[float, float]]:
-    r"""By how much one of two models' errors is larger, seed by seed, with its bootstrap interval.
+    r"""The typical ratio of two models' errors, paired by seed, with its bootstrap interval.
 
     .. math:: \exp\Big(\mathrm{IQM}_i \log \frac{a_i}{b_i}\Big)
 
     Seeds are drawn as pairs, so what both models share of a seed (its data, its difficulty) is in neither the ratio nor the
-    interval. An interval that leaves out 1 says that they differ; that of one pair is the ratio itself and says
-    nothing.
+    interval. An interval without 1 says that the models differ. The interval of a single pair is its ratio and says nothing.
 
     >>> centre, (low, high) = paired_ratio([2.0, 20.0, 200.0], [1.0, 10.0, 100.0])
     >>> print(f"{centre:.3f} [{low:.3f}, {high:.3f}]")

@@ -190,7 +190,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def value_of(config: Mapping[str, Any], key: str) -> Any:
-    """A value of a flattened configuration; "stock" for an absent one of `STOCK_KEYS`."""
+    """A value of a flattened configuration; "stock" for an absent key with a prefix of `STOCK_KEYS`."""
     return config.get(key, "stock" if key.startswith(STOCK_KEYS) else None)
 
 

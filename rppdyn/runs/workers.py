@@ -293,7 +293,7 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def portable(error: Exception) -> Exception:
-    """Make an error picklable; it remains an error of the user (`is_user_error`), or of the package, as it was."""
+    """Make an error picklable. An error of the user stays one (`is_user_error`), and so does an error of the package."""
     if not is_user_error(error):
         return RuntimeError(f"in a worker process: {''.join(traceback.format_exception(error))}")
     if place_in_users_code(error) is not None:

@@ -101,7 +101,7 @@ def test_going_on_ends_as_if_it_had_not_stopped_and_refuses_other_data(table, ca
         file.write("8,0,1,1,1,1\n" + "".join(f"8,{k},1,1,1,{k}\n" for k in range(1, 9)))
     capsys.readouterr()
     assert main(["fit-dynamics", "--resume", "stopped"]) == 2
-    assert "the numbers are others than the run began with" in capsys.readouterr().err
+    assert "not the data that the run began with" in capsys.readouterr().err
 
 
 def test_arrays_with_momenta_and_a_symmetry_that_is_found(tmp_path, monkeypatch, caplog):

@@ -232,7 +232,7 @@ def test_a_dataset_of_minaris_own_collector_is_fitted_from_the_command_line(tmp_
         (["symmetry=D4"], "D4"),
         (["model=mlp", "model.free_variance=certified"], "one pathway"),
         (["model.free_variance=learned", "model.gaussian=true"], "model.free_variance=learned"),
-        ([*CHEETAH, "model=emlp"], "model.reward=true of model=emlp.*changes"),
+        ([*CHEETAH, "model=emlp"], "model.reward=true with model=emlp.*change"),
         ([*CHEETAH, "model=mlp", "task.augment=true"], "task.augment=true with model.reward=true.*changes"),
     ],
 )

@@ -30,7 +30,7 @@ EVALUATION_SEED = 10_000
 """Seed of the reset of the first evaluation episode; those of the next episodes follow, and training has none of them."""
 
 WIDEN_FROM = 1e-7
-"""Free variance from which `model.widen` starts. As `rppdyn.agents.WidenVariances` has it, which imports torch."""
+"""Free variance from which `model.widen` starts: the `start` of `rppdyn.agents.WidenVariances`, a module with torch."""
 
 
 @settings
@@ -156,7 +156,7 @@ OFF_POLICY_KEYS = (
 """Keys of the replay buffer and of updates from it, which `agent=ppo` does not have."""
 
 UNUSED_KEYS: dict[str, tuple[str, ...]] = {"ppo": OFF_POLICY_KEYS, "crossq": ("tau",)}
-"""Keys of `agent` that an agent does not use, by the agents that also have a section of their own."""
+"""Keys of `agent` without use for `agent=ppo` and `agent=crossq`, which also have sections of their own."""
 
 
 @settings

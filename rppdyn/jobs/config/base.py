@@ -40,7 +40,7 @@ CERTIFIED, LEARNED = "certified", "learned"
 """Values of `model.free_variance` in place of a number."""
 
 LEARNED_FROM = (1.0, 1e-4)
-"""Initial variances for `free_variance=learned`: the largest of the equivariant pathway, and that of the free one."""
+"""Initial variances for `free_variance=learned`: an upper limit of the equivariant pathway's, and the free pathway's."""
 
 
 def free_variance_number(value: Any, certified: float | None) -> float:
@@ -209,7 +209,7 @@ class RunConfig(ABC):
     @property
     @abstractmethod
     def place(self) -> tuple[str, ...]:
-        """Names of the folders below that of the command, one in the other; to the last one `folder` adds a checksum."""
+        """Names of the nested folders below that of the command; `folder` adds a checksum to the last."""
 
     def runs(self) -> Sequence[RunConfig]:
         """The configurations of the separate runs; one, unless each seed has its own folder."""

@@ -484,7 +484,7 @@ class CertifyConfig:
     seed: Natural = option(0, "seed of the states and actions that are compared")
     solver: Literal["stock", "tight"] = option("stock", "contact solver: stock, the model's; tight, to rounding")
     control_scale: Positive = option(
-        1.0, "share of the controls' range from which random ones are drawn, for a robot that falls over", le=1
+        1.0, "share of their range from which random controls are drawn; below 1 for a robot that falls over", le=1
     )
     json: Output | None = option(None, "file for the certificate", "FILE")
     figure: Picture | None = option(None, "file for a picture of the certificate: png, svg, pdf", "FILE")

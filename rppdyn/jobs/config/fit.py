@@ -57,7 +57,7 @@ class NetworkConfig(NetworkSettings):
         1.0, "prior variance of the free pathway; learned: as objective=marginal_likelihood, from narrow variances"
     )
     bilinear_maps: Count | None = setting(
-        None, "copies of a tensor, or channels, that multiply others in bilinear layers; null: a number that fits"
+        None, "number of tensors or channels by which bilinear layers multiply the others; null: chosen by the layer"
     )
 
     refused_with_groups = (LEARNED,)
