@@ -80,7 +80,7 @@ def run(config: FigureConfig) -> Path:
     from rppdyn.jobs.loading import measure_file  # it imports the fits, which import this module
 
     files = [run for run in config.runs if is_agent_file(run)]
-    played = [measure_file(file, config.env) for file in files]
+    file_agents = [measure_file(file, config.env) for file in files]
     folders = (
         runs_with_metrics([run for run in config.runs if run not in files]) if len(files) < len(config.runs) else []
     )
@@ -92,7 +92,7 @@ def run(config: FigureConfig) -> Path:
         raise ConfigError(f"{kind} and {fits[0]} a fit's: draw them apart, or both on a page with rppdyn report")
     if bounds := [run for run in runs if run.verb == "bound"]:
         raise ConfigError(f"{bounds[0].path} is a run of bound: it has its own figure, figures/bound.png")
-    groups = group_runs([*runs, *(run for agent in played for run in file_runs(agent))])
+    groups = group_runs([*runs, *(run for agent in file_agents for run in file_runs(agent))])
     figure = draw_curves(groups) if runs else draw_files(groups)
     picture = save(figure, Path(config.out))
     if config.json is not None:
@@ -101,7 +101,7 @@ def run(config: FigureConfig) -> Path:
             {"run": f.path.name, "config": f.config(), "result": f.result(), "metrics": read_metrics(f.metrics.path)}
             for f in opened
         ]
-        write_json(Path(config.json), [*numbers, *map(asdict, played)])
+        write_json(Path(config.json), [*numbers, *map(asdict, file_agents)])
     return picture
 
 

@@ -40,10 +40,10 @@ from rppdyn.runs.files import first_non_finite, load_tensors, write_tensors
 from rppdyn.runs.workers import Stopped, stream, torch_threads
 from rppdyn.settings import keys_of_sections
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
-def make_with_group(text: str | None, make: Callable[[Group | None], Made]) -> Made:
+def make_with_group(text: str | None, make: Callable[[Group | None], T]) -> T:
     """Make a task with the configured group; an error about the group names its key."""
     group = None if text is None else notation.group(text, "task.group")
     try:

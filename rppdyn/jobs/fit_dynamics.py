@@ -64,8 +64,8 @@ SPLITS = ("validation", "test")
 class DynamicsFit(StackFit):
     """Trajectories and the vector fields fitted to them, one for each seed.
 
-    A subclass sets ``rep``, ``model`` and ``trained`` before it calls this constructor. The last two are vector fields of the
-    stack; ``torch.compile`` may compile ``trained``.
+    A subclass sets ``rep``, ``model`` and ``training_model`` before it calls this constructor. Both models are vector fields of
+    the stack; ``torch.compile`` may compile the one for training.
 
     Attributes:
         curves: curves of the test rollouts by name of :meth:`errors`, for each seed, over ``times``; set by :meth:`test`.
@@ -73,7 +73,7 @@ class DynamicsFit(StackFit):
     """
 
     model: DynamicsModel
-    trained: DynamicsModel
+    training_model: DynamicsModel
     rep: Rep
 
     def __init__(self, config: FitConfig, stack: Ensemble, inputs: Tensor, targets: Tensor, *, by_gradients: bool):
@@ -147,7 +147,7 @@ class DynamicsFit(StackFit):
     # -- methods for all systems --------------------------------------------------------------------------------------
 
     def predict(self, inputs: Tensor) -> Tensor:
-        return self.solve(self.trained, self.trained.assemble(), inputs).states[..., 1:, :]
+        return self.solve(self.training_model, self.training_model.assemble(), inputs).states[..., 1:, :]
 
     def predict_one(self, net: Any, inputs: Tensor) -> Tensor:
         return self.solve(self.system(Chained(net)), None, inputs).states[..., 1:, :]
@@ -271,7 +271,7 @@ class Dynamics(DynamicsFit):
         self.chunk_times = self.data[0].chunk_times.to(device=self.device, dtype=self.dtype)
         is_hamiltonian = config.model.system == "hamiltonian"
         stack = build_stack(config, self.rep, Scalar(self.rep.G) if is_hamiltonian else self.rep, INITIAL_SCALE)
-        self.model, self.trained = self.system(stack), self.system(stack)
+        self.model, self.training_model = self.system(stack), self.system(stack)
         super().__init__(config, stack, chunks[:, :, 0], chunks[:, :, 1:], by_gradients=is_hamiltonian)
 
     def gains_by_compiling(self) -> bool:
@@ -292,7 +292,7 @@ class Dynamics(DynamicsFit):
     def compile(self) -> None:
         """Train by ``torch.compile``; batches of another size, such as the last of an epoch, are compiled separately."""
         check_compiler(self.device)
-        self.trained.compile(dynamic=False)
+        self.training_model.compile(dynamic=False)
         self.compiled = True
 
     def _over_seeds(self, items: Iterable[Item], description: str) -> Iterator[Item]:

@@ -115,7 +115,7 @@ class RecordingsFit(DynamicsFit):
         self.splits, self.scalings = splits * repeats, scalings * repeats
         scale = MECHANICAL_INITIAL_SCALE if config.model.system == "mechanical" else INITIAL_SCALE
         stack = build_stack(config, self.rep_in, self.rep_out, scale, plain=self.group is None)
-        self.model = self.trained = self.system(stack)
+        self.model = self.training_model = self.system(stack)
         inputs, states = self._chunks("train", task.most)
         task.windows = inputs.shape[1]
         super().__init__(config, stack, inputs, states[:, :, 1:], by_gradients=config.model.system != "ode")

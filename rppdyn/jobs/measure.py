@@ -156,8 +156,8 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
         centre = y.mean(0, keepdim=True)
         y, reference = y - centre, size.sqrt()
         call = lambda x: function.call(x) - centre  # noqa: E731
-    sized = reference.any()
-    scale = float(((y.double() / reference) if sized else y.double()).square().mean().sqrt())
+    has_scale = reference.any()
+    scale = float(((y.double() / reference) if has_scale else y.double()).square().mean().sqrt())
 
     rep_in, rep_out = function.rep_in, function.rep_out
     generators = elements_by_generator(rep_in.G, names)
@@ -174,7 +174,7 @@ def measure(function: Function, observations: NDArray, actions: NDArray | None, 
         published_interval=eq33.interval,
         per_generator={name: estimate_of(value, published[name]) for name, value in sums.items()},
         scale=scale,
-        vacuous=scale < POOLED_FLOOR if sized else scale == 0,
+        vacuous=scale < POOLED_FLOOR if has_scale else scale == 0,
         by_output=error_by_output(call, rep_in, rep_out, x, function.outputs, elements=elements)
         if len(function.outputs) > 1
         else {},

@@ -62,9 +62,9 @@ def run(config: ReportConfig) -> Path:
     """Write the page, and return its path."""
     runs = [run for run in config.runs if not is_agent_file(run)]
     groups = read_groups(runs_with_metrics(runs)) if runs else []
-    played = [measure_file(run, config.env) for run in config.runs if is_agent_file(run)]
+    file_agents = [measure_file(run, config.env) for run in config.runs if is_agent_file(run)]
     out = Path(config.out)
-    write_text(out, page_of(groups, played))
+    write_text(out, page_of(groups, file_agents))
     return out
 
 
@@ -158,9 +158,9 @@ html: Any = ENGINE.get_template("report.html").module
 """The template's macros: `html.table(...)`, `html.note(...)`. They escape text and return `Markup`."""
 
 
-def page_of(groups: Sequence[RunGroup], played: Sequence[FileAgent] = ()) -> str:
+def page_of(groups: Sequence[RunGroup], file_agents: Sequence[FileAgent] = ()) -> str:
     """The HTML page of groups of runs, and of agents from files."""
-    subjects = list(dict.fromkeys([*(group.subject for group in groups), *(agent.env for agent in played)]))
+    subjects = list(dict.fromkeys([*(group.subject for group in groups), *(agent.env for agent in file_agents)]))
     sections: list[tuple[str, Markup]] = []
     if groups:
         verbs = dict.fromkeys(group.verb for group in groups)
@@ -168,12 +168,12 @@ def page_of(groups: Sequence[RunGroup], played: Sequence[FileAgent] = ()) -> str
         sections += [("At a glance", _glance(groups)), ("What was trained", trained)]
         for k, (subject, members) in enumerate(group_by_subject(groups)):
             sections.append((subject, _subject(k, subject, members)))
-    sections += [("Agents from files", _files(played))] if played else []
+    sections += [("Agents from files", _files(file_agents))] if file_agents else []
     sections += [("Runs", _runs(groups))] if groups else []
     runs = len({run.path for group in groups for run in group.runs})
     lead = f"{count(runs, 'run')} in {count(len(groups), 'configuration')} on {', '.join(subjects)}."
     if not groups:
-        lead = f"{count(len(played), 'agent')} from stable-baselines3's files on {', '.join(subjects)}."
+        lead = f"{count(len(file_agents), 'agent')} from stable-baselines3's files on {', '.join(subjects)}."
     if any(re.fullmatch(".* [A-Z]+", group.label) for group in groups):
         lead += " A letter stands for settings, which are under What was trained."
     title = f"rppdyn: {', '.join(subjects) if len(subjects) <= MAX_TITLE_TASKS else f'{len(subjects)} tasks'}"

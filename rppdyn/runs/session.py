@@ -297,8 +297,8 @@ class Session:
                 "%s ends at step %d, and the run was evaluated at step %d: records are lost, and what comes is measured anew",
                 folder.metrics.path, self.recorded, before,
             )  # fmt: skip
-        kept = self.saved if self.recorded >= self.saved else self.saved - 1  # loggers hide what is measured again
-        after = kept if self.saved else None
+        is_lost = self.recorded < self.saved  # it is then measured again, and loggers hide what they have of it
+        after = self.saved - int(is_lost) if self.saved else None
         for name in self.config.loggers:
             self._loggers.append(LOGGERS[name](folder, config, after))
             self._resources.callback(self._loggers[-1].close)

@@ -1,4 +1,4 @@
-"""From overrides on a command line to a configuration, by Hydra, with errors of one line; and the checks of a run folder."""
+"""Compose configurations from overrides of a command line, by Hydra, with errors of one line; check run folders."""
 
 from __future__ import annotations
 
