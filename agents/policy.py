@@ -67,10 +67,7 @@ SB3_COUNTERPARTS = {
 }
 """Arguments of stable-baselines3's policies, and their counterparts here."""
 
-WORDS_FOR_VARIANCES = {
-    "certified": "RPPSAC and train-agent know how",
-    "learned": "LearnVariances() is the callback that learns",
-}
+WORDS_FOR_VARIANCES = {"certified": "RPPSAC and train-agent know how", "learned": "LearnVariances() learns it"}
 """Words in place of the number `free_variance`, and what gives them a meaning."""
 
 
@@ -164,7 +161,7 @@ class NetworkOptions:
             net_arch: layers in the place of `hidden` and `critic_hidden`.
             activation_fn: a class of `torch.nn`, in the place of the activation in `network_kwargs`.
         Raises:
-            ValueError: an option is given in both forms, or `net_arch` has other keys.
+            ValueError: two activations are given, or `net_arch` has other keys.
         """
         if activation_fn is not None:
             network_kwargs = arguments.get("network_kwargs") or {}
@@ -176,10 +173,6 @@ class NetworkOptions:
             activation = activation_of(activation_fn, "activation_fn").name
             arguments["network_kwargs"] = {**network_kwargs, "activation": activation}
         if net_arch is not None:
-            if arguments.get("critic_hidden") is not None:
-                raise ValueError(
-                    f"net_arch={net_arch} and critic_hidden={arguments['critic_hidden']}: give one of them"
-                )
             critic_hidden = None
             if isinstance(net_arch, Mapping):
                 if set(net_arch) != {"pi", critic}:
@@ -358,8 +351,11 @@ class SymmetricPolicy(BasePolicy):
 
     @classmethod
     def read_options(cls, arguments: Mapping[str, Any]) -> NetworkOptions:
-        """Read the network options among a policy's arguments."""
+        """Read the network options among a policy's arguments; of `net_arch` and its counterparts only one may be given."""
         options = {name: arguments[name] for name in cls.option_names() if name in arguments}
+        for key in ("hidden", "critic_hidden") if options.get("net_arch") is not None else ():
+            if options.get(key) is not None:
+                raise ValueError(f"net_arch={options['net_arch']} and {key}={options[key]}: give one of them")
         return NetworkOptions.read(cls.critic_key, **{**cls.network_defaults, **options})
 
     def _set_options(

@@ -36,7 +36,7 @@ def built(kind=RPPSAC, env=PENDULUM, model="rpp", *, seed=0, policy_kwargs=(), *
     """A small agent."""
     small = dict(n_steps=16, batch_size=16, n_epochs=2) if kind is RelaxedPPO else {}
     small = small or dict(buffer_size=200, learning_starts=20, batch_size=16)
-    networks = dict(model=model, hidden=16) | dict(policy_kwargs)
+    networks = dict(model=model, **({} if "net_arch" in policy_kwargs else dict(hidden=16))) | dict(policy_kwargs)
     env = env() if callable(env) else make_env(env)
     return kind("RPPPolicy", env, policy_kwargs=networks, seed=seed, device="cpu", **small | options)
 

@@ -187,6 +187,7 @@ REFUSED = {
     r"net_arch=\[\]: give one hidden layer at least": networks(net_arch=[]),
     r"give a list, or a dictionary with the keys pi and qf": networks(net_arch=dict(pi=[8], vf=[8])),
     r"net_arch=\[8\] and critic_hidden=8: give one of them": networks(net_arch=[8], critic_hidden=8),
+    r"net_arch=\[8\] and hidden=8: give one of them": networks(net_arch=[8], hidden=8),
     r"hidden=0: give a number of channels": networks(hidden=0),
     r"activation_fn=<class 'torch.nn.*Linear'>: no activation": networks(activation_fn=nn.Linear),
     r"activation_fn=.* and network_kwargs with activation='tanh': give one": networks(
