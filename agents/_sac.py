@@ -153,10 +153,13 @@ class RPPSAC(SymmetricAgent, SAC):
     def _setup_model(self) -> None:
         check_settings(self)
         check_wrapper(self._vec_normalize_env)
-        if self.update_class.has_targets and (kind := self.policy_kwargs.get("normalisation")) is not None:
-            raise ValueError(
-                f"normalisation={kind!r}: targets don't fit networks that batches normalise; use RPPCrossQ"
-            )
+        is_scalar = getattr(self, "critic_head", "scalar") == "scalar"
+        for name, is_refused, remedy in (
+            ("normalisation", self.update_class.has_targets, "targets don't fit networks normalised by batch; use RPPCrossQ"),
+            ("atoms", is_scalar, "critics have one value here; use RPPCrossQ with critic_head='categorical'"),
+        ):
+            if is_refused and (value := self.policy_kwargs.get(name)) is not None:
+                raise ValueError(f"{name}={value!r}: {remedy}")
         # stable-baselines3 builds the buffer from this attribute; agents are saved with the user's class, not with ours
         buffer_class = self.replay_buffer_class
         is_plain = buffer_class in (None, ReplayBuffer) and self.n_steps == 1

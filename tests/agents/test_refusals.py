@@ -194,6 +194,7 @@ REFUSED = {
         activation_fn=nn.ReLU, network_kwargs=dict(activation="tanh")
     ),
     r"normalisation='batch': targets don't fit.*use RPPCrossQ": networks(model="mlp", normalisation="batch"),
+    r"atoms=\[-1, 1, 11\]: .*use RPPCrossQ with critic_head='categorical'": networks(atoms=[-1, 1, 11]),
     r"groups with model='emlp', which has one pathway": chain(model="emlp"),
     r"^free_variance=1.0 with groups": chain(free_variance=1.0),
     r"begins with O2eR3, and the symmetry of rppdyn/WindyPendulum-v0 is DkeR3\(4\)": chain(groups=[O2eR3(), DkeR3(4)]),
