@@ -153,9 +153,9 @@ class RPPSAC(SymmetricAgent, SAC):
     def _setup_model(self) -> None:
         check_settings(self)
         check_wrapper(self._vec_normalize_env)
-        is_scalar = getattr(self, "critic_head", "scalar") == "scalar"
+        has_targets, is_scalar = self.update_class.has_targets, getattr(self, "critic_head", "scalar") == "scalar"
         for name, is_refused, remedy in (
-            ("normalisation", self.update_class.has_targets, "targets don't fit networks normalised by batch; use RPPCrossQ"),
+            ("normalisation", has_targets, "targets don't fit networks normalised by batch; use RPPCrossQ"),
             ("atoms", is_scalar, "critics have one value here; use RPPCrossQ with critic_head='categorical'"),
         ):
             if is_refused and (value := self.policy_kwargs.get(name)) is not None:

@@ -156,7 +156,7 @@ def _points_of(factor: Group) -> Rep | None:
 def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
     """A hidden layer of points for an input and an output of a product of groups; None where points do not suffice.
 
-    Some factors permute the points (:func:`_points_of`), as in Deep Sets (Zaheer et al. 2017). Activations and products at each
+    Some factors permute the points (``_points_of``), as in Deep Sets (Zaheer et al. 2017). Activations and products at each
     point commute with them. The other factors act on the features at each point. Without other factors the layer is a
     representation, with a point-wise activation. Points suffice if the layer has all irreducible types of input and output.
     """

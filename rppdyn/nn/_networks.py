@@ -458,7 +458,7 @@ class RPPEMLP(Network, ExactBuffers):
 
     def layers(self) -> list[tuple[str, nn.Module]]:
         """The layers by name, in the order of a forward pass: (norm,) (breaking,) linear, (bilinear,) gate, ..., head."""
-        before: list[list[tuple[str, nn.Module]]] = [[] for _ in (*self.blocks, self.head)]  # of each linear layer
+        before: list[list[tuple[str, nn.Module]]] = [[] for _ in (*self.blocks, self.head)]  # before each linear layer
         for i, norm in enumerate(self.norms):
             before[i].append((f"norms.{i}", norm))
         if self.breaking is not None:

@@ -109,7 +109,7 @@ class ChannelProducts(SamplesLastLayer):
         self.register_constant("order", None if contiguous else order)
         self.register_constant("inverse", None if contiguous else order[: self.rep.dim].argsort())
         self._place()
-        sizes = [(t.copies, t.rank * channels) for t in targets]  # and the number of products that each copy sums
+        sizes = [(t.copies, t.rank * channels) for t in targets]  # copies, and how many products each of them sums
         std = torch.cat([torch.full((copies * n,), INITIAL_PRODUCT_SCALE * n**-0.5) for copies, n in sizes])
         self.equivariant = BilinearPathway(std, variance, generator)
         rows, cols = self.products.nonzero(as_tuple=True)
