@@ -1,8 +1,7 @@
 """rppdyn: residual pathway priors, approximate symmetry for reinforcement learning and dynamics.
 
-Importing this package costs nothing: what it offers is imported by floor, from `rppdyn.groups`, `rppdyn.reps`,
-`rppdyn.nn`, `rppdyn.envs`, `rppdyn.agents` and so on, or at its first use as `rppdyn.nn`. What most begin with has its name
-here, too.
+Importing this package is cheap. Its parts are imported from `rppdyn.groups`, `rppdyn.reps`, `rppdyn.nn`, `rppdyn.envs`,
+`rppdyn.agents` and so on, or at their first use, as `rppdyn.nn`. The names that most users begin with are here, too.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NAMES = {
     "load": "jobs.predict:load",
     "symmetry_spec": "envs:symmetry_spec",
 }
-"""Where each name is from: `fit_*` are models fitted to data of one's own, `load` is what a finished run has trained."""
+"""The module of each name. `fit_*` fit models to the user's own data; `load` loads the model of a finished run."""
 
 __all__ = ["__version__", *NAMES]  # noqa: PLE0604  (they are strings)
 
@@ -52,7 +51,7 @@ def __dir__() -> list[str]:
 
 
 def fit(data: Any, **options: Any) -> Any:
-    """Call `fit_dynamics`, `fit_images` or `fit_regression`, whichever the options' names fit; deprecated for these."""
+    """Call `fit_dynamics`, `fit_images` or `fit_regression`, chosen by the names of the options. Deprecated: call these."""
     is_dynamics, is_images = {"state", "positions"} & set(options), {"images", "labels", "targets"} & set(options)
     name = "fit_dynamics" if is_dynamics else "fit_images" if is_images else "fit_regression"
     warnings.warn(f"rppdyn.fit is deprecated: call rppdyn.{name}", DeprecationWarning, stacklevel=2)

@@ -41,18 +41,6 @@ def test_certify(rppdyn, tmp_path, environment):
     assert data in [json.loads(path.read_text()) for path in stored]
 
 
-def test_certify_a_model_file(rppdyn, tmp_path):
-    (tmp_path / "cart.xml").write_text(
-        '<mujoco><worldbody><body><joint name="slider" type="slide" axis="1 0 0"/><geom size=".1"/>'
-        '<body><joint name="pole" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 0 0 .5" size=".02"/></body>'
-        '</body></worldbody><actuator><motor joint="slider"/></actuator></mujoco>'
-    )
-    status, out, err = rppdyn("certify", "cart.xml", "--states", "20", "--solver", "tight", cwd=tmp_path)
-    assert (status, err) == (0, "")
-    assert "cart: one step from 20 random states" in out and "dynamics exact" in out and "not defined" in out
-    assert "tight solver" in out
-
-
 def test_certify_a_robot_whose_sides_differ(rppdyn, tmp_path):
     """Without a name every symmetry is certified; each certificate is kept as training looks for it."""
     side = (

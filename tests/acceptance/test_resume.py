@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from rppdyn.cli import main
+
 from .conftest import SMALL
 
 STEPS = "total_steps=210"
@@ -85,7 +87,9 @@ def test_killed_at_random_moments_it_ends_bit_identical(start, rppdyn, uninterru
     assert_same_run(run, uninterrupted)
 
 
-def test_an_interrupt_writes_a_checkpoint_and_says_how_to_go_on(start, rppdyn, uninterrupted, tmp_path):
+def test_an_interrupt_writes_a_checkpoint_and_says_how_to_go_on(
+    start, rppdyn, uninterrupted, tmp_path, monkeypatch, capfd
+):
     run = tmp_path / "run"
     process = start("train-agent", *SMALL, STEPS, "run_dir=run", cwd=tmp_path)
     assert wait_for(process, lambda: (run / "checkpoints").exists())
@@ -98,12 +102,13 @@ def test_an_interrupt_writes_a_checkpoint_and_says_how_to_go_on(start, rppdyn, u
     assert (run / "checkpoints" / f"step-{step:012d}").is_dir()
 
     # The unfinished run can be looked at, and what differs from it is refused by name.
-    status, out, err = rppdyn("evaluate-agent", "run", "--episodes", "1", cwd=tmp_path)
-    assert (status, err) == (0, "")
-    assert f"checkpoint at step {step}" in out
-    status, _, err = rppdyn("train-agent", "--resume", "run", "agent.gamma=0.9", cwd=tmp_path)
-    assert (status, err.count("\n")) == (2, 1)
-    assert "agent.gamma=0.99, not 0.9" in err
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate-agent", "run", "--episodes", "1"]) == 0
+    out, err = capfd.readouterr()
+    assert err == "" and f"checkpoint at step {step}" in out
+    assert main(["train-agent", "--resume", "run", "agent.gamma=0.9"]) == 2
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1 and "agent.gamma=0.99, not 0.9" in err
 
     status, out, err = rppdyn("train-agent", "--resume", "run", cwd=tmp_path)
     assert status == 0, err

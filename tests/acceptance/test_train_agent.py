@@ -12,6 +12,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from rppdyn.cli import main
 from rppdyn.runs import read_metrics
 
 from .conftest import SMALL
@@ -76,29 +77,35 @@ def test_every_documented_metric_is_logged_and_every_logged_one_is_documented(tr
     assert logged | elsewhere | {"train/mirror_loss"} == documented  # with one, see tests/jobs/test_train_agent.py
 
 
-def test_a_run_is_played_measured_and_drawn(rppdyn, trained):
+@pytest.mark.rendered
+def test_a_run_is_played_measured_and_drawn(trained, monkeypatch, capfd):
     run, cwd, _, _ = trained
+    monkeypatch.chdir(cwd)
+
+    def said(*words: str) -> str:
+        assert main([*words]) == 0
+        out, err = capfd.readouterr()
+        assert err == ""
+        return out
+
     last = read_metrics(run / "metrics.jsonl")[-1]
-    status, out, err = rppdyn("evaluate-agent", str(run), "--episodes", "2", cwd=cwd)
-    assert (status, err) == (0, "")
+    out = said("evaluate-agent", str(run), "--episodes", "2")
     played = json.loads((run / "evaluation.json").read_text())
     assert played["source"].startswith("final policy, after ")
     # The same initial states as the evaluation at the end of the run, so the same returns to the last bit.
     assert played["returns"] == last["eval/returns"]
     assert out.count("\n") == 2 + 2 + 1 and f"mean return {played['return_mean']:.2f}" in out
 
-    status, out, err = rppdyn("equivariance", str(run), "--states", "64", "--episodes", "2", cwd=cwd)
-    assert (status, err) == (0, "") and "left-right" in out
+    assert "left-right" in said("equivariance", str(run), "--states", "64", "--episodes", "2")
     functions = json.loads((run / "equivariance.json").read_text())["functions"]
     assert functions["policy"]["overall"]["error"] == pytest.approx(last["equivariance/policy"], rel=1e-6)
     critics = functions["critics"]["per_generator"]["left-right"]["error"]
     assert critics == pytest.approx(last["equivariance/critic"], rel=1e-6)
 
-    assert rppdyn("report", str(run), "--out", "report.html", cwd=cwd) == (0, "report.html\n", "")
+    assert said("report", str(run), "--out", "report.html") == "report.html\n"
     page = (cwd / "report.html").read_text()
     assert f"{last['eval/return_mean']:.1f}" in page and "left-right" in page and "prior variance" in page
-    words = [str(run), "--out", "curves.png", "--json", "curves.json"]
-    assert rppdyn("figure", *words, cwd=cwd) == (0, "curves.png\n", "")
+    assert said("figure", str(run), "--out", "curves.png", "--json", "curves.json") == "curves.png\n"
     assert (cwd / "curves.png").read_bytes() == (run / "figures" / "learning_curve.png").read_bytes()
     (kept,) = json.loads((cwd / "curves.json").read_text())
     assert kept["metrics"] == read_metrics(run / "metrics.jsonl") and kept["result"]["steps"] == 230

@@ -73,12 +73,9 @@ def test_fit_transition_takes_the_list(terms, tmp_path, monkeypatch):
     [
         ("observation: [joint_positons]", ("terms.yaml", "joint_positons", "joint_positions")),
         ("observation: [joint_positions]", ("terms.yaml lists", "entries of observation", "Walker2d-v5 has (17,)")),
-        (TERMS + "action: [{term: joint_positions, joints: [thigh_joint, thigh_left_joint]}]",
-         ("lists 2 entries of action", "has (6,)")),
-        (TERMS + "extra: 1", ("unknown key 'extra'",)),
         (TERMS + "symmetry: mirror", ("terms.yaml", "mirror", "leg swap")),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused_in_one_line(terms, tmp_path, capsys, text, parts):
     terms.write_text(text)
     with refused(*parts):

@@ -50,17 +50,6 @@ def test_a_flag_that_is_a_fraction_is_read_as_one(capsys):
         assert f"--control-scale {word}: must be" in capsys.readouterr().err
 
 
-def test_a_resumed_run_says_where_its_settings_are_from(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["train-agent", *TINY, "run_dir=run"]) == 0
-    Path("run/result.json").unlink()
-    assert main(["train-agent", "--resume", "run"]) == 0
-    assert "run: goes on from step 4 with the settings of its config.yaml\n" in capsys.readouterr().err
-    assert main(["train-agent", "--resume", "run", "total_steps=6", "checkpoint_every=3"]) == 0
-    words = "checkpoint_every=3 in place of 10000, total_steps=6 in place of 4"
-    assert f"run: goes on from step 4 with the settings of its config.yaml, {words}\n" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("how", "runs"), [(["run_dir=run"], 1), (["seeds=2", "threads=1"], 2), (["seed=0,1", "--multirun"], 2)]
 )
