@@ -154,11 +154,13 @@ def contract(tmp_path, monkeypatch):
         f"INDEX, SIGN = {image['index']}, torch.tensor({image['sign']})\n"
         "def right(obs):\n    return obs[:, INDEX] * SIGN\n"
         "def wrong(obs):\n    return obs * torch.tensor([1.0, -1.0] + [1.0] * (len(INDEX) - 2))\n"
+        "def broken(obs):\n    raise KeyError('left')\n"
+        "def still(actions):\n    return actions\n"
     )
     return tmp_path / "symmetry.json"
 
 
-def test_a_map_beside_a_contract(contract, capsys):
+def test_a_map_beside_a_contract_or_a_list_of_terms(contract, capsys):
     """Without a model the entries alone are judged; with the model the simulator is asked, too."""
     words = ["--observation", "symmetry.json"]
     assert main(["audit", "kept_map:right", *words]) == 0
@@ -170,6 +172,17 @@ def test_a_map_beside_a_contract(contract, capsys):
     )
     assert main(["audit", "kept_map:right", *words, "--model", "robot.xml", "--states", "3"]) == 0
     assert "3 states in the simulator" in capsys.readouterr().out
+    contract.with_name("terms.yaml").write_text("- projected_gravity\n- joint_positions\n")
+    words = ["--model", "robot.xml", "--observation", "terms.yaml", "--states", "3"]
+    assert main(["audit", "kept_map:right", *words, "--actions", "kept_map:still", "--json", "found.json"]) == 1
+    assert " action " in capsys.readouterr().out and not json.loads(Path("found.json").read_text())["is_right"]
+    for name, said in (
+        ("kept_map:broken", "KeyError"),
+        ("kept_map:none", "no 'none'"),
+        ("kept_map", "module:function"),
+    ):
+        assert main(["audit", name, *words]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_a_contract_is_plain_data_with_terms_joints_images_and_digest(contract):
@@ -258,25 +271,3 @@ def test_the_script_for_a_repositorys_ci(tmp_path):
     status, said = check("m:right", "--model", "robot.xml")
     assert status == 0 and said[1] == "audit m:right --model robot.xml --observation a walker/symmetry.json"
     assert [check(name)[0] for name in ("m:wrong", "m:broken")] == [1, 2] and said[2] == "== symmetry.json"
-
-
-def test_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "terms.yaml").write_text("- projected_gravity\n- base_linear_velocity\n")
-    (tmp_path / "audited_map.py").write_text(
-        "import torch\n"
-        "def right(obs):\n    return obs * torch.tensor([1, -1, 1, 1, -1, 1])\n"
-        "def wrong(obs):\n    return obs * torch.tensor([1, -1, 1, 1, 1, 1])\n"
-        "def broken(obs):\n    raise KeyError('left')\n"
-        "def still(actions):\n    return actions\n"
-    )
-    words = ["--model", str(CRAWLER), "--observation", "terms.yaml", "--states", "3"]
-    assert main(["audit", "audited_map:right", *words]) == 0
-    assert main(["audit", "audited_map:wrong", *words, "--actions", "audited_map:still", "--json", "found.json"]) == 1
-    assert "base_linear_velocity y" in capsys.readouterr().out
-    assert '"is_right": false' in (tmp_path / "found.json").read_text()
-    for name, said in (("broken", "KeyError"), ("none", "no 'none'")):
-        assert main(["audit", f"audited_map:{name}", *words]) == 2
-        assert said in capsys.readouterr().err
-    assert main(["audit", "audited_map", *words]) == 2
-    assert "module:function" in capsys.readouterr().err
