@@ -200,11 +200,10 @@ class HeadingAnt(AntEnv):
         self.set_state(qpos, qvel)
         return self._get_obs()
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, np.float64, bool, bool, dict[str, np.float64]]:
         observation, reward, terminated, truncated, info = super().step(action)
-        forward = (
-            float(np.dot((info["x_velocity"], info["y_velocity"]), self.data.qpos[-2:])) * self._forward_reward_weight
-        )
+        speed = np.dot((info["x_velocity"], info["y_velocity"]), self.data.qpos[-2:])
+        forward = np.float64(speed * self._forward_reward_weight)
         reward += forward - info["reward_forward"]
         return observation, reward, terminated, truncated, info | {"reward_forward": forward}
 
