@@ -149,7 +149,7 @@ for section in "$@"; do
             for arms in "$navigation_arms" larger; do
                 for hill in 2 0 0.5; do
                     for arm in $arms; do
-                        case $arm in strict | larger) rate=1e-3 ;; *) rate=3e-3 ;; esac
+                        case $arm in strict) rate=1e-3 ;; *) rate=3e-3 ;; esac
                         navigation "40/$hill" $arm env.kwargs.hill=$hill agent.learning_rate=$rate seed=2500 seeds=20
                     done
                 done
