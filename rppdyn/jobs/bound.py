@@ -105,7 +105,7 @@ class SubspaceFit(FitSubject):
         self.stages = self._stages()
         self.stage = -1
         self.subspaces: list[Subspace] = []
-        self.trained: list[Tensor] = []  # coefficients before quantisation
+        self.unquantised: list[Tensor] = []  # coefficients before quantisation
         self.records: list[list[dict[str, Any]]] = []  # for each setting, one per seed
         self.prior_risks: list[float] = []
         self.loss = torch.full((fit.stack.members,), math.nan)
@@ -178,9 +178,9 @@ class SubspaceFit(FitSubject):
         if stage.kind == "subspace":
             self._make_subspaces(stage.dimension)
         else:
-            for subspace, trained in zip(self.subspaces, self.trained, strict=True):
+            for subspace, weight in zip(self.subspaces, self.unquantised, strict=True):
                 with torch.no_grad():
-                    subspace.weight.copy_(trained)
+                    subspace.weight.copy_(weight)
                 subspace.quantise(stage.levels, self.options.start)
         self.optimiser = self._adam()
 
@@ -239,7 +239,7 @@ class SubspaceFit(FitSubject):
             outputs, targets = self._outputs(self.data["subspace"][0]), self.data["subspace"][1]
             self.prior_risks = [empirical_risk(losses) for losses in self._losses(outputs, targets)]
         elif stage.kind == "subspace":
-            self.trained = [subspace.weight.detach().clone() for subspace in self.subspaces]
+            self.unquantised = [subspace.weight.detach().clone() for subspace in self.subspaces]
         else:
             self.records.append(self._scores(stage))
 
@@ -361,7 +361,7 @@ class SubspaceFit(FitSubject):
             "weights": [s.weight.detach().clone() for s in self.subspaces],
             "levels": [None if s.levels is None else s.levels.detach().clone() for s in self.subspaces],
             "optimiser": self.optimiser.state_dict(),
-            "trained": self.trained,
+            "trained": self.unquantised,
             "records": self.records,
             "prior_risks": self.prior_risks,
             "loss": self.loss,
@@ -370,7 +370,7 @@ class SubspaceFit(FitSubject):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.stage, stage = state["stage"], self.stages[state["stage"]]
         self.fit.stack.load_state_dict(state["initial"])
-        self.trained, self.records = state["trained"], state["records"]
+        self.unquantised, self.records = state["trained"], state["records"]
         self.prior_risks, self.loss = state["prior_risks"], state["loss"]
         if stage.kind == "prior":
             self.optimiser = torch.optim.Adam(weights_of(self.fit.stack), foreach=True)

@@ -482,7 +482,7 @@ def exploring_policy(agent: BaseAlgorithm | BasePolicy, seed: int) -> Iterator[P
 
 
 def add_noise(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
-    """Add Gaussian noise of `EXPLORATION_NOISE` half ranges to a policy's actions, within their bounds.
+    """A policy with Gaussian noise of `EXPLORATION_NOISE` half ranges added to its actions, within their bounds.
 
     Raises:
         ConfigError: the action space is no Box.

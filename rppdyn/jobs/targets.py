@@ -103,7 +103,7 @@ def policy_functions(policy: BasePolicy, spec: SymmetrySpec) -> list[Function]:
 def plain_function(
     call: Callable[[Tensor], Tensor], rep_in: Rep, rep_out: Rep, spec: SymmetrySpec | None, sample: Tensor
 ) -> Function:
-    """A callable as a function: from raw observations to actions under a spec, or between two representations.
+    """Wrap a callable in a `Function`: from raw observations to actions under a spec, or between two representations.
 
     Args:
         sample: a few inputs, on which the callable is tried.
@@ -130,7 +130,7 @@ def plain_function(
 def adapt_precision(
     call: Callable[[Tensor], Any], sample: Tensor, outputs: int | None = None
 ) -> Callable[[Tensor], Tensor]:
-    """Call a function in double precision if it accepts that, else in single. It may write into its inputs.
+    """Return a function that calls another on copies of its inputs, in double precision if that accepts it, else in single.
 
     Args:
         outputs: required number of outputs for each input; None allows any.

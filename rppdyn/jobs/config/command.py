@@ -25,7 +25,7 @@ def option(default: Any, text: str, metavar: str | None = None, name: str | None
     return setting(default, text, json_schema_extra={"flag": name, "metavar": metavar}, **limits)
 
 
-def word(text: str, metavar: str, **words: Any) -> Any:
+def argument(text: str, metavar: str, **words: Any) -> Any:
     """A field for a positional argument; further words are options of argparse."""
     return setting(..., text, json_schema_extra={"metavar": metavar, **words})
 
@@ -110,7 +110,7 @@ def _env_of_files() -> Any:
 class EvaluateAgentConfig:
     """`rppdyn evaluate-agent`."""
 
-    run: str = word(
+    run: str = argument(
         "the folder of a run of train-agent, a stable-baselines3 .zip, an .onnx or .pt2 of rppdyn export, or "
         "pretrained:NAME, an agent that comes with rppdyn (pretrained:Walker2d-v5)",
         "RUN",
@@ -135,7 +135,7 @@ class EvaluateAgentConfig:
 class ExportConfig:
     """`rppdyn export`."""
 
-    what: str = word("the folder of a run of train-agent, a stable-baselines3 .zip, or pretrained:NAME", "WHAT")
+    what: str = argument("the folder of a run of train-agent, a stable-baselines3 .zip, or pretrained:NAME", "WHAT")
     onnx: Annotated[Output, _ends_in(".onnx")] | None = option(None, "file for an ONNX model, .onnx", "FILE")
     torch: Annotated[Output, _ends_in(".pt2")] | None = option(None, "file for a torch.export program, .pt2", "FILE")
     env: str | None = option(None, "environment to check a .zip's exports in; default: its symmetry's", "ENV")
@@ -208,7 +208,7 @@ def check_policy_file(config: EvaluateAgentConfig | ExportConfig, path: str) -> 
 class EquivarianceConfig:
     """`rppdyn equivariance`."""
 
-    what: str = word(
+    what: str = argument(
         "a run's folder, a stable-baselines3 .zip, a torch.export .pt2, pretrained:NAME, or module:function (n inputs "
         "to n outputs)",
         "WHAT",
@@ -291,7 +291,9 @@ class EquivarianceConfig:
 class DiscoverConfig:
     """`rppdyn discover`."""
 
-    what: str = word("a run (of an agent, fit-dynamics, fit-regression or fit-transition), or module:function", "WHAT")
+    what: str = argument(
+        "a run of an agent, fit-dynamics, fit-regression or fit-transition; or module:function", "WHAT"
+    )
     family: str | None = option(
         None, 'group whose generators are searched, for example "GL(3)" (for a run GL(n))', "GROUP"
     )  # n the dimension of its group
@@ -343,7 +345,7 @@ class DiscoverConfig:
 class PredictConfig:
     """`rppdyn predict`."""
 
-    run: str = word("folder of a finished run", "RUN")
+    run: str = argument("folder of a finished run", "RUN")
     data: str = option(..., "NPZ file with the arrays that the model takes, or data as the fit took them", "FILE")
     out: Annotated[Output, _ends_in(".npz")] = option(..., "file for the array `prediction`, .npz", "FILE")
     members: Literal["mean", "all"] = option("mean", "mean over seeds (the default), or all members", "WHICH")
@@ -404,7 +406,7 @@ def check_agent_files(config: ReportConfig | FigureConfig) -> None:
 class ReportConfig:
     """`rppdyn report`."""
 
-    runs: Runs = word(
+    runs: Runs = argument(
         "run folders, together if they differ in the seed alone; stable-baselines3 .zip files, which play episodes",
         "RUN",
         nargs="+",
@@ -421,7 +423,7 @@ class ReportConfig:
 class FigureConfig:
     """`rppdyn figure`."""
 
-    runs: Runs = word(
+    runs: Runs = argument(
         "folders of runs, or stable-baselines3 .zip files; agents that differ in the seed alone are one curve",
         "RUN",
         nargs="+",
@@ -441,7 +443,7 @@ class FigureConfig:
 class AuditConfig:
     """`rppdyn audit`."""
 
-    what: Annotated[str, Field(pattern=":")] = word(
+    what: Annotated[str, Field(pattern=":")] = argument(
         "module:function, which maps observations (n, dim) to their images", "WHAT"
     )
     observation: str = option(
@@ -476,7 +478,7 @@ class AuditConfig:
 class CertifyConfig:
     """`rppdyn certify`."""
 
-    what: str = word("an environment's identifier, for example Walker2d-v5, or an .xml or .urdf file", "WHAT")
+    what: str = argument("an environment's identifier, for example Walker2d-v5, or an .xml or .urdf file", "WHAT")
     symmetry: str | None = option(None, "symmetry to certify, for example D4 (the default one); several: a+b", "NAME")
     variant: Variant = option("derived", "representation: derived, or published, as the papers have it")
     spec: str | None = option(None, "file with a symmetry of yours, or the terms that the environment observes", "FILE")
