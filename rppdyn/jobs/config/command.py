@@ -291,9 +291,7 @@ class EquivarianceConfig:
 class DiscoverConfig:
     """`rppdyn discover`."""
 
-    what: str = argument(
-        "a run of an agent, fit-dynamics, fit-regression or fit-transition; or module:function", "WHAT"
-    )
+    what: str = argument("a run of train-agent or of a fit, that of images excepted, or module:function", "WHAT")
     family: str | None = option(
         None, 'group whose generators are searched, for example "GL(3)" (for a run GL(n))', "GROUP"
     )  # n the dimension of its group
