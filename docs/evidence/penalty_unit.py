@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from evidence import holm, rank_test, write_rows
 from goals import commit
+from stable_baselines3.common.callbacks import BaseCallback
 
 from rppdyn.agents import RPPSAC, policy_equivariance_error, train_many
 from rppdyn.envs import make_env, symmetry_spec
@@ -58,33 +59,38 @@ def build(hill: float, arm: str, seed: int) -> RPPSAC:
     return agent
 
 
-def evaluate(agent: RPPSAC, hill: float) -> float:
-    """Mean return of the deterministic policy over ten episodes with fixed beginnings."""
-    env = make_env("rppdyn/Navigation-v0", hill=hill)
-    total = 0.0
-    for episode in range(EPISODES):
-        observation, _ = env.reset(seed=10_000 + episode)
-        ended = False
-        while not ended:
-            observation, reward, _, ended, _ = env.step(agent.predict(observation, deterministic=True)[0])
-            total += reward
-    return total / EPISODES
+class Evaluations(BaseCallback):
+    """Mean returns of the deterministic policy, every 500 steps, over ten episodes with fixed beginnings."""
+
+    def __init__(self, hill: float) -> None:
+        super().__init__()
+        self.hill = hill
+        self.returns: list[float] = []
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps % (STEPS // EVALUATIONS) == 0:
+            env, total = make_env("rppdyn/Navigation-v0", hill=self.hill), 0.0
+            for episode in range(EPISODES):
+                observation, _ = env.reset(seed=10_000 + episode)
+                ended = False
+                while not ended:
+                    observation, reward, _, ended, _ = env.step(self.model.predict(observation, deterministic=True)[0])
+                    total += reward
+            self.returns.append(total / EPISODES)
+        return True
 
 
 def row_of(hill: float, arm: str, seeds: list[int]) -> dict[str, Any]:
     """Train an arm's seeds together; returns at each evaluation, and free shares and equivariance errors at the end."""
-    trainers: Any = [partial(build, hill, arm, seed) for seed in seeds]
-    curves = []
-    for k in range(1, EVALUATIONS + 1):
-        trainers = train_many(trainers, k * STEPS // EVALUATIONS)
-        curves.append([evaluate(trainer.agent, hill) for trainer in trainers])
+    evaluations = [Evaluations(hill) for _ in seeds]
+    trainers = train_many([partial(build, hill, arm, seed) for seed in seeds], STEPS, evaluations)
     agents = [trainer.agent for trainer in trainers]
     errors = [policy_equivariance_error(a, a.replay_buffer.sample(256).observations.numpy()).error for a in agents]
     return {
         "hill": hill,
         "arm": arm,
         "seeds": seeds,
-        "returns": np.round(np.transpose(curves), 2).tolist(),
+        "returns": [np.round(callback.returns, 2).tolist() for callback in evaluations],
         "free_shares": [float(f"{agent.policy.pathway_statistics()['actor_free_share']:.2g}") for agent in agents],
         "errors": [float(f"{error:.2g}") for error in errors],
         "commit": commit(),
