@@ -86,8 +86,8 @@ class RPPSAC(SymmetricAgent, SAC):
             processors "medium" is as accurate and twice as fast. On others it rounds more coarsely, and is refused. None takes
             "medium" where it is as accurate, unless the process has changed torch's default "highest".
         compile: whether gradient updates, and actions in training, go through `torch.compile`. On a CPU they then take two
-            thirds of the time, with gates and products one third. The first compilation takes ten to sixty seconds, and a C++
-            compiler. None compiles trainings of 5,000 updates or more, if compilation works.
+            thirds of the time, with gates and products one third. The first compilation takes ten to sixty seconds; it needs a
+            C++ compiler. None compiles trainings of 5,000 updates or more, if compilation works.
         policy_kwargs: RPPPolicy's arguments: model, hidden, num_layers, variances.
         **kwargs: stable-baselines3's own, with its defaults (`tau`, `target_entropy`, `learning_rate`, ...).
     Raises:

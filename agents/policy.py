@@ -405,8 +405,8 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         output_scale: scale of the actor's last layer at the start.
         n_critics: number of critics, of which targets take the minimum.
         optimizer_kwargs: Adam's `betas` and `eps`; betas default to (0.5, 0.999).
-        atoms: least value, largest value and number of the values of a categorical critic; None for critics that return one
-            value.
+        atoms: least value, largest value and number of the values of a categorical critic, as `RPPCrossQ` gives them; None for
+            critics that return one value.
         use_sde: accepted because stable-baselines3 passes it; must be False.
         **networks: fields of `rppdyn.agents.policy.NetworkOptions`; or stable-baselines3's `net_arch` ([64, 64], or
             dict(pi=[64, 64], qf=[128, 128])) in the place of `hidden`, and `activation_fn` (a class of `torch.nn`) in the

@@ -3,8 +3,11 @@ r"""The Laplace approximation with the Gauss-Newton matrix, joint over pathways,
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -122,7 +125,7 @@ def joint_evidence(
             effective numbers are too small if their sum is near that.
         generator: draws targets of each datum from the likelihood; without it S is the number of outputs.
         draws: S, number of targets drawn for each datum.
-        memory: bytes available for the matrices; half of the machine's if None.
+        memory: bytes available for the matrices; half of the machine's, or of its container's, if None.
     Returns:
         An evidence with ``log_evidence`` and ``effective_parameters``, ``{layer: {pathway: gamma}}``, both differentiable in
         the pathways' ``log_variance`` if these are parameters (:func:`~rppdyn.priors.learn_variances`).
@@ -301,7 +304,11 @@ def _check_memory(data: int, S: int, pathways: int, memory: int | float | None) 
 def describe_memory_excess(rows: int, matrices: int, memory: int | float | None = None) -> str:
     """Say in words by how much kernel matrices exceed the memory; empty if they fit."""
     needed = 8 * rows**2 * (matrices + MATRIX_COPIES)
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2 if memory is None else memory
-    if needed <= available:
+    if memory is None:
+        has_count = hasattr(os, "sysconf")  # Windows lacks it
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2 if has_count else math.inf
+        with suppress(OSError, ValueError):  # the limit of a container, if there is one
+            memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()) / 2)
+    if needed <= memory:
         return ""
-    return f"kernel matrices take {needed} bytes ({needed / 2**30:.3g} GiB), more than the {available:.0f} there are for them"
+    return f"kernel matrices take {needed} bytes ({needed / 2**30:.3g} GiB), more than the {memory:.0f} available"

@@ -281,16 +281,9 @@ class VarianceLearning:
             generator=(generator or torch.default_generator) if self.sampled else None,
         )
         if self.curvature == "joint":
+            functions: dict[str, Any] = dict(predict=self.predict, predict_each=self.predict_each)
             try:
-                return joint_evidence(
-                    net,
-                    inputs,
-                    likelihood,
-                    predict=self.predict,
-                    predict_each=self.predict_each,
-                    draws=self.draws,
-                    **options,
-                )
+                return joint_evidence(net, inputs, likelihood, draws=self.draws, **functions, **options)
             except DivergedError:
                 return None
         batches = inputs.split(CURVATURE_BATCH)

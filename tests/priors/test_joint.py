@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -239,6 +241,16 @@ def test_refusals():
         joint_evidence(net, x, Gaussian(1.0), predict=lambda net, x: net(x).detach())
     with torch.inference_mode(), refused("torch.inference_mode()"):
         joint_evidence(net, x, Gaussian(1.0))
+
+
+def test_memory_is_that_of_the_container_and_unlimited_where_the_system_does_not_tell_it(monkeypatch):
+    net, x = network(Z(2)), normal(5, 2)
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "1000\n")  # bytes
+    with refused("10 rows", "more than the 500 available"):
+        joint_evidence(net, x, Gaussian(1.0))
+    monkeypatch.undo()
+    monkeypatch.delattr(os, "sysconf")
+    assert joint_evidence(net, x, Gaussian(1.0)).log_evidence.isfinite()
 
 
 def test_a_kernel_matrix_that_is_singular_or_not_finite_is_named():
