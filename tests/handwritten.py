@@ -13,16 +13,10 @@ from rppdyn.envs import Entry, Space
 Coordinate = tuple[str, str]
 
 _UNITS = {
-    ("position", "slide"): "m",
-    ("position", "hinge"): "rad",
-    ("velocity", "slide"): "m/s",
-    ("velocity", "hinge"): "rad/s",
-    ("force", "slide"): "N",
-    ("constraint force", "slide"): "N",
-    ("torque", "hinge"): "N m",
-    ("sin", "hinge"): "1",
+    ("position", "slide"): "m", ("position", "hinge"): "rad", ("velocity", "slide"): "m/s", ("velocity", "hinge"): "rad/s",
+    ("force", "slide"): "N", ("constraint force", "slide"): "N", ("torque", "hinge"): "N m", ("sin", "hinge"): "1",
     ("cos", "hinge"): "1",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -116,60 +110,33 @@ class Robot:
         }
 
 
-def _planar_root(*joints: str) -> tuple[tuple[str, str], ...]:
-    return (("rootx", "slide"), ("rootz", "slide"), ("rooty", "hinge"), *((joint, "hinge") for joint in joints))
+def _joints(slides: str, hinges: str) -> tuple[tuple[str, str], ...]:
+    """Name and type of joints, slides first."""
+    return (*((name, "slide") for name in slides.split()), *((name, "hinge") for name in hinges.split()))
 
 
+_WALKER = "thigh_joint leg_joint foot_joint thigh_left_joint leg_left_joint foot_left_joint"
+_CHEETAH = "bthigh bshin bfoot fthigh fshin ffoot"
+_HOPPER = "thigh_joint leg_joint foot_joint"
+_DOUBLE = (("position", "slider"), *((kind, joint) for kind in ("sin", "cos") for joint in ("hinge", "hinge2")),
+           *(("velocity", joint) for joint in ("slider", "hinge", "hinge2")), ("constraint force", "slider"))  # fmt: skip
 ROBOTS: dict[str, Robot] = {
-    "InvertedPendulum-v5": Robot(
-        mirror=MIRRORS["inverted_pendulum"], joints=(("slider", "slide"), ("hinge", "hinge")), actuated=("slider",)
-    ),
+    "InvertedPendulum-v5": Robot(MIRRORS["inverted_pendulum"], _joints("slider", "hinge"), ("slider",)),
     "InvertedDoublePendulum-v5": Robot(
-        mirror=MIRRORS["inverted_double_pendulum"],
-        joints=(("slider", "slide"), ("hinge", "hinge"), ("hinge2", "hinge")),
-        actuated=("slider",),
-        observation=(
-            ("position", "slider"),
-            ("sin", "hinge"),
-            ("sin", "hinge2"),
-            ("cos", "hinge"),
-            ("cos", "hinge2"),
-            ("velocity", "slider"),
-            ("velocity", "hinge"),
-            ("velocity", "hinge2"),
-            ("constraint force", "slider"),
-        ),
+        MIRRORS["inverted_double_pendulum"], _joints("slider", "hinge hinge2"), ("slider",), observation=_DOUBLE
     ),
     "Swimmer-v5": Robot(
-        mirror=MIRRORS["swimmer"],
-        joints=(
-            ("slider1", "slide"),
-            ("slider2", "slide"),
-            ("free_body_rot", "hinge"),
-            ("motor1_rot", "hinge"),
-            ("motor2_rot", "hinge"),
-        ),
-        actuated=("motor1_rot", "motor2_rot"),
+        MIRRORS["swimmer"],
+        _joints("slider1 slider2", "free_body_rot motor1_rot motor2_rot"),
+        ("motor1_rot", "motor2_rot"),
         hidden=2,
     ),
-    "Walker2d-v5": Robot(
-        mirror=MIRRORS["walker2d_v5"],
-        joints=_planar_root(
-            "thigh_joint", "leg_joint", "foot_joint", "thigh_left_joint", "leg_left_joint", "foot_left_joint"
-        ),
-        actuated=("thigh_joint", "leg_joint", "foot_joint", "thigh_left_joint", "leg_left_joint", "foot_left_joint"),
-        hidden=1,
-    ),
-    "HalfCheetah-v5": Robot(
-        mirror=MIRRORS["half_cheetah"],
-        joints=_planar_root("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot"),
-        actuated=("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot"),
-        hidden=1,
-    ),
-    "Hopper-v5": Robot(
-        mirror=MIRRORS["hopper"],
-        joints=_planar_root("thigh_joint", "leg_joint", "foot_joint"),
-        actuated=("thigh_joint", "leg_joint", "foot_joint"),
-        hidden=1,
-    ),
+    **{
+        f"{name}-v5": Robot(MIRRORS[mirror], _joints("rootx rootz", f"rooty {joints}"), tuple(joints.split()), hidden=1)
+        for name, mirror, joints in (
+            ("Walker2d", "walker2d_v5", _WALKER),
+            ("HalfCheetah", "half_cheetah", _CHEETAH),
+            ("Hopper", "hopper", _HOPPER),
+        )
+    },
 }

@@ -79,20 +79,3 @@ def test_ratios_are_of_pairs_that_saw_the_same_load(tmp_path):
     measuring.write_times(tmp_path / "new" / "times.json", {"threads": 1}, {"table": [ours]})
     stored = json.loads((tmp_path / "new" / "times.json").read_text())
     assert stored["times"]["table"][0]["cpu"] == ours.cpu and stored["conditions"]["threads"] == 1
-
-
-def test_growth_is_measured_printed_and_drawn(tmp_path, capsys):
-    growth = importlib.import_module("growth")
-    calls = []
-    grown = growth.Growth("sums", "terms")
-    for n in (1, 10):
-        grown.add(n, {"one": lambda n=n: calls.append(n), "two": lambda: sum(range(1000))}, "one", rounds=3)
-    assert calls == [1] * 5 + [10] * 5  # two to warm up, then three rounds
-    assert [len(t.cpu) for timings in grown.times for t in timings] == [3] * 4
-    growth.report_growth(grown, growth.milliseconds, "ms")
-    assert "terms" in capsys.readouterr().out
-    drawn, ((axes,),) = growth.figure(1, 1)
-    growth.draw(axes, grown, growth.milliseconds)
-    growth.dress(axes, grown, "ms", logarithmic=(True, False))
-    growth.save(drawn, tmp_path / "growth.png")
-    assert (tmp_path / "growth.png").stat().st_size > 1000

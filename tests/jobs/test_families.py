@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rppdyn.envs import symmetry_spec
 from rppdyn.jobs.config.base import ConfigError
-from rppdyn.jobs.discover import family_of, vectors
+from rppdyn.jobs.discover import family_of
 
 NAMES = ["z", "root x", "root y", "root z", *(f"root R[{i},{j}]" for i in range(3) for j in range(3))]
 NAMES += ["root angular velocity x", "root angular velocity y", "root angular velocity z", "a cos", "b", "a sin"]
@@ -24,16 +23,6 @@ def test_vectors_and_columns_turn_alike():
     x = torch.zeros(len(NAMES)).double()
     x[4:13] = R.flatten()
     assert torch.allclose((B @ x)[4:13], (A @ R).flatten()) and not (B @ x)[:4].any() and not (B @ x)[13:].any()
-
-
-def test_of_robots():
-    assert vectors(symmetry_spec("rppdyn/WindyPendulum-v0").feature_names) == ["x_1", "x_2", "p_1", "p_2"]
-    assert vectors(symmetry_spec("Ant-v5").feature_names)[:3] == [
-        "torso orientation",
-        "torso velocity",
-        "torso external torque",
-    ]
-    assert family_of(["a", "b"], ["u x", "u y", "u z"]) is None
 
 
 def test_blocks_by_names():

@@ -13,7 +13,6 @@ from rppdyn.cli import main
 from rppdyn.jobs import playing, train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.command import EvaluateAgentConfig
-from rppdyn.jobs.report import read_groups
 from rppdyn.runs import RunFolder, StopRequest
 
 WORDS = (
@@ -89,16 +88,6 @@ def test_what_it_records_and_saves_is_the_agent(whole):
     for name, value in loaded.policy.state_dict().items():
         assert torch.equal(value, weights(whole.run)[name])
     assert loaded.spec.env_id == "InvertedPendulum-v5"
-
-
-def test_runs_of_other_agents_are_told_apart(whole, tmp_path):
-    words = ("agent.learning_starts=10", "agent.batch_size=8", "agent.buffer_size=50", "total_steps=20")
-    folder = tmp_path / "run"
-    train_agent.run(
-        compose.composed("train_agent", [*WORDS[:1], *WORDS[2:4], *WORDS[8:11], *words, f"run_dir={folder}"])
-    )
-    labels = [group.label for group in read_groups([whole.run, str(folder)])]
-    assert len(set(labels)) == 2
 
 
 def test_a_rollout_under_way_is_not_captured():

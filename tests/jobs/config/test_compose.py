@@ -19,7 +19,7 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import WIDEN_FROM, AgentConfig, CrossQConfig, PPOConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError, Precision, without_keys
 from rppdyn.runs import RunFolder
-from rppdyn.settings import did_you_mean, keys_of
+from rppdyn.settings import keys_of
 
 
 def composed(*overrides):
@@ -231,8 +231,3 @@ def test_an_option_that_has_a_key_of_its_own_is_refused_with_that_key():
         ConfigError, match=r"^env\.kwargs\.actuator_scale: .*; give env\.actuator_scale\.NAME=VALUE instead$"
     ):
         composed("env=Walker2d-v5", "env.kwargs.actuator_scale.leg_joint=0.5")
-
-
-def test_suggestions():
-    assert did_you_mean("Walker-v5", KNOWN_ENVIRONMENTS) == " (did you mean 'Walker2d-v5'?)"
-    assert did_you_mean("zzz", KNOWN_ENVIRONMENTS) == ""
