@@ -3,11 +3,7 @@ r"""The Laplace approximation with the Gauss-Newton matrix, joint over pathways,
 from __future__ import annotations
 
 import copy
-import math
-import os
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +15,7 @@ from rppdyn.nn._ensemble import Ensemble
 from rppdyn.nn._pathways import Pathway, named_pathways
 from rppdyn.priors._laplace import Evidence, PathwayEvidence, PredictEach
 from rppdyn.priors._likelihood import Likelihood
+from rppdyn.runs.files import memory_limit
 
 Predict = Callable[[Any, Tensor], Tensor]
 """Outputs ``(N, *out)`` of N data by a module, or by a member of an ensemble."""
@@ -305,10 +302,7 @@ def describe_memory_excess(rows: int, matrices: int, memory: int | float | None 
     """Say in words by how much kernel matrices exceed the memory; empty if they fit."""
     needed = 8 * rows**2 * (matrices + MATRIX_COPIES)
     if memory is None:
-        has_count = hasattr(os, "sysconf")  # Windows lacks it
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2 if has_count else math.inf
-        with suppress(OSError, ValueError):  # the limit of a container, if there is one
-            memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()) / 2)
+        memory = memory_limit() / 2
     if needed <= memory:
         return ""
     return f"kernel matrices take {needed} bytes ({needed / 2**30:.3g} GiB), more than the {memory:.0f} available"

@@ -82,15 +82,21 @@ def replacing(path: Path) -> Iterator[Path]:
     flush_to_disk(path.parent)
 
 
+def memory_limit() -> float:
+    """Bytes of memory of this machine or container; infinite where the system does not tell, as on Windows."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
+    with suppress(OSError, ValueError):  # there is no limit of a container
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return memory
+
+
 def require_memory(name: str, size: float, remedy: str) -> None:
     """Refuse data of a declared size in bytes above half of this process's memory limit.
 
     Raises:
         UserError: naming the data, both sizes, and the remedy.
     """
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with suppress(OSError, ValueError):  # limit of a container
-        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    memory = memory_limit()
     if size > memory / 2:
         raise UserError(f"{name} declares {size / 1e9:.3g} GB, and {memory / 1e9:.3g} GB of memory are there: {remedy}")
 
