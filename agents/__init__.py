@@ -16,11 +16,7 @@ if __name__ != "rppdyn.agents":
 
 from rppdyn.agents._callbacks import LearnVariances, WidenVariances
 from rppdyn.agents._export import DeployedPolicy, export_onnx, export_torch, pretrained_agents, pretrained_card
-from rppdyn.agents._measures import (
-    AgentEquivarianceError,
-    critic_equivariance_error,
-    policy_equivariance_error,
-)
+from rppdyn.agents._measures import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
 from rppdyn.agents._sac import RPPSAC
 from rppdyn.agents._seeds import train_many
 from rppdyn.agents._update import SACSettings, SACUpdate
@@ -30,31 +26,9 @@ from rppdyn.agents.ppo import RPPPPO, Agent, RelaxedPPO, RPPActorCriticPolicy
 from rppdyn.envs._episodes import played_episodes, random_policy, replay_episodes, spread_episodes
 
 __all__ = [
-    "MODELS",
-    "RPPPPO",
-    "CrossQSettings",
-    "CrossQUpdate",
-    "RPPCrossQ",
-    "RPPSAC",
-    "Agent",
-    "AgentEquivarianceError",
-    "DeployedPolicy",
-    "LearnVariances",
-    "RPPActorCriticPolicy",
-    "RPPPolicy",
-    "RelaxedPPO",
-    "SACSettings",
-    "SACUpdate",
-    "WidenVariances",
-    "critic_equivariance_error",
-    "export_onnx",
-    "export_torch",
-    "played_episodes",
-    "policy_equivariance_error",
-    "pretrained_agents",
-    "pretrained_card",
-    "random_policy",
-    "replay_episodes",
-    "spread_episodes",
-    "train_many",
-]
+    "MODELS", "RPPPPO", "CrossQSettings", "CrossQUpdate", "RPPCrossQ", "RPPSAC", "Agent", "AgentEquivarianceError",
+    "DeployedPolicy", "LearnVariances", "RPPActorCriticPolicy", "RPPPolicy", "RelaxedPPO", "SACSettings", "SACUpdate",
+    "WidenVariances", "critic_equivariance_error", "export_onnx", "export_torch", "played_episodes",
+    "policy_equivariance_error", "pretrained_agents", "pretrained_card", "random_policy", "replay_episodes",
+    "spread_episodes", "train_many",
+]  # fmt: skip

@@ -45,16 +45,16 @@ INPUT, OUTPUT, HIDDEN = "observation", "action", "hidden_state"
 
 
 class DeployedPolicy(nn.Module):
-    r"""Raw observations ``(batch, n)`` to deterministic actions ``(batch, m)`` in the environment's units.
+    r"""Module from raw observations ``(batch, n)`` to deterministic actions ``(batch, m)`` in the environment's units.
 
-    Normaliser, network, squash and scale in one module. The network is frozen (:func:`rppdyn.nn.freeze`): its pathways are one
-    matrix per layer, its gates and products a few operations. It is a copy: later training doesn't change it.
+    It has normaliser, network, squash and scale. It is a copy: later training doesn't change it. Networks of this package are
+    frozen (:func:`rppdyn.nn.freeze`): the pathways of a layer are one matrix. Other policies are copied whole.
 
     Args:
         policy: the policy of `RPPSAC` or of PPO with `RPPActorCriticPolicy`, or any policy of stable-baselines3 with vectors as
             observations and actions.
     Raises:
-        ValueError: observations or actions that are no vectors.
+        ValueError: the observation or action space is not a Box with one axis.
     """
 
     low: Tensor
@@ -69,7 +69,7 @@ class DeployedPolicy(nn.Module):
         self.dtype = torch.float32
         if isinstance(policy, SymmetricPolicy):  # features are taken in the observation's own precision
             self.dtype = torch.float64 if observations.dtype == np.float64 else torch.float32
-        self.act, self.squashed = _act(policy).cpu().eval(), policy.squash_output
+        self.act, self.squashed = _action_module(policy).cpu().eval(), policy.squash_output
         self._apply(lambda tensor: tensor.clone(memory_format=torch.contiguous_format))  # views can't be saved
 
     @property
@@ -84,13 +84,14 @@ class DeployedPolicy(nn.Module):
         return action.clamp(self.low, self.high)
 
 
-def _act(policy: BasePolicy) -> nn.Module:
+def _action_module(policy: BasePolicy) -> nn.Module:
     if isinstance(policy, RPPPolicy):
         features, net = policy.features_extractor, policy.actor.net
         return nn.Sequential(copy.deepcopy(features), freeze(net), _Mode(policy.actor.blocks))
     if isinstance(policy, RPPActorCriticPolicy):
         return nn.Sequential(copy.deepcopy(policy.features_extractor), freeze(policy.action_net))
-    return _Mean(copy.deepcopy(policy))
+    unused = [module.action_dist for module in policy.modules() if hasattr(module, "action_dist")]
+    return _BaselineAction(copy.deepcopy(policy, {id(d): d for d in unused}))  # gSDE's distribution can't be copied
 
 
 class _Mode(nn.Module):
@@ -106,8 +107,8 @@ class _Mode(nn.Module):
         return mode_action(output, self.blocks)
 
 
-class _Mean(nn.Module):
-    """The deterministic action of stable-baselines3's policies. Distributions are avoided: their checks can't be exported."""
+class _BaselineAction(nn.Module):
+    """Deterministic action of a stable-baselines3 policy, without distributions, whose argument checks can't be exported."""
 
     def __init__(self, policy: BasePolicy):
         super().__init__()
@@ -117,7 +118,8 @@ class _Mean(nn.Module):
         policy = self.policy
         if isinstance(policy, ActorCriticPolicy):
             features = policy.extract_features(observation, policy.pi_features_extractor)
-            return policy.action_net(policy.mlp_extractor.forward_actor(features))  # type: ignore[arg-type]  # one extractor
+            mean = policy.action_net(policy.mlp_extractor.forward_actor(features))  # type: ignore[arg-type]  # one extractor
+            return torch.tanh(mean) if policy.squash_output else mean
         if isinstance(policy, SACPolicy):
             mean, *_ = policy.actor.get_action_dist_params(observation)
             return torch.tanh(mean)
@@ -129,27 +131,28 @@ def list_entries(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     return [{"index": i, "name": e.name, "joint": e.joint, "unit": e.unit} for i, e in enumerate(entries)]
 
 
-def writable_contract(beside: str | Path, spec: SymmetrySpec) -> Path:
-    """Return the path of `symmetry.json` beside a policy (:meth:`~rppdyn.envs.SymmetrySpec.contract`).
+def contract_beside(card: str | Path, spec: SymmetrySpec) -> Path:
+    """Return the path of `symmetry.json` beside a policy's card (:meth:`~rppdyn.envs.SymmetrySpec.contract`).
 
     Raises:
-        UserError: the folder has the contract of another symmetry, on which other policies may rely.
+        UserError: that is the card's own path; the file there can't be read, or describes another symmetry.
     """
-    path = Path(beside).with_name("symmetry.json")
-    if path == Path(beside):
+    path = Path(card).with_name("symmetry.json")
+    if path == Path(card):
         raise UserError(f"{path} is the name of the contract: call the policy something else")
-    with reading(path, "move it, or export to another folder"):
-        digest = json.loads(path.read_text(encoding="utf-8"))["digest"] if path.exists() else spec.digest
-    if digest != spec.digest:
-        raise UserError(f"{path} is of another symmetry than this policy's: move it, or export to another folder")
+    if path.exists():
+        with reading(path, "move it, or export to another folder"):
+            digest = json.loads(path.read_text(encoding="utf-8"))["digest"]
+        if digest != spec.digest:
+            raise UserError(f"{path} describes another symmetry: move it, or export to another folder")
     return path
 
 
-State = tuple[int, int] | None
+HiddenShape = tuple[int, int] | None
 """Layers and size of a hidden state; None for a policy without one."""
 
 
-def _program(module: nn.Module, size: int, dtype: torch.dtype, state: State) -> torch.export.ExportedProgram:
+def _program(module: nn.Module, size: int, dtype: torch.dtype, state: HiddenShape) -> torch.export.ExportedProgram:
     batch = torch.export.Dim("batch")
     example, shapes = [torch.zeros(2, size, dtype=dtype)], [{0: batch}]
     if state is not None:
@@ -159,60 +162,62 @@ def _program(module: nn.Module, size: int, dtype: torch.dtype, state: State) -> 
         return torch.export.export(module, tuple(example), dynamic_shapes=tuple(shapes), strict=False)
 
 
-def write_program(module: nn.Module, path: str | Path, size: int, dtype: torch.dtype, state: State = None) -> None:
+def write_program(
+    module: nn.Module, path: str | Path, size: int, dtype: torch.dtype, state: HiddenShape = None
+) -> None:
     """Write a module as a `torch.export` program.
 
     Args:
-        module: maps observations (batch, size) to actions; or these and a hidden state (layers, batch, h) to both.
+        module: maps observations (batch, size) to actions; with `state`, maps observations and hidden state
+            (layers, batch, h) to actions and the next hidden state.
+        size, dtype: the number of entries of an observation, and their type.
         state: layers and size of the hidden state.
     """
     torch.export.save(_program(module, size, dtype, state), str(path))
 
 
-def write_onnx(module: nn.Module, path: str | Path, size: int, dtype: torch.dtype, state: State = None) -> None:
-    """Write a module as an ONNX model; arguments as of :func:`write_program`.
+def write_onnx(module: nn.Module, path: str | Path, size: int, dtype: torch.dtype, state: HiddenShape = None) -> None:
+    """Write a module as an ONNX model, with the arguments of :func:`write_program`.
 
     Raises:
-        ValueError: a package that is not installed.
+        ValueError: onnx or onnxscript is not installed.
     """
     for name in ("onnx", "onnxscript"):
         _require(name)
     program = _program(module, size, dtype, state)
-    names = [INPUT, HIDDEN], [OUTPUT, f"next_{HIDDEN}"]
-    count = 1 if state is None else 2
+    names = ([INPUT], [OUTPUT]) if state is None else ([INPUT, HIDDEN], [OUTPUT, f"next_{HIDDEN}"])
     with warnings.catch_warnings():  # torch 2.13's exporter warns of torch's own functions
         warnings.simplefilter("ignore", FutureWarning)
         torch.onnx.export(
-            program, (), str(path), input_names=names[0][:count], output_names=names[1][:count], external_data=False,
-            verbose=False,
-        )  # fmt: skip
+            program, (), str(path), input_names=names[0], output_names=names[1], external_data=False, verbose=False
+        )
 
 
 def export_torch(policy: BasePolicy, path: str | Path) -> None:
-    """Write a policy as a `torch.export` program, which torch runs without this package."""
+    """Write a policy as a `torch.export` program, which torch runs without this package.
+
+    Raises:
+        ValueError: the observation or action space is not a Box with one axis.
+    """
     module = DeployedPolicy(policy)
-    write_program(module, path, _size(policy), module.dtype)
+    write_program(module, path, policy.observation_space.shape[0], module.dtype)  # type: ignore[index]
 
 
 def export_onnx(policy: BasePolicy, path: str | Path) -> None:
     """Write a policy as an ONNX model: input ``observation`` (batch, n), output ``action`` (batch, m).
 
     Raises:
-        ValueError: observations or actions that are no vectors; a package that is not installed.
+        ValueError: the observation or action space is not a Box with one axis; onnx or onnxscript is not installed.
     """
     module = DeployedPolicy(policy)
-    write_onnx(module, path, _size(policy), module.dtype)
-
-
-def _size(policy: BasePolicy) -> int:
-    return int(require_vectors(INPUT, policy.observation_space).shape[0])
+    write_onnx(module, path, policy.observation_space.shape[0], module.dtype)  # type: ignore[index]
 
 
 class RecurrentPolicy:
-    """A policy with a hidden state, which is zero after `reset` and kept between calls.
+    """A policy with a hidden state, kept between calls. It starts at zero after `reset`, and when the number of rows changes.
 
     Args:
-        step: maps observations (n, observation) and hidden state (layers, n, h) to actions and hidden state.
+        step: maps observations (n, observation) and hidden state (layers, n, h) to actions and the next hidden state.
         state: layers and size of the hidden state.
         dtype: the dtype of observations.
     """
@@ -248,11 +253,11 @@ def onnx_policy(path: str | Path) -> Callable[[NDArray], NDArray]:
         ) from error
     inputs, outputs = session.get_inputs(), session.get_outputs()
     entry = inputs[0]
-    recurrent = len(inputs) == len(outputs) == 2 and inputs[1].name == HIDDEN
-    if not (recurrent or len(inputs) == len(outputs) == 1) or entry.type not in ("tensor(double)", "tensor(float)"):
+    recurrent = len(inputs) == 2 and inputs[1].name == HIDDEN
+    has_known_inputs = (len(inputs) == 1 or recurrent) and entry.type in ("tensor(double)", "tensor(float)")
+    if not has_known_inputs or len(outputs) != len(inputs):
         raise ValueError(
-            f"{path} has not one input and one output of numbers, nor a {HIDDEN} beside them: give a model that rppdyn has "
-            "written"
+            f"{path} must have one numeric input and one output, or a {HIDDEN} beside each: give a model written by rppdyn"
         )
     dtype = np.float64 if entry.type == "tensor(double)" else np.float32
     if recurrent:
@@ -263,7 +268,7 @@ def onnx_policy(path: str | Path) -> Callable[[NDArray], NDArray]:
 
 
 def torch_policy(program: torch.export.ExportedProgram) -> Callable[[NDArray], NDArray]:
-    """A map from observations (n, observation) to actions (n, action), by a program from :func:`write_program`."""
+    """The map of a program from :func:`write_program`, as of :func:`onnx_policy`; a `RecurrentPolicy` if it has a state."""
     (example, *hidden), _ = program.example_inputs
     module = program.module()
     if hidden:
@@ -285,30 +290,34 @@ def _require(name: str):
 
 
 def largest_difference(policy: BasePolicy, exported: Callable[[NDArray], NDArray], observations: NDArray) -> float:
-    """The largest difference between exported and original actions, as a share of half the action's range; 1 if unbounded."""
+    """The largest difference between exported and original actions, as a share of half the action's range.
+
+    Actions without bounds, or with a range of 0, are compared absolutely.
+    """
     box = require_vectors(OUTPUT, policy.action_space)
     half = (box.high - box.low) / 2
+    scale = np.where(np.isfinite(half) & (half > 0), half, 1.0)
     expected = policy.predict(observations, deterministic=True)[0]
     parts = np.array_split(observations, 3)  # to test several batch sizes
     actions = np.concatenate([exported(part) for part in parts])
-    return float((np.abs(actions - expected) / np.where(np.isfinite(half), half, 1.0)).max())
+    return float((np.abs(actions - expected) / scale).max())
 
 
 FOLDER = Path(str(resources.files("rppdyn.agents"))) / "weights"
 MANIFEST = "manifest.json"
 
-PRETRAINED_FORMAT = 1
+PRETRAINED_FORMAT = 1  # for readers elsewhere: `MANIFEST` admits only the files of this release
 CARD_KEY = "rppdyn"
 """The key of the card in a file's header."""
 
 TRAINING_SETTINGS = ("gamma", "tau", "batch_size", "learning_starts", "noise_variance")
-"""Settings of the agent in its file, with which training may continue."""
+"""Agent settings stored in the file and restored on loading; a fixed `ent_coef` is stored, too."""
 _COPIED_PREFIXES = ("actor.features_extractor.", "critic.features_extractor.", "critic_target.")
-"""Parts of a policy that are not saved: shared features, and targets, which start as copies of the critics."""
+"""State-dict prefixes not saved: duplicates of the shared features, and targets, which loading copies from the critics."""
 
 
 def pretrained_agents() -> dict[str, dict[str, Any]]:
-    """Trained agents by name: {name: {"file", "sha256", "steps", "return_mean", "return_std"}}."""
+    """Trained agents by name: {name: {"file", "sha256", "source", "return_mean", "return_std"}}."""
     return json.loads((FOLDER / MANIFEST).read_text(encoding="utf-8"))
 
 
@@ -342,7 +351,7 @@ def load_pretrained(cls: type[RPPSAC], name: str, env: GymEnv | str | None = Non
         "RPPPolicy", pretrained_env(card) if env is None else env, spec=spec, policy_kwargs=arguments, **options
     )
     _load_state(agent.policy, tensors)
-    if agent.log_ent_coef is not None:
+    if agent.log_ent_coef is not None and "log_ent_coef" in tensors:  # absent if training fixed the temperature
         agent.log_ent_coef.data.copy_(tensors["log_ent_coef"])
     return agent
 
@@ -357,9 +366,12 @@ def write_pretrained(agent: RPPSAC, path: Path, card: Mapping[str, Any]) -> str:
     tensors = {f"policy.{k}": v for k, v in policy.state_dict().items() if not k.startswith(_COPIED_PREFIXES)}
     for name, space in (("observation_space", policy.observation_space), ("action_space", policy.action_space)):
         tensors |= {f"{name}.{bound}": torch.as_tensor(getattr(space, bound)) for bound in ("low", "high")}
-    if agent.log_ent_coef is not None:
+    settings = {name: getattr(agent, name) for name in TRAINING_SETTINGS}
+    if agent.log_ent_coef is None:
+        settings["ent_coef"] = agent.ent_coef
+    else:
         tensors["log_ent_coef"] = agent.log_ent_coef.detach()
-    card = {**card, "policy": policy._arguments, "settings": {name: getattr(agent, name) for name in TRAINING_SETTINGS}}
+    card = {**card, "policy": policy._arguments, "settings": settings}
     text = json.dumps({"format": PRETRAINED_FORMAT, **card}, allow_nan=False, sort_keys=True)
     save_file({k: v.cpu().contiguous().clone() for k, v in tensors.items()}, path, metadata={CARD_KEY: text})
     path.chmod(0o644)  # safetensors makes it readable for the owner only
@@ -384,7 +396,7 @@ def _read_pretrained(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             card = json.loads(file.metadata()[CARD_KEY])
-            return card, {key: file.get_tensor(key) for key in file.keys()}  # it is no mapping
+            return card, {key: file.get_tensor(key) for key in file.keys()}  # safe_open is not iterable
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} can't be read ({type(error).__name__}): install rppdyn again") from error
 
@@ -399,6 +411,6 @@ def _load_state(policy: RPPPolicy, tensors: Mapping[str, Tensor]) -> None:
     missing, unknown = policy.load_state_dict(state, strict=False)
     if unknown or any(not key.startswith(_COPIED_PREFIXES) for key in missing):
         raise ValueError(
-            f"the file is of another network than its card says: {[*unknown, *missing][:3]}; install rppdyn again"
+            f"the file's tensors do not fit the network in its card: {[*unknown, *missing][:3]}; install rppdyn again"
         )
     policy.critic_target.load_state_dict(policy.critic.state_dict())

@@ -66,11 +66,7 @@ def policy_equivariance_error(
 
 @torch.no_grad()
 def critic_equivariance_error(
-    model: BaseAlgorithm,
-    observations: np.ndarray,
-    actions: np.ndarray,
-    *,
-    dtype: torch.dtype | None = torch.float64,
+    model: BaseAlgorithm, observations: np.ndarray, actions: np.ndarray, *, dtype: torch.dtype | None = torch.float64
 ) -> AgentEquivarianceError:
     """Equivariance error of the critics: how far q(g s, g a) is from q(s, a), over all critics; V(g s) from V(s) for PPO.
 

@@ -266,7 +266,8 @@ class RPPSAC(SymmetricAgent, SAC):
         """Record the mean metrics of the gradient updates since the last record, if there were any.
 
         Args:
-            wait: False leaves metrics on an accelerator until the log is written, since reading them waits for the device.
+            wait: False leaves metrics on an accelerator until the log is written, since reading them waits for the device;
+                the record then has those of the last `train` only.
         """
         if not self._sums or not (wait or self._sums[0][0].values.device.type == "cpu"):
             return
@@ -441,7 +442,7 @@ class RPPSAC(SymmetricAgent, SAC):
         Args:
             name: a key of `rppdyn.agents.pretrained_agents()`.
             env: None makes the one that it was trained in.
-            **kwargs: arguments of a new agent, in the place of those that it was trained with.
+            **kwargs: arguments of a new agent, in place of those it was trained with; not `spec` or `policy_kwargs`.
         Raises:
             ValueError: an unknown name, a damaged file, or an environment with other spaces.
 

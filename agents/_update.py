@@ -1,8 +1,8 @@
 """One gradient update of RPP-SAC, of one agent or of several at once.
 
 `RPPSAC.train` (`_sac.py`) -> `SACUpdate.train` -> `SACUpdate.step` -> `FastUpdate.step` (`_compiling.py`: compiled, captured,
-or plain) -> `SACUpdate.sample`, `SACUpdate.stacked`, then `SACUpdate.update_`, the algorithm. Actions in training take the same
-way: `RPPSAC.collect_rollouts` -> `SACUpdate.act`, which draws the noise -> `FastUpdate.act` -> `SACUpdate.actions`.
+or plain) -> `SACUpdate.sample`, `SACUpdate.stacked`, then `SACUpdate.update_`, the algorithm. Actions during training:
+`RPPSAC.collect_rollouts` -> `SACUpdate.act`, which draws the noise -> `FastUpdate.act` -> `SACUpdate.actions`.
 
 S agents are updated together, each as if it were alone. `SACUpdate.state` holds vectors that share their memory with the
 agents' networks and optimisers; n_pi and n_q are the numbers of parameters, K the number of critics of an agent:
@@ -10,12 +10,13 @@ agents' networks and optimisers; n_pi and n_q are the numbers of parameters, K t
 | key | shape | |
 | --- | --- | --- |
 | `actor` | (S, n_pi) | the actors' parameters |
-| `critic`, `target` | (S K, n_q) | the critics' parameters and their moving averages, an agent's next to each other |
+| `critic`, `target` | (S K, n_q) | parameters of critics, and their moving averages; one agent's K rows are adjacent |
 | `log_alpha` | (S, 1) | the logarithms of the temperatures |
 | `<name>.mean`, `<name>.square` | as `<name>` | Adam's moments of `actor`, `critic` and `log_alpha` |
 | `<name>.step` | (S, p) | Adam's step count, once per parameter tensor, all equal |
-| `<name>.precision`, `<name>.constant` | (R or 1, n), (R,) | R networks' -log priors, v' diag(precision) v / 2 + constant |
-| `actor.running`, `critic.running` | (S, .), (S K, .) | running statistics of normalised networks, which CrossQ's are |
+| `<name>.precision` | (R or 1, n) | a network's -log prior is v' diag(precision) v / 2 + constant; R = S or S K |
+| `<name>.constant` | (R,) | the constant in it |
+| `actor.running`, `critic.running` | (S, .), (S K, .) | running statistics, for normalised networks only (CrossQ) |
 
 Losses are functions of assembled weights (dense matrices that `Ensemble.assemble` makes of parameters). Autograd computes their
 gradients; those of the priors, which are quadratic, are written out. `SACUpdate.update_` neither reads a value nor waits for a
@@ -53,7 +54,7 @@ Batch = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class SACSettings:
-    """The numbers of an update: first the `PER_AGENT` ones, in that order, then the `structure`.
+    """Settings of an update: first those in `PER_AGENT`, in that order, then those in `structure`.
 
     Attributes:
         learning_rate: Adam's, for actor, critics and temperature.
@@ -95,7 +96,7 @@ PER_AGENT = ("learning_rate", "gamma", "tau", "noise_variance", "target_entropy"
 
 
 class Metrics(NamedTuple):
-    """Metrics of one update, or sums over several: their names, and values (M, S)."""
+    """Metrics of one update, or sums over several: their names, and values (M, S), or (M,) for one agent in `RPPSAC._sums`."""
 
     names: tuple[str, ...]
     values: Tensor
@@ -111,7 +112,7 @@ class SACUpdate:
     Attributes:
         errors: errors in drawing batches, by the agent's place. Where a draw fails, the agent is trained on another agent's
             batch, and the caller should stop it.
-        units: which pathways of actors, critics and targets are stored in units; compiled code depends on it.
+        units: for each pathway of actors, critics and targets, whether it is stored in units; compiled code depends on it.
     Raises:
         ValueError: networks that differ in more than drawn or learned numbers.
     """
@@ -129,12 +130,12 @@ class SACUpdate:
         self.state: State = {}
         self.units: tuple[tuple[bool, ...], ...] = ()
         self.errors: dict[int, Exception] = {}
-        self._optimiser_states: list[Any] = []  # whose moments are in `state`
-        self._addresses: list[int] = []  # of the temperatures
+        self._optimiser_states: list[Any] = []  # optimiser states whose moments `state` holds
+        self._addresses: list[int] = []  # addresses of the log temperatures
         self._fast = FastUpdate(self)
 
     def train(self, gradient_steps: int, batch_size: int) -> None:
-        """Run gradient updates of all agents, and leave the sums of the metrics in each agent's `_sums`."""
+        """Run gradient updates of all agents; the sums of their metrics replace those in each agent's `_sums`."""
         for agent in self.agents:
             agent.policy.set_training_mode(True)
             agent._update_learning_rate([*agent.optimisers.values()])
@@ -144,6 +145,7 @@ class SACUpdate:
             for _ in range(gradient_steps):
                 names, values = self.step(batch_size, [agent.settings() for agent in self.agents])
                 total, count = totals.get(names, (None, 0))
+                # the first values are copied, since the next replay of a captured update overwrites them
                 totals[names] = values.clone() if total is None else total.add_(values), count + 1
                 for agent in self.agents:
                     agent._n_updates += 1
@@ -209,11 +211,12 @@ class SACUpdate:
             y           = r + (1 - done) gamma (min_k target_k(s', a') - alpha log pi(a' | s'))
             critics     : sum_k mean (q_k - y)^2 / (2 s^2) + negative_log_prior(q_k) / N
             actor       : mean (alpha log pi(a | s) - min_k q_k(s, a)) + alpha negative_log_prior(pi) / N
-                          + w mean |mu(g s) - g mu(s)|^2,  mu = tanh(mean of pi), g another element of the group per state
+                          + w mean |mu(g s) - g mu(s)|^2,  mu = tanh(mean of pi), g drawn for each state, not the identity
             temperature : -mean log_alpha (log pi(a | s) + target_entropy)
 
         The actor's loss is its MAP objective, KL(pi || exp(q / alpha)) summed over N states, plus the prior, times alpha / N;
-        and the mirror loss. The temperature's step takes alpha and log pi from before the others, as stable-baselines3's does.
+        and the mirror loss. y and the actor's loss use alpha from before the temperature's step. That step uses log pi from
+        before the actor's, as in stable-baselines3.
 
         Args:
             state: see the module's docstring.
@@ -225,12 +228,12 @@ class SACUpdate:
             settings: one agent's, of which only what is in `structure` is read; the rest, each agent's, is in `numbers`.
         Returns:
             Metrics, (S,) each: `actor_loss`, `critic_loss` (both without the prior and the mirror loss), `ent_coef`,
-            `ent_coef_loss`, `actor_prior`, `critic_prior` (negative log priors over N, constants included), `entropy`, and
-            `mirror_loss` (without its weight) where it is in use.
+            `actor_prior`, `critic_prior` (negative log priors over N, constants included), `entropy`; `ent_coef_loss` if the
+            temperature is learned; `mirror_loss` (without its weight) if it is in use.
         """
         rate, gamma, tau, noise_variance, _ = numbers.unbind()
         alpha = state["log_alpha"].exp()  # the temperature
-        # uncompiled, move_actors_ differentiates through these weights instead of assembling them again
+        # built with gradients, so that an uncompiled `move_actors_` can reuse these weights
         with torch.enable_grad():
             actors = self.actors.assemble(state["actor"])
         # y, by the targets
@@ -245,8 +248,8 @@ class SACUpdate:
             state["critic"],
             self.critics,
         )
-        penalty = self.move_critics_(state, batch, gradient, rate, settings)
-        metrics = {"critic_loss": losses, "critic_prior": penalty}
+        prior = self.move_critics_(state, batch, gradient, rate, settings)
+        metrics = {"critic_loss": losses, "critic_prior": prior}
         # actor with its prior, and temperature
         metrics |= self.move_actors_(state, batch, numbers, settings, weights=actors)
         # targets; tau is 0 where they stay (`RPPSAC.settings`)
@@ -266,10 +269,10 @@ class SACUpdate:
         """Move the critics by the gradient of their loss and prior; returns their negative log priors over N, (S,)."""
         count = self.critics.members // self.actors.members
         share = 1 / batch["transitions"]
-        penalty = add_prior_(gradient, state, "critic", share.repeat_interleave(count).unsqueeze(1))
+        prior = add_prior_(gradient, state, "critic", share.repeat_interleave(count).unsqueeze(1))
         clipped = clip_(gradient.view(len(share), -1), settings.max_gradient_norm).view_as(gradient)
         adam_step_(state, "critic", clipped, rate, settings)
-        return penalty.view(-1, count).sum(1)
+        return prior.view(-1, count).sum(1)
 
     def move_actors_(
         self,
@@ -283,7 +286,7 @@ class SACUpdate:
         """Move actors and temperatures by one step; returns their metrics.
 
         Args:
-            running: running statistics of the critics, where batches normalise them.
+            running: the critics' new running statistics (CrossQ); None without normalisation.
             weights: the actors' current weights, if assembled with gradients enabled; uncompiled, the loss reuses them.
         """
         rate, *_, target_entropy = numbers.unbind()
@@ -291,6 +294,7 @@ class SACUpdate:
         critics = self.critics.assemble(state["critic"], running)  # after their step
 
         def loss(vectors: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            # `weights` depend on the parameters, so they serve only where `gradient_of` differentiates by these
             reused = None if torch.compiler.is_compiling() or vectors is not self.actors.flat else weights
             return self.actor_loss(batch, alpha, critics, vectors, state, settings, reused)
 
@@ -362,14 +366,14 @@ class SACUpdate:
     def refresh(self) -> None:
         """Follow changes of the agents since the last update: loaded, cast or moved networks, new variances or optimisers.
 
-        Without a change this only compares addresses.
+        Without a change it compares versions, addresses and optimisers, and writes the value of a fixed temperature.
         """
         moved = [ensemble.restack_() for ensemble in (self.actors, self.critics, self.targets)]
         log_alphas = [agent.log_alpha for agent in self.agents]
+        moved.append(self._addresses != [t.data_ptr() for t in log_alphas])
         states = [optimiser.state for agent in self.agents for optimiser in agent.optimisers.values()]
-        addresses = [t.data_ptr() for t in log_alphas]
-        is_same = len(states) == len(self._optimiser_states) and not any(map(is_not, states, self._optimiser_states))
-        if not any(moved) and is_same and self._addresses == addresses:
+        moved.append(len(states) != len(self._optimiser_states) or any(map(is_not, states, self._optimiser_states)))
+        if not any(moved):
             return
         state: State = {"actor": self.actors.flat, "critic": self.critics.flat}
         if self.has_targets:
@@ -394,10 +398,9 @@ class SACUpdate:
         trained: dict[str, list[tuple[Any, Sequence[Tensor]]]] = {}
         ensembles = {"actor": self.actors, "critic": self.critics}
         for name in self.agents[0].optimisers:
-            parts = (
-                [[p] for p in log_alphas] if name == "log_alpha" else _split(ensembles[name].parts, len(self.agents))
-            )
-            trained[name] = [(a.optimisers[name], ps) for a, ps in zip(self.agents, parts, strict=True)]
+            parts = log_alphas if name == "log_alpha" else ensembles[name].parts
+            n = len(parts) // len(self.agents)
+            trained[name] = [(a.optimisers[name], parts[i * n : (i + 1) * n]) for i, a in enumerate(self.agents)]
         return trained
 
     def unstack(self, index: int | None = None) -> None:
@@ -409,11 +412,6 @@ class SACUpdate:
             for optimiser in agent.optimisers.values():
                 for moments in optimiser.state.values():
                     moments.update({k: t.clone() for k, t in moments.items()})
-
-
-def _split(parts: Sequence[Tensor], count: int) -> list[Sequence[Tensor]]:
-    size = len(parts) // count
-    return [parts[i * size : (i + 1) * size] for i in range(count)]
 
 
 def _adam_moments(optimiser: torch.optim.Optimizer, p: Tensor) -> dict[str, Tensor]:
@@ -439,8 +437,8 @@ def gradient_of(
     """The gradient of a loss by parameter vectors, and the loss's second output.
 
     Args:
-        ensemble: if the vectors are its `flat` and torch does not compile, the loss is differentiated by the networks' own
-            parameters, which is faster; the loss may use the vectors in :meth:`Ensemble.assemble` only.
+        ensemble: if `vectors` is its `flat` and torch is not compiling, differentiate by the networks' parameters, which is
+            faster; the loss may pass the vectors only to :meth:`Ensemble.assemble`.
     """
     if torch.compiler.is_compiling():  # it traces torch.func.grad; uncompiled, plain autograd takes less time
         return torch.func.grad(loss, has_aux=True)(vectors)
@@ -461,13 +459,13 @@ def add_prior_(
     """Add the gradients of the networks' negative log priors, times `share` and `weight`, to the gradients (R, n).
 
     Args:
-        share: 1 / N of each network, (R, 1).
+        share, weight: 1 / N of each network, (R, 1); a factor of the gradient only, such as alpha, (R, 1) or a number.
     Returns:
         the negative log priors times `share`, (R,).
     """
-    pull = state[f"{name}.precision"] * state[name]
-    gradient.addcmul_(pull, share * weight)
-    return (0.5 * torch.linalg.vecdot(pull, state[name]) + state[f"{name}.constant"]) * share.squeeze(1)
+    prior_gradient = state[f"{name}.precision"] * state[name]
+    gradient.addcmul_(prior_gradient, share * weight)
+    return (0.5 * torch.linalg.vecdot(prior_gradient, state[name]) + state[f"{name}.constant"]) * share.squeeze(1)
 
 
 def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
@@ -480,13 +478,17 @@ def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
 
 
 def adam_step_(state: State, name: str, gradient: Tensor, rate: Tensor, settings: SACSettings) -> None:
-    """One step of Adam, in place, for the state's vectors of a name; `rate` is each agent's learning rate, (S, 1)."""
+    """One step of Adam, in place, for the state's vectors of a name; `rate` is each agent's learning rate, (S, 1).
+
+    With c = sqrt(1 - b2^t), Adam's x -= rate m / (1 - b1^t) / (sqrt(v) / c + eps) is, for rate' = rate c / (1 - b1^t) and
+    eps' = eps c, the same as x -= rate' m / (sqrt(v) + eps').
+    """
     first, second = settings.betas
     mean, square, step = (state[f"{name}.{part}"] for part in ("mean", "square", "step"))
     t = step.add_(1)[:, :1].double()
-    scale = (1 - second**t).sqrt()
-    numbers = torch.stack([rate * scale / (1 - first**t), settings.epsilon * scale]).to(gradient.dtype)
-    rates, epsilon = numbers.repeat_interleave(len(gradient) // len(t), 1).unbind()
+    c = (1 - second**t).sqrt()
+    corrected = torch.stack([rate * c / (1 - first**t), settings.epsilon * c]).to(gradient.dtype)
+    rates, epsilon = corrected.repeat_interleave(len(gradient) // len(t), 1).unbind()
     mean.lerp_(gradient, 1 - first)
     square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
     state[name].addcdiv_(rates * mean, square.sqrt().add_(epsilon), value=-1)
@@ -497,7 +499,7 @@ REQUIRED_ADAM_OPTIONS = {"weight_decay": 0, "amsgrad": False, "maximize": False}
 
 
 def check_trainable(agent: RPPSAC) -> None:
-    """Refuse optimisers, parameters and dtypes that the hand-written updates would silently ignore."""
+    """Refuse optimisers, frozen parameters and mixed dtypes, which these updates do not support."""
     actor, critic, like = agent.actor, agent.critic, agent.policy.features_extractor.dtype
     common = actor.optimizer.param_groups[0]
     expected = {"betas": common["betas"], "eps": common["eps"], **REQUIRED_ADAM_OPTIONS}
@@ -512,17 +514,22 @@ def check_trainable(agent: RPPSAC) -> None:
             )
         for setting, value in ((s, v) for group in optimiser.param_groups for s, v in group.items() if s in expected):
             if value != expected[setting]:
+                remedy = "give betas and eps for all networks, as policy_kwargs=dict(optimizer_kwargs=...)"
+                if setting in REQUIRED_ADAM_OPTIONS:
+                    remedy = f"set it to {expected[setting]}"
                 raise ValueError(
-                    f"the {name}'s optimiser has {setting}={value}, and updates are computed with {expected[setting]}: give "
-                    "betas and eps for all networks, as policy_kwargs=dict(optimizer_kwargs=...)"
+                    f"the {name}'s optimiser has {setting}={value}, and updates are computed with {expected[setting]}: "
+                    f"{remedy}"
                 )
         tensors += [(f"{name}'s optimiser", moments["exp_avg"]) for moments in optimiser.state.values() if moments]
     for name, network in (("actor", actor), ("critic", critic)):
         if not all(p.requires_grad for p in network.parameters()):
-            raise ValueError(f"parameters of the {name} require no gradients, and updates train all of them: let them")
+            raise ValueError(
+                f"parameters of the {name} require no gradients, but updates train all: call requires_grad_(True) on them"
+            )
     for name, tensor in tensors:
         if tensor.dtype != like:
             raise ValueError(
-                f"the {name} is in {tensor.dtype}, the actor in {like}: cast agent.policy, agent.log_ent_coef.data and "
+                f"the {name} is in {tensor.dtype}, features in {like}: cast agent.policy, agent.log_ent_coef.data and "
                 "then optimisers, by agent.set_parameters(agent.get_parameters())"
             )

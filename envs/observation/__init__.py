@@ -1,1 +1,4 @@
-"""From a model's symmetry to the raw observation: `recognition` finds what each entry is, `action` carries it there."""
+"""How a model's symmetries act on the raw observation.
+
+`_recognition` identifies entries, `_quantities` says how quantities transform, `_action` combines both.
+"""

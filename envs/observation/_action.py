@@ -1,7 +1,7 @@
 r"""Action of a MuJoCo model's symmetries on an environment's raw observation.
 
-The entries' features z are known in terms of the features f of quantities, z = S f + b (`recognition`). A symmetry acts on
-these by f -> A f + a (`quantities`). Therefore
+The entries' features z are known in terms of the features f of quantities, z = S f + b (`_recognition`). A symmetry acts on
+these by f -> A f + a (`_quantities`). Therefore
 
 .. math:: z' = S A f + S a + b = \rho\,(z - b) + S a + b \quad\text{with}\quad \rho\, S = S A,
 

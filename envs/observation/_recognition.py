@@ -1,8 +1,8 @@
 """Recognise the quantity that each entry of an environment's observation shows.
 
 The observation is a function of `mjData`. It is read while `mjData` holds random numbers (consistent kinematics, arbitrary
-forces). Every entry is compared with the known quantities (`quantities`): it may be one of them, a multiple of one, or a sum or
-difference of two, clipped or not. The result is checked in states that the simulator reaches. An entry that fails there, or
+forces). Every entry is compared with the known quantities (`_quantities`): it may be one of them, a multiple of one, or a sum
+or difference of two, clipped or not. The result is checked in states that the simulator reaches. An entry that fails there, or
 that no quantity explains, stays unexplained.
 
 A column explains an entry if the entry is slope times column plus offset in all samples, except those at the entry's lowest and

@@ -17,13 +17,13 @@ from stable_baselines3.common.policies import BasePolicy
 from rppdyn.agents._export import (
     TOLERANCE,
     DeployedPolicy,
+    contract_beside,
     export_onnx,
     export_torch,
     largest_difference,
     list_entries,
     onnx_policy,
     torch_policy,
-    writable_contract,
 )
 from rppdyn.envs import Entry, SymmetrySpec, certificate_for
 from rppdyn.jobs.building import Evaluator
@@ -70,7 +70,7 @@ def run(config: ExportConfig) -> ExportResult:
         if loaded.evaluator is None:
             raise ConfigError(f"{config.what}: give --env, in which the exported policy is checked")
         spec: SymmetrySpec | None = getattr(policy, "spec", None)
-        contract = None if spec is None or spec.is_trivial else writable_contract(config.card, spec)
+        contract = None if spec is None or spec.is_trivial else contract_beside(config.card, spec)
         evaluator = resources.enter_context(closing(loaded.evaluator()))
         observations = _states(evaluator, policy, config.states)
         paths = {"onnx": config.onnx, "torch": config.torch}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -24,6 +25,13 @@ def ppo(make):
     return PPO(RPPActorCriticPolicy, make_env(WALKER), n_steps=64, policy_kwargs=policy_kwargs, device="cpu").learn(64)
 
 
+def squashed_ppo(make):
+    options = dict(use_sde=True, policy_kwargs=dict(squash_output=True), device="cpu")
+    agent = PPO("MlpPolicy", make_env(WALKER), **options)
+    agent.policy.action_net.weight.data.mul_(50)  # actions that the squash bends
+    return agent
+
+
 AGENTS = {
     "SAC, regular": lambda make: make("rpp", make_env(WALKER)).learn(60),
     "SAC, a disc of torques, channel-wise products": lambda make: make(
@@ -32,6 +40,7 @@ AGENTS = {
     "PPO": ppo,
     "stable-baselines3's SAC": lambda make: SAC("MlpPolicy", make_env(WALKER), device="cpu"),
     "stable-baselines3's PPO": lambda make: PPO("MlpPolicy", make_env(WALKER), device="cpu"),
+    "stable-baselines3's PPO, squashed": squashed_ppo,
     "stable-baselines3's TD3": lambda make: TD3("MlpPolicy", make_env(WALKER), device="cpu"),
 }  # fmt: skip
 
@@ -117,6 +126,15 @@ def test_another_process_plays_it_without_this_package(form, make_agent, tmp_pat
     for p in agent.policy.parameters():
         p.data.add_(0.1)
     assert float(played.stdout) != pytest.approx(total(), rel=1e-3)
+
+
+def test_a_fixed_action_is_compared_absolutely():
+    space = gym.spaces.Box(np.array([0.5, -2.0]), np.array([0.5, 2.0]), dtype=np.float64)
+    policy = SimpleNamespace(action_space=space, predict=lambda x, deterministic: (np.full((len(x), 2), 0.5), None))
+    for difference in (0.0, 0.25):
+        actions = np.array([0.5 + difference, 0.5])
+        found = largest_difference(policy, lambda x, a=actions: np.tile(a, (len(x), 1)), np.zeros((6, 3)))
+        assert found == difference
 
 
 def test_what_has_no_vectors_is_refused(tmp_path):

@@ -80,11 +80,11 @@ def cast(agent: RPPSAC) -> RPPSAC:
 def test_one_agent_has_one_precision(make_agent):
     agent = make_agent()
     agent.policy.double()
-    with pytest.raises(ValueError, match=r"^the temperature is in torch.float32, the actor in torch.float64: cast"):
+    with pytest.raises(ValueError, match=r"^the temperature is in torch.float32, features in torch.float64: cast"):
         agent.learn(60)
     cast(agent).learn(60)
     trained = cast(make_agent().learn(60))
-    with pytest.raises(ValueError, match=r"^the actor's optimiser is in torch.float32, the actor in torch.float64"):
+    with pytest.raises(ValueError, match=r"^the actor's optimiser is in torch.float32, features in torch.float64"):
         trained.learn(5, reset_num_timesteps=False)
     trained.set_parameters(trained.get_parameters())  # as it says
     assert trained.learn(5, reset_num_timesteps=False)._n_updates == 15

@@ -13,6 +13,7 @@ import torch
 from rppdyn import cli
 from rppdyn.agents import RPPSAC, pretrained_agents, pretrained_card
 from rppdyn.agents import _export as export
+from rppdyn.envs import make_env
 from rppdyn.jobs.building import Evaluator, policy_of
 
 NAMES = sorted(pretrained_agents())
@@ -51,6 +52,17 @@ def test_policy_and_agent_are_one_and_it_goes_on_learning():
     agent.learn(4)
     assert any(not torch.equal(a, b) for a, b in zip(before, agent.policy.actor.parameters(), strict=True))
     agent.get_env().close()
+
+
+def test_a_fixed_temperature_is_stored_and_may_be_learned_later(elsewhere, make_agent):
+    file, known = elsewhere / "Fixed.safetensors", pretrained_agents()
+    digest = export.write_pretrained(make_agent("mlp", make_env("Reacher-v5"), ent_coef=0.25), file, {})
+    known["Fixed"] = {"file": file.name, "sha256": digest}
+    (elsewhere / export.MANIFEST).write_text(json.dumps(known))
+    assert RPPSAC.pretrained("Fixed", make_env("Reacher-v5")).ent_coef == 0.25
+    assert (
+        float(RPPSAC.pretrained("Fixed", make_env("Reacher-v5"), ent_coef="auto_0.5").log_alpha.detach().exp()) == 0.5
+    )
 
 
 def test_it_plays_the_episodes_of_its_card():

@@ -67,7 +67,7 @@ def test_a_contract_of_another_symmetry_stays(folder, capsys):
     agent = RPPSAC("RPPPolicy", ENV, policy_kwargs=dict(hidden=8), buffer_size=10, learning_starts=10)
     agent.save("rpp")
     words = ["export", "rpp.zip", "--trust", "--states", "5"]
-    for there, said in (('{"digest": "other"}', "is of another symmetry"), ("no JSON", "can't be read")):
+    for there, said in (('{"digest": "other"}', "describes another symmetry"), ("no JSON", "can't be read")):
         (folder / "symmetry.json").write_text(there)
         assert main([*words, "--onnx", "a.onnx"]) == 2
         assert said in (error := capsys.readouterr().err) and len(error.splitlines()) == 1

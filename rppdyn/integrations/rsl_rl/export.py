@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from rppdyn.agents._export import (
     HIDDEN,
     TOLERANCE,
+    contract_beside,
     list_entries,
     onnx_policy,
     torch_policy,
-    writable_contract,
     write_onnx,
     write_program,
 )
@@ -74,7 +74,7 @@ def export_policy(
         if path.is_dir():
             raise ValueError(f"{path} is a folder; give a file")
     card = next(iter(paths.values())).with_suffix(".json")
-    contract = writable_contract(card, model.spec)
+    contract = contract_beside(card, model.spec)
     step = _Step(model)
     state = None if step.layers == 0 else (step.layers, step.size)
     differences: dict[str, float] = {}
