@@ -67,11 +67,11 @@ SB3_COUNTERPARTS = {
 }
 """Arguments of stable-baselines3's policies, and their counterparts here."""
 
-WORDS_FOR_VARIANCES = {"certified": "RPPSAC and train-agent know how", "learned": "LearnVariances() learns it"}
-"""Words in place of the number `free_variance`, and what gives them a meaning."""
+WORDS_FOR_VARIANCES = {"certified": "use RPPSAC or train-agent", "learned": "LearnVariances() learns it"}
+"""Words that may stand for the number `free_variance`, and what replaces each by a number."""
 
 
-class Pathways(NamedTuple):
+class NetworkClasses(NamedTuple):
     """The network classes of actor and critics."""
 
     actor: type[RPPEMLP]
@@ -79,10 +79,10 @@ class Pathways(NamedTuple):
 
 
 MODELS = {
-    "rpp": Pathways(RPPEMLP, RPPEMLP),
-    "emlp": Pathways(EMLP, EMLP),
-    "mlp": Pathways(MLP, MLP),
-    "rpp_policy_only": Pathways(RPPEMLP, MLP),
+    "rpp": NetworkClasses(RPPEMLP, RPPEMLP),
+    "emlp": NetworkClasses(EMLP, EMLP),
+    "mlp": NetworkClasses(MLP, MLP),
+    "rpp_policy_only": NetworkClasses(RPPEMLP, MLP),
 }
 """`model=` of RPPPolicy. The last is the ablation of Finzi et al. 2021, appendix A.2.2."""
 
@@ -97,12 +97,12 @@ class NetworkOptions:
         model: "rpp" (an equivariant and a free pathway), "emlp" (equivariant only, whatever `free_variance` is), "mlp" (free
             only, under the wide prior `equivariant_variance`), or "rpp_policy_only" (an rpp actor, mlp critics).
         hidden: width of every network's hidden layers, or a list of widths.
-        num_layers: number of hidden layers where `hidden` is one width.
+        num_layers: number of hidden layers of networks given by one width; if `hidden` is a list, its length replaces it.
         equivariant_variance, free_variance: prior variances of the pathways; 0 removes a pathway.
         critic_equivariant_variance, critic_free_variance, critic_hidden: the critics' own; None means the actor's.
         network_kwargs: further arguments of the networks (see `rppdyn.nn.RPPEMLP`), `breaking` as text. Here
-            `free_scale="prior"` starts free pathways at the size of their prior, in a layer with as many inputs as the widest
-            hidden layer has channels.
+            `free_scale="prior"` starts free weights at their prior's size, as if each layer had as many inputs as the network's
+            widest hidden layer. Networks with one pathway ignore `free_scale`.
         groups: a chain of groups, for "rpp" and for the actor of "rpp_policy_only": the spec's group first, then subgroups,
             each given by matrices of the group before.
         variances: with `groups`, one variance for each group and the free pathway's last; all other variances are left out.
@@ -153,44 +153,42 @@ class NetworkOptions:
         self.groups = [G.to_dict() for G in chain]
 
     @classmethod
-    def read(cls, critic: str, *, net_arch: Any = None, activation_fn: Any = None, **arguments: Any) -> NetworkOptions:
+    def read(cls, critic_key: str, *, net_arch: Any = None, activation_fn: Any = None, **fields: Any) -> NetworkOptions:
         """Read options, which may be in stable-baselines3's form.
 
         Args:
-            critic: the key of the critics' layers in `net_arch`, "qf" or "vf".
+            critic_key: the key of the critics' layers in `net_arch`, "qf" or "vf".
             net_arch: layers in the place of `hidden` and `critic_hidden`.
             activation_fn: a class of `torch.nn`, in the place of the activation in `network_kwargs`.
         Raises:
             ValueError: two activations are given, or `net_arch` has other keys.
         """
         if activation_fn is not None:
-            network_kwargs = arguments.get("network_kwargs") or {}
+            network_kwargs = fields.get("network_kwargs") or {}
             if "activation" in network_kwargs:
-                raise ValueError(
-                    f"activation_fn={activation_fn!r} and network_kwargs with "
-                    f"activation={network_kwargs['activation']!r}: give one"
-                )
+                second = f"network_kwargs with activation={network_kwargs['activation']!r}"
+                raise ValueError(f"activation_fn={activation_fn!r} and {second}: give one")
             activation = activation_of(activation_fn, "activation_fn").name
-            arguments["network_kwargs"] = {**network_kwargs, "activation": activation}
+            fields["network_kwargs"] = {**network_kwargs, "activation": activation}
         if net_arch is not None:
             critic_hidden = None
             if isinstance(net_arch, Mapping):
-                if set(net_arch) != {"pi", critic}:
+                if set(net_arch) != {"pi", critic_key}:
                     raise ValueError(
-                        f"net_arch={dict(net_arch)}: give a list, or a dictionary with the keys pi and {critic}"
+                        f"net_arch={dict(net_arch)}: give a list, or a dictionary with the keys pi and {critic_key}"
                     )
-                net_arch, critic_hidden = net_arch["pi"], _widths("net_arch", net_arch[critic])
-            arguments["hidden"] = _widths("net_arch", net_arch)
-            arguments["critic_hidden"] = None if critic_hidden == arguments["hidden"] else critic_hidden
-        return cls(**arguments)
+                net_arch, critic_hidden = net_arch["pi"], _widths("net_arch", net_arch[critic_key])
+            fields["hidden"] = _widths("net_arch", net_arch)
+            fields["critic_hidden"] = None if critic_hidden == fields["hidden"] else critic_hidden
+        return cls(**fields)
 
     def plain(self) -> dict[str, Any]:
-        """Plain data; fields that older versions did not save are left out where they are None."""
-        later_fields = ("critic_hidden", "groups", "variances", "normalisation")
+        """Plain data; newer fields are left out where they are None."""
+        newer_fields = ("critic_hidden", "groups", "variances", "normalisation")
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: value for name, value in fields.items() if value is not None or name not in later_fields}
+        return {name: value for name, value in fields.items() if value is not None or name not in newer_fields}
 
-    def network(self, role: str) -> type[RPPEMLP]:
+    def network_class(self, role: str) -> type[RPPEMLP]:
         """The class of the "actor" or of the "critic"."""
         return getattr(MODELS[self.model], role)
 
@@ -200,22 +198,21 @@ class NetworkOptions:
         Raises:
             ValueError: a variance is negative or no number; an mlp is given a free variance; no pathway is left.
         """
-        prefix = "critic_" if role == "critic" else ""
+        network, prefix = self.network_class(role), "critic_" if role == "critic" else ""
         keys, values = {}, {}
         for name in ("equivariant_variance", "free_variance"):
-            keys[name] = name if getattr(self, prefix + name) is None else prefix + name
-            value = getattr(self, keys[name])
-            if keys[name] == "free_variance" and isinstance(value, str) and value in WORDS_FOR_VARIANCES:
+            keys[name] = key = name if getattr(self, prefix + name) is None else prefix + name
+            value = getattr(self, key)
+            if key == "free_variance" and isinstance(value, str) and value in WORDS_FOR_VARIANCES:
                 raise ValueError(
-                    f"free_variance={value!r}: a policy by itself needs a number; {WORDS_FOR_VARIANCES[value]}"
+                    f"free_variance={value!r}: a policy built directly needs a number; {WORDS_FOR_VARIANCES[value]}"
                 )
             if not isinstance(value, Real) or not float(value) >= 0:
-                raise ValueError(f"{keys[name]}={value!r} must be a number of at least 0")
+                raise ValueError(f"{key}={value!r} must be a number of at least 0")
             values[name] = float(value)
-        network = self.network(role)
         if network is MLP:
             free = getattr(self, f"{prefix}free_variance")
-            if free != (None if prefix else FREE_VARIANCE):
+            if free != (None if prefix else FREE_VARIANCE):  # the default of the field
                 raise ValueError(
                     f"{prefix}free_variance={free}: an mlp has one pathway, under {prefix}equivariant_variance; give that"
                 )
@@ -245,30 +242,31 @@ class NetworkOptions:
             ValueError: the reasons of `prior`; a chain that begins with another group than the spec's, that is given for a
                 network with one pathway, or that is given beside other variances.
         """
-        network, options = self.network(role), dict(self.network_kwargs or {})
+        network, options = self.network_class(role), dict(self.network_kwargs or {})
+        hidden = self.critic_hidden if role == "critic" and self.critic_hidden is not None else self.hidden
         if self.model == "rpp_policy_only" and role == "critic":
             options.pop("breaking", None)
         if self.groups is not None and MODELS[self.model].actor is not RPPEMLP:
             raise ValueError(
                 f"groups with model={self.model!r}, which has one pathway: use model='rpp', or leave them out"
             )
-        prior: dict[str, Any]
-        if self.groups is not None and network is RPPEMLP:
-            prior = dict(groups=self._read_groups(spec, role), variances=self.variances)
-            free, group = max(self.variances[1:]), None
-        else:
-            prior, group = self.prior(role), spec.group
+        prior: dict[str, Any] = {}
+        if network is not RPPEMLP:  # a single pathway has one variance and full size
+            key = "equivariant_variance" if network is EMLP else "free_variance"
+            prior[key] = self.prior(role)[key]
+            options.pop("free_scale", None)
+        elif self.groups is None:
+            prior = self.prior(role)
             free = prior["free_variance"]
-            if network is not RPPEMLP:  # a single pathway has one variance and full size
-                prior.pop("free_variance" if network is EMLP else "equivariant_variance")
-                options.pop("free_scale", None)
+        else:
+            prior = dict(groups=self._read_groups(spec, role), variances=self.variances)
+            free = max(self.variances[1:])
         if options.get("free_scale") == "prior":
-            options["free_scale"] = prior_unit(free, widest_layer(self.hidden))
-        hidden = self.critic_hidden if role == "critic" and self.critic_hidden is not None else self.hidden
+            options["free_scale"] = prior_unit(free, widest_layer(hidden))
         return network(
             rep_in,
             rep_out,
-            group,
+            None if "groups" in prior else spec.group,
             hidden=hidden,
             num_layers=None if isinstance(hidden, list) else self.num_layers,
             generator=generator,
@@ -300,7 +298,7 @@ def _widths(key: str, widths: Any) -> list[int]:
     if not is_list or not all(is_int(width) and width >= 1 for width in widths):
         raise ValueError(f"{key}={widths!r}: give numbers of channels, one for each hidden layer, such as [64, 64]")
     if not widths:
-        raise ValueError(f"{key}=[]: give one hidden layer at least; num_layers=0 has none, and is linear")
+        raise ValueError(f"{key}=[]: give at least one width; num_layers=0 makes a linear network")
     return [int(width) for width in widths]
 
 
@@ -345,16 +343,16 @@ class SymmetricPolicy(BasePolicy):
 
     @classmethod
     def option_names(cls) -> list[str]:
-        """Arguments that describe the networks: fields of `NetworkOptions`, and stable-baselines3's two."""
+        """Names of arguments that describe networks: fields of `NetworkOptions`, `net_arch` and `activation_fn`."""
         fields = [field.name for field in dataclasses.fields(NetworkOptions)]
         return [name for name in (*fields, "net_arch", "activation_fn") if name not in cls.refused_options]
 
     @classmethod
     def read_options(cls, arguments: Mapping[str, Any]) -> NetworkOptions:
-        """Read the network options among a policy's arguments; of `net_arch` and its counterparts only one may be given."""
+        """Read the network options among a policy's arguments; refuse `net_arch` beside `hidden` or `critic_hidden`."""
         options = {name: arguments[name] for name in cls.option_names() if name in arguments}
-        for key in ("hidden", "critic_hidden") if options.get("net_arch") is not None else ():
-            if options.get(key) is not None:
+        for key in ("hidden", "critic_hidden"):
+            if options.get("net_arch") is not None and options.get(key) is not None:
                 raise ValueError(f"net_arch={options['net_arch']} and {key}={options[key]}: give one of them")
         return NetworkOptions.read(cls.critic_key, **{**cls.network_defaults, **options})
 
@@ -363,7 +361,7 @@ class SymmetricPolicy(BasePolicy):
         observation_space: spaces.Space,
         action_space: spaces.Space,
         spec: SymmetrySpec | Mapping[str, Any],
-        networks: Mapping[str, Any],
+        network_options: Mapping[str, Any],
         use_sde: bool,
         **arguments: Any,
     ) -> None:
@@ -375,17 +373,17 @@ class SymmetricPolicy(BasePolicy):
         name, known = type(self).__name__, ["spec", *self.option_names(), *arguments]
         if use_sde:
             raise ValueError(f"{name} does not support use_sde=True (its noise would not transform); leave it out")
-        if unknown := [option for option in networks if option not in known]:
+        if unknown := [option for option in network_options if option not in known]:
             counterpart = SB3_COUNTERPARTS.get(unknown[0], f"one of {', '.join(known)}")
-            raise ValueError(f"policy_kwargs has {unknown[0]}, which {name} hasn't: it has {counterpart}")
+            raise ValueError(f"policy_kwargs: {name} has no argument {unknown[0]}; use {counterpart}")
         self.spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
         check_spaces(self.spec, observation_space, action_space)
-        self.options = self.read_options(networks)
+        self.options = self.read_options(network_options)
         self._arguments = dict(spec=self.spec.to_dict()) | self.options.plain() | arguments
 
     @property
     def model(self) -> str:
-        """The name of the pathways in use, a key of `MODELS`."""
+        """The key in `MODELS` of the classes of actor and critics."""
         return self.options.model
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
@@ -398,7 +396,7 @@ class SymmetricPolicy(BasePolicy):
 
 
 class RPPPolicy(SymmetricPolicy, SACPolicy):
-    """Actor, critics and targets over one symmetry spec.
+    """Actor, critics and target critics for one symmetry spec.
 
     Args:
         spec: the symmetry of the environment, a `SymmetrySpec` or the dictionary that its `to_dict` returns.
@@ -408,13 +406,13 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         atoms: least value, largest value and number of the values of a categorical critic, as `RPPCrossQ` gives them; None for
             critics that return one value.
         use_sde: accepted because stable-baselines3 passes it; must be False.
-        **networks: fields of `rppdyn.agents.policy.NetworkOptions`; or stable-baselines3's `net_arch` ([64, 64], or
+        **network_options: fields of `rppdyn.agents.policy.NetworkOptions`; or stable-baselines3's `net_arch` ([64, 64], or
             dict(pi=[64, 64], qf=[128, 128])) in the place of `hidden`, and `activation_fn` (a class of `torch.nn`) in the
             place of the activation in `network_kwargs`. `RPPSAC` also takes free_variance="certified", and replaces it by the
             number that follows from the environment's certificate.
     Raises:
-        ValueError: the reasons of `NetworkOptions` and of its `build`; an unknown option of Adam; spaces that the spec doesn't
-            fit.
+        ValueError: the reasons of `NetworkOptions` and its `build`; an unknown option of Adam or of the policy; spaces that the
+            spec doesn't fit; use_sde=True; no critic.
 
     Networks are drawn, and exploration noise is seeded, from torch's global generator, which stable-baselines3 seeds
     with the agent's `seed`.
@@ -436,7 +434,7 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         optimizer_kwargs: Mapping[str, Any] | None = None,
         atoms: Sequence[float] | None = None,
         use_sde: bool = False,
-        **networks: Any,
+        **network_options: Any,
     ) -> None:
         if n_critics < 1:
             raise ValueError(f"n_critics={n_critics} must be at least 1")
@@ -446,7 +444,7 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         arguments = dict(output_scale=output_scale, n_critics=n_critics, optimizer_kwargs=optimizer_kwargs)
         if atoms is not None:
             arguments["atoms"] = list(atoms)
-        self._set_options(observation_space, action_space, spec, networks, use_sde, **arguments)
+        self._set_options(observation_space, action_space, spec, network_options, use_sde, **arguments)
         super(SACPolicy, self).__init__(
             observation_space,
             action_space,
@@ -482,9 +480,8 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         if atoms is not None:
             rep_out = int(atoms[2]) * rep_out
         nets = [self.options.build("critic", self.spec, rep_in, rep_out, generator) for _ in range(count)]
-        return RPPCritic(self.observation_space, self.action_space, self.features_extractor, nets, atoms).to(
-            self.device
-        )
+        critic = RPPCritic(self.observation_space, self.action_space, self.features_extractor, nets, atoms)
+        return critic.to(self.device)
 
     def set_training_mode(self, mode: bool) -> None:
         """Set the mode of this module alone, which is cheap. Every step sets it, and no module here depends on it."""
@@ -512,10 +509,10 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
 
 
 def pathway_statistics(networks: Mapping[str, Sequence[RPPEMLP]]) -> dict[str, float]:
-    """Norms of the pathways and the free pathway's share, pooled over all networks of each name.
+    """Pathway norms and free share of each role, pooled over its networks.
 
-    share = ||B||_F^2 / (||A||_F^2 + ||B||_F^2), with norms of the dense weights A (equivariant) and B (free) over all layers: 0
-    for an equivariant network, 1 for an MLP. The norm of constant inputs (`breaking`) does not enter it.
+    share = ||B||_F^2 / (sum ||A_i||_F^2 + ||B||_F^2), with norms of the dense weights over all layers: 0 for an equivariant
+    network, 1 for an MLP. A_i are the pathways of the groups, B is the free one. Constant inputs (`breaking`) don't enter.
     """
     statistics = {}
     for name, nets in networks.items():
@@ -532,9 +529,9 @@ def pathway_statistics(networks: Mapping[str, Sequence[RPPEMLP]]) -> dict[str, f
 
 
 def prior_share(networks: Sequence[RPPEMLP]) -> float:
-    """The free pathway's share of the prior (:func:`rppdyn.priors.free_share`), averaged over all layers of the networks.
+    """The free pathway's share of the prior (:func:`rppdyn.priors.free_share`), averaged over the networks' `RelaxedLinear`.
 
-    For a chain, the share of all pathways but the largest group's.
+    For a chain, the share of all pathways but the largest group's, unlike the free share of `pathway_statistics`.
     """
     shares = []
     for net in networks:
@@ -550,20 +547,22 @@ def certified_arguments(
 ) -> dict[str, Any]:
     """A policy's arguments with the certificate's number in the place of `free_variance="certified"`.
 
+    Actor and critics share this number, which is for a layer as wide as the widest of `hidden`, not of `critic_hidden`.
+
     Raises:
-        ValueError: a network without both pathways, or an environment whose symmetry can't be certified.
+        ValueError: a model with one pathway, a chain of groups, no environment, or one whose symmetry can't be certified.
     """
     if arguments.get("free_variance") != "certified":
         return dict(arguments)
     options = policy.read_options(arguments)
     if options.groups is not None:
         raise ValueError(
-            "free_variance='certified' with groups: variances has the free pathway's, too; leave out one of the two"
+            "free_variance='certified' with groups: variances holds the free pathway's variance; leave out one of the two"
         )
-    if options.network("actor") is not RPPEMLP:
+    if options.network_class("actor") is not RPPEMLP:
         raise ValueError(
-            f"free_variance='certified' with model={options.model!r}, which has one pathway and believes "
-            f"{'the' if options.model == 'emlp' else 'no'} symmetry whatever certificates say: use model='rpp', or leave it out"
+            f"free_variance='certified': model={options.model!r} has one pathway, so a certificate changes nothing: "
+            "use model='rpp', or leave it out"
         )
     if env is None:
         raise ValueError(

@@ -56,9 +56,8 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         log_std_init: logarithm of the standard deviation at the start.
         optimizer_class, optimizer_kwargs: as in stable-baselines3 (Adam with eps=1e-5).
         use_sde: accepted because stable-baselines3 passes it; must be False.
-        **networks: fields of `NetworkOptions` without chains of groups and normalisation (`hidden` defaults to 64; those of the
-            critic set the value's network); or `net_arch`, whose dictionary has the keys pi and vf, and `activation_fn`, as for
-            `RPPPolicy`.
+        **network_options: as for `RPPPolicy`, without chains of groups and normalisation. `hidden` defaults to 64, the critics'
+            options are for the value, and `net_arch` as a dictionary has the keys pi and vf.
     Raises:
         ValueError: the reasons of `NetworkOptions`, or spaces that the spec doesn't fit.
     """
@@ -81,7 +80,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         optimizer_class: type[torch.optim.Optimizer] = torch.optim.Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
         use_sde: bool = False,
-        **networks: Any,
+        **network_options: Any,
     ) -> None:
         if spec is None:
             raise ValueError(
@@ -89,7 +88,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
             )
         arguments = dict(log_std_init=log_std_init, optimizer_class=optimizer_class, optimizer_kwargs=optimizer_kwargs)
         self._set_options(
-            observation_space, action_space, spec, networks, use_sde, **arguments, output_scale=output_scale
+            observation_space, action_space, spec, network_options, use_sde, **arguments, output_scale=output_scale
         )
         if not self.spec.action_rep.is_signed_permutation:
             raise ValueError(

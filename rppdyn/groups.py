@@ -1,8 +1,8 @@
 r"""Matrix groups, given by a basis of their Lie algebra and by discrete generators.
 
-Elements of the groups treated here are products :math:`\exp(\sum_i a_i A_i) \prod_k h_k` of the exponential of
-the Lie algebra and a word in the discrete generators (Finzi 2023, Eq. A.10), so a linear map commutes with the whole
-group if and only if it commutes with each :math:`A_i` and each :math:`h_k`.
+The elements are all products of exponentials :math:`\exp(\sum_i a_i A_i)` of the Lie algebra, discrete generators
+:math:`h_k` and their inverses. So a linear map commutes with the whole group if and only if it commutes with each
+:math:`A_i` and each :math:`h_k` (Finzi 2023, Eq. A.10, for elements that are one exponential times a word in the h_k).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, reduce, wraps
-from itertools import combinations
+from itertools import combinations, product
 from numbers import Integral
 from operator import mul
 from types import FunctionType
@@ -32,7 +32,7 @@ MAX_ORDER = 64
 """Finite groups up to this order are enumerated (``Group.order``, ``Group.elements``, the regular representation)."""
 
 MAX_FACTORS = 32
-MAX_NUMBERS = 2**27
+MAX_GENERATOR_ENTRIES = 2**27
 """Limits of a direct product: the number of its factors, and of the entries of its generators."""
 
 Matrices = Tensor | np.ndarray | Sequence[Any]
@@ -72,11 +72,11 @@ class Group:
     r"""A matrix group acting on :math:`\mathbb{R}^d` or :math:`\mathbb{C}^d`.
 
     Args:
-        name: for printing only; groups with the same generators are equal, whatever their names.
+        name: for printing only; groups with the same generators and factors are equal, whatever their names.
         lie_algebra: ``(D, d, d)`` basis of the Lie algebra, if there is a continuous part.
         discrete_generators: ``(M, d, d)`` invertible matrices, if there is a discrete part.
     Raises:
-        ValueError: neither part is given, a shape is wrong, an entry is not finite, or a discrete generator is singular.
+        ValueError: no part is given, a shape is wrong, an entry is not finite, or a generator's condition number is above 1e12.
 
     >>> C4 = Group("C4", discrete_generators=[[[0.0, -1.0], [1.0, 0.0]]])
     >>> C4.order, C4.is_orthogonal
@@ -118,12 +118,13 @@ class Group:
         dtype = torch.promote_types(lie.dtype, discrete.dtype)
         lie, discrete = lie.to(dtype), discrete.to(dtype)
         if len(discrete):
-            # An invertible matrix may be badly scaled, so singularity is judged by the condition number.
+            # A small determinant alone is no sign of singularity (0.1 I has 0.1^d), so the condition number decides.
             values = torch.linalg.svdvals(discrete)
             singular = (values[:, -1] <= 1e-12 * values[:, 0]).nonzero().flatten().tolist()
             if singular:
                 raise ValueError(
-                    f"group {name!r}: discrete_generators[{singular[0]}] is singular; group elements invert"
+                    f"group {name!r}: discrete_generators[{singular[0]}] is singular, or nearly so (condition number of 1e12 "
+                    "or more); give an invertible matrix"
                 )
         digest = hashlib.sha256()
         for part in (lie, discrete):
@@ -165,7 +166,7 @@ class Group:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the generators' shapes, types and bytes: the group's identity."""
+        """SHA-256 of the generators' shapes, types and bytes and of the factors' digests: the group's identity."""
         return self._digest
 
     # -- structure ----------------------------------------------------------------------------------------------------
@@ -182,10 +183,10 @@ class Group:
 
     @property
     def lie_sizes(self) -> Float[Tensor, "D 1 1"]:
-        """Spectral norms of the Lie generators in balanced coordinates, and 1 for a zero generator.
+        """Spectral norm of each Lie generator after balancing its rows and columns; 1 for a zero generator.
 
-        Generators divided by these depend neither on their given lengths nor on the units of coordinates. The norms are 1 for
-        every group of the catalogue.
+        Generators divided by these don't depend on their given lengths, and only weakly on the units of coordinates, since
+        balancing scales by powers of 2. The norms are 1 for every group of the catalogue.
         """
         sizes = self._sizes
         if sizes is None:
@@ -232,12 +233,12 @@ class Group:
 
     @property
     def order(self) -> int | None:
-        """Number of elements of a finite group with at most ``MAX_ORDER`` of them, otherwise ``None``."""
+        """Number of elements, counting those within 1e-6 once; ``None`` if there are more than ``MAX_ORDER``."""
         elements = self._enumerate()
         return None if elements is None else len(elements)
 
     def elements(self) -> Inexact[Tensor, "order d d"]:
-        """All elements of a finite group, the identity first.
+        """All elements of a finite group, the identity first; those within 1e-6 count as one.
 
         Raises:
             ValueError: the group is infinite or has more than ``MAX_ORDER`` elements.
@@ -249,7 +250,8 @@ class Group:
 
     def _enumerate(self) -> Tensor | None:
         if len(self._lie) or ((torch.linalg.det(self._discrete).abs() - 1).abs() > 1e-4).any():
-            return None  # powers of a contraction would come too close to each other
+            # If |det h| is not 1, h has infinitely many powers; those of a contraction become too close to tell apart.
+            return None
         elements = self._elements
         if elements is None:
             elements = _closure(self._discrete, self.d)
@@ -261,10 +263,10 @@ class Group:
 
         They are uniform for a finite group of order at most ``MAX_ORDER``. Otherwise an element is the product of
         :math:`\exp(\sum_i a_i A_i)` and a random word of 64 letters in the discrete generators and the identity (4 letters
-        if the discrete part is not compact). Here :math:`A_i` is ``unit_lie_algebra`` and :math:`a_i \sim N(0, s^2)`, with
-        :math:`s = 1` for a compact group and :math:`1/\sqrt{D}` otherwise, which keeps boosts and shears well conditioned.
-        This is not the Haar measure. In some groups not all elements are reached: -diag(2, 1/2) of SL(2) is no exponential
-        of a real matrix.
+        if one is not orthogonal). Here :math:`A_i` is ``unit_lie_algebra`` and :math:`a_i \sim N(0, s^2)`. The scale s is 1
+        if ``is_orthogonal``, and :math:`1/\sqrt{D}` otherwise, which keeps boosts and shears well conditioned (and applies
+        to a compact group in skewed coordinates, too). This is not the Haar measure. In some groups not all elements are
+        reached: -diag(2, 1/2) of SL(2) is no exponential of a real matrix.
         """
         if n < 0:
             raise ValueError(f"samples(n={n}): n must not be negative")
@@ -278,14 +280,14 @@ class Group:
             g = torch.linalg.matrix_exp(torch.einsum("ni,ijk->njk", a.to(self.dtype), self.unit_lie_algebra))
         if len(self._discrete):
             letters = torch.cat([torch.eye(self.d, dtype=self.dtype)[None], self._discrete])
-            # Words of a discrete part that is not compact (a scaling, say) grow without bound, so keep them short.
+            # Words in generators that aren't orthogonal (a scaling, say) may grow without bound, so keep them short.
             length = _WORD_LENGTH if _is_zero(letters @ letters.mH - letters[0]) else 4
             for letter in torch.randint(len(letters), (length, n), generator=generator):
                 g = g @ letters[letter]
         return g.contiguous()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able content: name and generators, and those of each factor of a direct product."""
+        """Plain data, for JSON if the group is real: name and generators, and those of each factor of a direct product."""
         data: dict[str, Any] = {"name": self.name, "d": self.d}
         data |= {"discrete_generators": self._discrete.tolist(), "lie_algebra": self._lie.tolist()}
         return data | ({"factors": [factor.to_dict() for factor in self.factors]} if len(self.factors) > 1 else {})
@@ -300,13 +302,13 @@ class Group:
         group = cls(data["name"], **{key: data[key] or None for key in ("lie_algebra", "discrete_generators")})
         if "factors" not in data:
             return group
-        product = reduce(mul, map(cls.from_dict, data["factors"]))
-        pairs = (product._lie, group._lie), (product._discrete, group._discrete)
+        whole = reduce(mul, map(cls.from_dict, data["factors"]))
+        pairs = (whole._lie, group._lie), (whole._discrete, group._discrete)
         if not all(torch.equal(a.to(b.dtype), b) for a, b in pairs):
             raise ValueError(
-                f"group {group}: the product of its factors, {product}, has other generators; write it again"
+                f"group {group}: the product of its factors, {whole}, has other generators; save the group again"
             )
-        return _rebuild(group.name, group._lie.numpy(), group._discrete.numpy(), product.factors)
+        return _rebuild(group.name, group._lie.numpy(), group._discrete.numpy(), whole.factors)
 
     def __mul__(self, other: Group) -> Group:
         """The direct product; its elements are block-diagonal.
@@ -319,10 +321,10 @@ class Group:
         factors = self.factors + other.factors
         generators = sum(len(part) for group in (self, other) for part in (group._lie, group._discrete))
         size = generators * (self.d + other.d) ** 2
-        if len(factors) > MAX_FACTORS or size > MAX_NUMBERS:
+        if len(factors) > MAX_FACTORS or size > MAX_GENERATOR_ENTRIES:
             raise ValueError(
                 f"a product of {len(factors)} groups, with {size} numbers in its generators, is more than {MAX_FACTORS} "
-                f"groups or {MAX_NUMBERS} numbers: use fewer, or smaller ones"
+                f"groups or {MAX_GENERATOR_ENTRIES} numbers: use fewer, or smaller ones"
             )
         d, dtype = self.d + other.d, torch.promote_types(self.dtype, other.dtype)
         lie, discrete = [], []
@@ -333,11 +335,12 @@ class Group:
             block = torch.eye(d, dtype=dtype).repeat(len(group._discrete), 1, 1)
             block[:, slot, slot] = group._discrete.to(dtype)
             discrete.append(block)
-        product = Group.__new__(Group)
-        product._set(" x ".join(f.name for f in factors), torch.cat(lie), torch.cat(discrete), factors)
-        return product
+        whole = Group.__new__(Group)
+        whole._set(" x ".join(f.name for f in factors), torch.cat(lie), torch.cat(discrete), factors)
+        return whole
 
 
+@_on_cpu
 def _rebuild(name, lie, discrete, factors) -> Group:
     group = Group.__new__(Group)
     group._set(name, torch.tensor(lie), torch.tensor(discrete), factors)
@@ -420,7 +423,7 @@ def _rotations(d: int) -> list[Tensor]:
 
 
 MAX_FINITE_SIZE, MAX_CONTINUOUS_SIZE, MAX_POLYGON_SIZE = 4096, 64, 10**6
-"""Largest sizes n of catalogue groups: permutations, continuous groups (of about n^2 generators), and regular polygons."""
+"""Largest n for permutation groups, continuous groups (about n^2 generators) and regular polygons."""
 
 
 def _check_size(name: str, n: int, minimum: int = 1, maximum: int = MAX_CONTINUOUS_SIZE) -> int:
@@ -483,7 +486,7 @@ def O(n: int) -> Group:
 
 
 def GL(n: int) -> Group:
-    """All invertible real matrices: linear maps of R^n. The largest family for the discovery of symmetries."""
+    """All invertible real n x n matrices: the largest family in which to search for symmetries."""
     _check_size("GL", n)
     reflection = torch.eye(n, dtype=torch.float64)
     reflection[0, 0] = -1
@@ -574,7 +577,7 @@ def O2eR3() -> Group:
 
 
 def DkeR3(k: int) -> Group:
-    """Rotations of R^3 by multiples of 2 pi / k about the z axis and reflections in planes that contain it (order 2k)."""
+    """The k rotations about z by multiples of 2 pi / k, and k reflections in planes through z."""
     _check_size("DkeR3", k, maximum=MAX_POLYGON_SIZE)
     turn = torch.eye(3, dtype=torch.float64)
     turn[:2, :2] = _plane_rotation(2 * math.pi / k)
@@ -586,10 +589,10 @@ def RubiksCube(turns: str = "published") -> Group:
     """Permutations of the 48 facets of a Rubik's cube that move, generated by quarter turns of its six faces.
 
     Args:
-        turns: ``"published"`` is the group of the literature's ranks (2, 6, 22 for T1, T2, T3). Its turns move stickers
-            from face to face without rotating them within the face, so it is *not* the group of the puzzle but a far
-            larger one, which moves the 24 corner facets and the 24 edge facets independently.
-            ``"puzzle"`` is the group of the puzzle, of order 43252003274489856000; its ranks are 2, 9, 51.
+        turns: ``"published"`` is the group whose T1, T2, T3 have 2, 6, 22 invariants in the literature. Its turns move
+            stickers from face to face without rotating them within the face. So it is *not* the group of the puzzle but a
+            far larger one, which moves the 24 corner facets and the 24 edge facets independently.
+            ``"puzzle"`` is the group of the puzzle, of order 43252003274489856000, with 2, 9, 51 invariants.
     Raises:
         ValueError: another value of ``turns``.
     Source: Finzi 2023, A.1.5.3 and the code published with it.
@@ -607,24 +610,23 @@ def _puzzle_turns() -> list[Tensor]:
     def dot(u, v):
         return sum(a * b for a, b in zip(u, v, strict=True))
 
-    def turn(axis, v):  # v rotated by 90 degrees about axis: (axis . v) axis + axis x v
+    def rotate(axis, v):  # v rotated by 90 degrees about axis: (axis . v) axis + axis x v
         cross = tuple(axis[i - 2] * v[i - 1] - axis[i - 1] * v[i - 2] for i in range(3))
         return tuple(dot(axis, v) * a + c for a, c in zip(axis, cross, strict=True))
 
-    cubies = [(x, y, z) for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1)]
-    facets = [(c, n) for n in axes for c in cubies if dot(c, n) == 1 and c != n]
-    index = {facet: i for i, facet in enumerate(facets)}
-    return [
-        _permutation_matrix([index[turn(a, c), turn(a, n)] if dot(c, a) == 1 else i for i, (c, n) in enumerate(facets)])
-        for a in axes
-    ]
+    def turn(axis, cubie, normal):  # only cubies of the layer of this face move
+        return (rotate(axis, cubie), rotate(axis, normal)) if dot(cubie, axis) == 1 else (cubie, normal)
+
+    cubies = list(product((-1, 0, 1), repeat=3))
+    facets = [(c, n) for n in axes for c in cubies if dot(c, n) == 1 and c != n]  # c = n is the centre of a face
+    return [_permutation_matrix([facets.index(turn(axis, *facet)) for facet in facets]) for axis in axes]
 
 
 def _published_turns() -> list[Tensor]:
     """The published turns. Facets are ``8 * face + place``, places row by row without the centre.
 
-    Faces are Up, Front, Right, Back, Left, Down. The turn of another face is Up's after a renaming of the faces that maps Up to
-    it and keeps places.
+    Faces are Up, Front, Right, Back, Left, Down. Other faces turn as Up does, with the faces renamed and the places unchanged:
+    their turn is R U R^-1 for the renaming R and Up's turn U.
     """
     up = list(range(48))
     for place, target in enumerate([5, 3, 0, 6, 1, 7, 4, 2]):  # a quarter turn of the face itself
@@ -636,21 +638,18 @@ def _published_turns() -> list[Tensor]:
         (0, 1, 2, 3, 4, 5), (1, 5, 2, 0, 4, 3), (2, 1, 5, 3, 0, 4), (3, 0, 2, 5, 4, 1), (4, 1, 0, 3, 5, 2),
         (5, 3, 2, 1, 4, 0),
     ]  # fmt: skip
-    turns = []
+    turns, U = [], _permutation_matrix(up)
     for renaming in renamings:
-        places = [8 * renaming[i // 8] + i % 8 for i in range(48)]
-        images = [0] * 48
-        for i in range(48):
-            images[places[i]] = places[up[i]]
-        turns.append(_permutation_matrix(images))
+        R = _permutation_matrix([8 * renaming[i // 8] + i % 8 for i in range(48)])
+        turns.append(R @ U @ R.mT)
     return turns
 
 
-def check_acts_on(group: Group, d: int, task: str, example: Group) -> None:
+def check_acts_on(group: Group, d: int, owner: str, example: Group) -> None:
     """Refuse a group that does not act on R^d.
 
     Args:
-        task: name of the owner of the vectors in R^d, for the message.
+        owner: whose vectors are in R^d, for the message.
         example: a group that acts on R^d, for the message.
     Raises:
         ValueError: the group acts on another space.
@@ -658,11 +657,12 @@ def check_acts_on(group: Group, d: int, task: str, example: Group) -> None:
     if group.d != d or group.is_complex:
         field = "C" if group.is_complex else "R"
         raise ValueError(
-            f"group={group}: acts on {field}^{group.d}, and {task}'s vectors are in R^{d}; "
+            f"group={group}: acts on {field}^{group.d}, and {owner}'s vectors are in R^{d}; "
             f"use a group of real {d} x {d} matrices, such as {example}"
         )
 
 
+# With a default device of a GPU, all groups of the catalogue are still built on the CPU.
 globals().update(
     {name: _on_cpu(make) for name, make in globals().items() if name in __all__ and isinstance(make, FunctionType)}
 )

@@ -129,6 +129,12 @@ def test_survives_pickle_and_copies(G):
         assert other == G and hash(other) == hash(G) and repr(other) == repr(G) and other.factors == G.factors
 
 
+def test_is_read_to_the_cpu_whatever_the_default_device_is():
+    data = pickle.dumps(O(3) * Z(2))
+    with torch.device("meta"):
+        assert pickle.loads(data) == O(3) * Z(2)
+
+
 def test_is_immutable():
     G = SO(3)
     with pytest.raises(AttributeError, match="immutable"):

@@ -1,9 +1,8 @@
 r"""Likelihoods of a network's outputs, with square roots of their Hessians, and the Gaussian prior of its pathways.
 
 With variances :math:`\sigma_a^2` and :math:`\sigma_b^2` the free pathway has the share
-:math:`s = \sigma_b^2 / (\sigma_a^2 + \sigma_b^2)` of the prior. An equivariant prior is usually so wide (1e5) that it does not
-determine the size of weights, and a share of it would mean nothing. So :math:`\sigma_a^2` is here the smaller of the prior's
-variance and :math:`1/n`, the variance of a weight with n inputs that keeps the size of features.
+:math:`s = \sigma_b^2 / (\sigma_a^2 + \sigma_b^2)` of the prior. With a very wide equivariant prior (1e5) a share would mean
+nothing. So :math:`\sigma_a^2` is at most :math:`1/n`, the usual variance of a weight with n inputs.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ class Likelihood(Protocol):
     def factors(
         self, outputs: Float[Tensor, "N *out"], generator: torch.Generator | None = None
     ) -> Float[Tensor, "S N *out"]:
-        r"""Vectors :math:`v_s` with :math:`\sum_s v_s v_s^T` the Hessian of the negative logarithm by each datum's outputs.
+        r"""Vectors :math:`v_s` for each datum with :math:`\sum_s v_s v_s^T` the likelihood's Fisher information of its outputs.
 
-        With a generator, one random vector whose outer product has that mean: the gradient for a target drawn from the
-        likelihood itself, which makes the curvature an estimate of the Fisher information.
+        For `Gaussian` and `Categorical` this is the Hessian of the negative logarithm. With a generator:
+        one random vector whose outer product has this sum as its mean. No gradient flows to the variance.
         """
         ...
 
 
 class Gaussian:
-    r"""Independent normal numbers with one variance :math:`s^2`.
+    r"""Independent normal numbers with one variance :math:`\sigma^2`.
 
     Args:
-        variance: a float, or a scalar tensor to differentiate by.
+        variance: a float, or a scalar tensor, by which :meth:`negative_log` alone is differentiable.
     """
 
     def __init__(self, variance: float | Tensor):
@@ -61,8 +60,8 @@ class Gaussian:
         if generator is not None:
             return scale * torch.randn((1, *outputs.shape), generator=generator).to(outputs)
         count = math.prod(outputs.shape[1:])
-        each = scale * torch.eye(count).to(outputs).view(count, 1, *outputs.shape[1:])
-        return each.expand(count, *outputs.shape)
+        vectors = scale * torch.eye(count).to(outputs).view(count, 1, *outputs.shape[1:])  # the same for all N data
+        return vectors.expand(count, *outputs.shape)
 
 
 class Laplace:
@@ -72,7 +71,7 @@ class Laplace:
     :math:`1 / b^2` for each number.
 
     Args:
-        variance: a float, or a scalar tensor to differentiate by.
+        variance: a float, or a scalar tensor, by which :meth:`negative_log` alone is differentiable.
     """
 
     def __init__(self, variance: float | Tensor):
@@ -95,24 +94,24 @@ class Categorical:
         if targets.is_floating_point() or targets.shape != outputs.shape[:-1]:
             raise ValueError(
                 f"outputs of shape {tuple(outputs.shape)} and targets of {tuple(targets.shape)}, {targets.dtype}: give "
-                "classes, integers, one for each datum"
+                "one integer class for each datum"
             )
         if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < outputs.shape[-1]:
             raise ValueError(
                 f"classes from {int(targets.min())} to {int(targets.max())} and {outputs.shape[-1]} outputs: give classes "
                 f"from 0 to {outputs.shape[-1] - 1}"
             )
-        return F.cross_entropy(outputs, targets, reduction="sum").double()
+        return F.cross_entropy(outputs, targets.long(), reduction="sum").double()
 
     def factors(
         self, outputs: Float[Tensor, "N classes"], generator: torch.Generator | None = None
     ) -> Float[Tensor, "S N classes"]:
-        p = outputs.softmax(-1)
-        each = torch.eye(outputs.shape[-1]).to(outputs)
+        p, one_hot = outputs.softmax(-1), torch.eye(outputs.shape[-1]).to(outputs)
         if generator is not None:
             classes = torch.multinomial(p.cpu(), 1, generator=generator).squeeze(-1).to(p.device)
-            return (p - each[classes])[None]
-        return p.sqrt().mT.unsqueeze(-1) * (each[:, None] - p)
+            return (p - one_hot[classes])[None]
+        # vector s is sqrt(p_s) (e_s - p): (S, N, 1) times (S, 1, classes) - (N, classes), with S = classes
+        return p.sqrt().mT.unsqueeze(-1) * (one_hot[:, None] - p)
 
 
 def _residuals(outputs: Float[Tensor, "N *out"], targets: Float[Tensor, "..."]) -> Float[Tensor, "N *out"]:
@@ -153,7 +152,7 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
     Raises:
         ValueError: ``log_variances`` names a layer or pathway that the module does not have, or the module has no pathways.
     """
-    by_pathway = {(layer, name): s for layer, inner in (log_variances or {}).items() for name, s in inner.items()}
+    by_pathway = {(layer, name): log for layer, inner in (log_variances or {}).items() for name, log in inner.items()}
     squares, logs, counts = [], [], []
     pathways = {(layer, name): pathway for layer, name, pathway in named_pathways(module)}
     if unknown := [key for key in by_pathway if key not in pathways]:
@@ -168,16 +167,16 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
         raise ValueError(
             f"{type(module).__name__} has no pathways, and so no prior: give a network of rppdyn.nn, before layers are merged"
         )
-    w2, s = torch.stack(squares), torch.stack(logs)  # a few operations for all pathways together
+    w2, log_variance = torch.stack(squares), torch.stack(logs)  # a few operations for all pathways together
     normaliser = torch.stack([n * log for n, log in zip(counts, logs, strict=True)]).sum()
-    return 0.5 * ((w2 * (-s).exp()).sum() + normaliser + sum(counts) * math.log(2 * math.pi))
+    return 0.5 * ((w2 * (-log_variance).exp()).sum() + normaliser + sum(counts) * math.log(2 * math.pi))
 
 
 def prior_precision(ensemble: Ensemble) -> tuple[Float[Tensor, "N n"], Float[Tensor, " members"]]:
-    r"""The diagonal of :math:`\Lambda` and the constants of :math:`v^T \Lambda v / 2 + b`, the negative log priors of networks.
+    r"""Diagonal of :math:`\Lambda` and constant b of each network's negative log prior :math:`v^T \Lambda v / 2 + b`.
 
-    Every pathway's coefficients are multiples of its parameters, and its prior is Gaussian. So the diagonal is the gradient of
-    the negative log prior at a vector of ones.
+    :math:`\Lambda` is diagonal, since coefficients are multiples of parameters. So its diagonal is the gradient
+    :math:`\Lambda v` at v = (1, ..., 1), and b is the value at v = 0.
 
     Args:
         ensemble: networks that own their parameters, the vectors v of ``ensemble.flat``.
@@ -200,10 +199,10 @@ STRICT_SHARE = 1e-3
 """Share of the prior below which a relaxed network is practically strict: free weights have 3 % of a weight's size."""
 
 MIN_DEFECT = 1e-6
-"""Smallest defect of a symmetry that is not exact: single precision rounds by 1e-7 of an output."""
+"""Smaller nonzero defects are raised to this; float32 rounds by about 1e-7."""
 
 MAX_DEFECT = 0.99
-"""Largest defect from which a share is computed: at 1 the free pathway's share would be 1, too."""
+"""Larger defects are lowered to this; a defect of 1 would give a share of 1."""
 
 
 def share_of_defect(defect: float) -> float:
@@ -242,7 +241,7 @@ def free_share(free: float, equivariant_variance: float, inputs: int) -> float:
 
 
 def _weight_variance(equivariant_variance: float, inputs: int) -> float:
-    """The variance of an equivariant weight: its prior's, but at most that of its usual size, 1 / inputs."""
+    """The equivariant prior's variance, at most 1 / inputs."""
     if not (equivariant_variance > 0 and inputs >= 1):
         raise ValueError(f"equivariant_variance={equivariant_variance!r} and inputs={inputs!r}: both must be positive")
     return min(equivariant_variance, 1 / inputs)

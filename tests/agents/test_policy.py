@@ -14,9 +14,11 @@ from rppdyn.envs import SymmetrySpec, mirror_spec, symmetry_spec
 WALKER, PENDULUM, WINDY = "Walker2d-v5", "InvertedPendulum-v5", "rppdyn/WindyPendulum-v0"
 
 
-@pytest.mark.parametrize("scale, expected", [(0.02, 0.02), ("prior", 0.3)])
-def test_free_pathways_start_at_a_size(make_agent, scale, expected):
-    kwargs = dict(hidden=16, free_variance=0.09 / 16, network_kwargs=dict(free_scale=scale))
+@pytest.mark.parametrize(
+    "scale, critic_hidden, expected", [(0.02, None, 0.02), ("prior", None, 0.3), ("prior", 64, 0.6)]
+)
+def test_free_pathways_start_at_a_size(make_agent, scale, critic_hidden, expected):
+    kwargs = dict(critic_hidden=critic_hidden, free_variance=0.09 / 16, network_kwargs=dict(free_scale=scale))
     agent = make_agent("rpp", WALKER, policy_kwargs=kwargs)
     alone = make_agent("rpp", WALKER, policy_kwargs=kwargs | dict(network_kwargs=dict(free_scale=1.0)))
     norms = [one.policy.pathway_statistics()["critic_free_norm"] for one in (agent, alone)]

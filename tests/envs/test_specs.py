@@ -448,7 +448,7 @@ def test_a_product_of_groups_comes_back_with_its_factors():
     assert copy == spec and copy.digest == spec.digest and copy.group.factors == spec.group.factors == (S(4), D(4))
     data = spec.to_dict()
     data["group"]["factors"].reverse()
-    with refused("S(4) x D(4)", "other generators", "write it again"):
+    with refused("S(4) x D(4)", "other generators", "save the group again"):
         SymmetrySpec.from_dict(data)
     del data["group"]["factors"]  # as earlier versions wrote it, whose layers go on as they were built
     assert SymmetrySpec.from_dict(data).group.factors == (SymmetrySpec.from_dict(data).group,)

@@ -224,7 +224,7 @@ def test_refusals():
     for wrong, said in (
         (torch.zeros(4).long(), "(4,)"),
         (torch.full((5,), 3), "from 0 to 2"),
-        (x, "classes, integers"),
+        (x, "integer class"),
     ):
         with refused(said):
             joint_evidence(classes, x, Categorical(), wrong)
@@ -302,3 +302,11 @@ def test_the_kronecker_form_counts_nothing_twice(kind):
     found = kronecker_evidence(layer, curvature(layer, layer, [x], likelihood))
     torch.testing.assert_close(found.log_determinant(found.log_variances), joint.log_determinant(joint.log_variances))
     torch.testing.assert_close(found.effective(), joint.effective(), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
+def test_classes_of_any_integer_type(dtype):
+    outputs, classes = torch.randn(4, 2, generator=generator()), torch.tensor([0, 1, 1, 0])
+    assert torch.equal(
+        Categorical().negative_log(outputs, classes.to(dtype)), Categorical().negative_log(outputs, classes)
+    )
