@@ -4,14 +4,15 @@ r"""Convolutions over groups of the plane, with continuous filters of anchor val
 
 for elements v and u of a group, the semidirect product of translations and a group H of rotations or scalings. The sum is over
 the pixels that a kernel covers and over N elements of H. Up to a constant it is a Monte Carlo estimate of the integral over the
-group. The filters f are those of :class:`~rppdyn.images._continuous.AnchorBasis`.
+group. For images (no sum over H) the weight is that of the output's element, :math:`|A_v|^{-1}`. The filters f are those of
+:class:`~rppdyn.images._continuous.AnchorBasis`.
 
 Feature maps are functions on the group, ``x(p, h)`` at pixels p and N elements h of H: channels are ``(c, j)``, N for each
 field c, j fastest. Coordinates t of H are angles in half turns, or logarithms of scales in octaves. Elements are evenly
 spaced from an offset, which all layers of a network share and which may be drawn for each pass.
 
-A relaxed filter depends on the absolute angle as well, ``f(v^-1 u, u)``, and is a pair of pathways. Filters with anchors in
-the product of G and the angles have the basis function :math:`\phi_G(v^{-1} u)\, \psi(t)` with
+A relaxed filter ``f(v^-1 u, u)`` also depends on the absolute angle. It is the sum of a strict and a free pathway. Filters
+with anchors in the product of G and the angles have the basis function :math:`\phi_G(v^{-1} u)\, \psi(t)` with
 
 .. math:: \psi(t) = \exp(-2 \omega^2 \sin^2(\pi t / 2)) = \sum_{m \ge 0} c_m \cos(m \pi t), \qquad
           c_0 = e^{-\omega^2} I_0(\omega^2), \quad c_m = 2 e^{-\omega^2} I_m(\omega^2).
@@ -22,8 +23,8 @@ strict pathway, :class:`~rppdyn.images.LieConvolution`. For each m there are two
 :math:`\omega` is its size. It is given, learned with a penalty (:func:`learn_omega`, :func:`omega_penalty`), or follows from
 learned variances (:func:`implied_omega`).
 
-Source: van der Ouderaa & van der Wilk 2023, Eqs. 8 to 12, where anchors are points of the product. There
-:math:`\omega` enters by its square alone, without a gradient at 0; in :math:`\sqrt{c_1} \approx \omega` it has one.
+Source: van der Ouderaa & van der Wilk 2023, Eqs. 8 to 12, where anchors are points of the product. The paper uses only
+:math:`\omega^2`, whose gradient is 0 at :math:`\omega = 0`. The amplitude :math:`\sqrt{c_1}`, about omega, has one there.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class PlaneGroup:
         """Check and return a number of elements of H; None for the default.
 
         Raises:
-            ValueError: none, or another number than H has.
+            ValueError: fewer than one element, or another number than a finite H has.
         """
         count = (self.elements or 8) if count is None else count
         if count < 1 or self.elements not in (None, count):
@@ -80,8 +81,8 @@ class PlaneGroup:
         return count
 
     def coordinates(self, count: int, offset: Tensor) -> Float[Tensor, " N"]:
-        """Coordinates t of evenly spaced elements; each is uniform over H if the offset is uniform in [0, 1)."""
-        if self.elements is not None:  # all of them
+        """Coordinates t of evenly spaced elements: element k is at the offset (0 to 1) in the k-th of N equal intervals."""
+        if self.elements is not None:  # a finite H: all its elements, whatever the offset
             offset = torch.zeros_like(offset)
         steps = torch.arange(count, dtype=torch.float64, device=offset.device)
         start = -self.span / 2 if self.kind == "rbf" else 0.0
@@ -94,7 +95,7 @@ class PlaneGroup:
         cos, sin = (math.pi * t).cos(), (math.pi * t).sin()
         return torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
 
-    def volumes(self, t: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    def volumes(self, t: Float[Tensor, "*N"]) -> Float[Tensor, "*N"]:
         r"""The Haar measure's density, :math:`|\det A_t|^{-1}`."""
         return torch.exp2(-2 * t) if self.kind == "rbf" else torch.ones_like(t)
 
@@ -124,11 +125,13 @@ class LieConvolution(ImagePathway):
     of SE(2) if 4 divides N. With other elements it commutes up to the sampling of pixels and of H.
 
     Args:
-        in_channels, out_channels: numbers of channels, one for each element of a field.
+        in_channels, out_channels: numbers of channels: fields times elements of H.
         group: one of :data:`~rppdyn.images._lie_convolution.GROUPS`, by name.
-        orientations: N of input and output.
+        orientations: N of input and output, the number of angles or scales.
         share: ratio of the number of anchors, P, to that of the kernel's pixels; for functions on G they are spread over G.
-        frequencies: :math:`\omega` of rows, columns and H; by default 1, and less for few anchors in the plane.
+            P is at most the number of places, which in a disc are fewer than the kernel's pixels.
+        frequencies: :math:`\omega` of rows, columns and H. In filters on the plane they are multiplied by
+            :func:`~rppdyn.images._continuous.frequency`, below 1 if anchors are few.
         noise, learned: as of :class:`~rppdyn.images._continuous.AnchorBasis`.
         kernel_size, pooled, gain: as of :class:`~rppdyn.images.Convolution`.
     Raises:
@@ -139,23 +142,11 @@ class LieConvolution(ImagePathway):
     rows: Tensor
     is_fixed: bool  # whether basis functions are constant between draws of elements
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        variance: int | float = 1.0,
-        *,
-        group: str = "se2",
-        orientations: tuple[int, int] = (8, 8),
-        kernel_size: int = 3,
-        pooled: bool = False,
-        share: int | float = 1.0,
-        frequencies: tuple[int | float, ...] = (1.0, 1.0, 1.0),
-        noise: int | float = NUGGET,
-        learned: bool = False,
-        gain: int | float = 1.0,
-        generator: torch.Generator | None = None,
-    ):
+    def __init__(self, in_channels: int, out_channels: int, variance: int | float = 1.0, *, group: str = "se2",
+                 orientations: tuple[int, int] = (8, 8), kernel_size: int = 3, pooled: bool = False,
+                 share: int | float = 1.0, frequencies: tuple[int | float, ...] = (1.0, 1.0, 1.0),
+                 noise: int | float = NUGGET, learned: bool = False, gain: int | float = 1.0,
+                 generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
         self.group = check_group(group, orientations)
         fields_in, fields_out = check_fields((in_channels, out_channels), orientations)
@@ -163,8 +154,9 @@ class LieConvolution(ImagePathway):
         regular = min(orientations) > 1
         kinds: list[Kind] = ["rbf", "rbf", *([self.group.kind] if regular and self.group.kind else [])]
         places = anchor_places(self.group, kernel_size, regular)
-        if not 0 < share * kernel_size**2 <= len(places) + kernel_size**2:
-            raise ValueError(f"share={share} of anchors: give more than 0, at most {len(places) // kernel_size**2}")
+        limit = max(1.0, len(places) / kernel_size**2)
+        if not 0 < share <= limit:
+            raise ValueError(f"share={share} of anchors: give more than 0, at most {limit}")
         count = min(math.ceil(share * kernel_size**2 - 1e-9), len(places))
         factor = frequency(count, len(places)) if len(kinds) == 2 else 1.0
         scaled = [factor * omega for omega in frequencies[:2]] + list(frequencies[2 : len(kinds)])
@@ -172,13 +164,14 @@ class LieConvolution(ImagePathway):
         self.basis = AnchorBasis(anchors, kinds, frequencies=scaled, noise=noise, learned=learned)
         self.register_exact("offset", torch.tensor(self.default_offset), working_copy=False)
         self.is_fixed = not learned
-        self._prepare()
+        self._register_tensors()
         self._sample()
-        rows = self.sample_basis().detach()
-        # smooth filters respond more to inputs that are equal at all taps and elements, as in images, than to noise
-        powers = rows.square().sum((1, 2, 3)).mean(), rows.sum((1, 2)).square().sum(-1).mean()
+        sampled = self.sample_basis().detach()
+        # The mean square of an output for u ~ N(0, 1), if inputs are noise, and if they are equal at all pixels and elements.
+        # The second is larger for smooth filters, and closer to images.
+        powers = sampled.square().sum((1, 2, 3)).mean(), sampled.sum((1, 2)).square().sum(-1).mean()
         power = max(*map(float, powers), 1e-12)
-        shape = (fields_out, fields_in, rows.shape[-1])
+        shape = (fields_out, fields_in, sampled.shape[-1])
         self.u = self.draw(*shape, std=gain / math.sqrt(fields_in * power), generator=generator)
 
     @classmethod
@@ -202,8 +195,8 @@ class LieConvolution(ImagePathway):
         """Arguments of a subclass that follow from the settings."""
         return {}
 
-    def _prepare(self) -> None:
-        """Register a subclass's tensors that :meth:`sample_basis` reads."""
+    def _register_tensors(self) -> None:
+        """Hook: subclasses register tensors that :meth:`sample_basis` reads; does nothing here."""
 
     def coefficients(self) -> tuple[Tensor, ...]:
         return (self.u,)
@@ -220,55 +213,61 @@ class LieConvolution(ImagePathway):
         """Sample the basis functions at the current elements, and keep them if anchors are fixed."""
         if not self.is_fixed:
             return
+        sampled = self.sample_basis()
         if "rows_exact" not in self._buffers:
-            self.register_exact("rows", self.sample_basis())
-        self.get_buffer("rows_exact").copy_(self.sample_basis())
+            self.register_exact("rows", sampled)
+        self.get_buffer("rows_exact").copy_(sampled)
         self._derive()
 
     def sample_basis(self) -> Float[Tensor, "H J Q P"]:
-        """The filters' basis functions at elements of output and input and at the kernel's pixels, in float64."""
-        return lie_rows(self.basis, self.group, self.orientations, self.kernel_size, self.coordinates())
+        """The P basis functions at H elements of the output, J of the input and the kernel's Q pixels, in float64."""
+        return sample_anchors(self.basis, self.group, self.orientations, self.kernel_size, self.coordinates())
 
     def filters(self) -> Float[Tensor, "C_out C k k"]:
         """The filters of the convolution between channels."""
-        rows = self.rows if self.is_fixed else self.sample_basis().to(self.u)
-        filters = torch.einsum("dbp,hjqp->dhbjq", self.u, rows)
+        sampled = self.rows if self.is_fixed else self.sample_basis().to(self.u)
+        filters = torch.einsum("dbp,hjqp->dhbjq", self.u, sampled)
         return filters.flatten(2, 3).flatten(0, 1).unflatten(2, (self.kernel_size, self.kernel_size))
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         return F.conv2d(circular_pad(pool(x) if self.pooled else x, self.kernel_size), self.filters())
 
     def curvature(self, x: Float[Tensor, "N C H W"], g: Float[Tensor, "S N C_out H_out W_out"]) -> list[Kronecker]:
-        """A is a sum over places and elements of the output, G a mean over them."""
-        rows, (fields_out, fields_in, _) = self.sample_basis().detach(), self.u.shape
-        A = patch_moments(pool(x) if self.pooled else x, self.kernel_size)
-        A = A.view(*(fields_in, rows.shape[1] * rows.shape[2]) * 2)
-        terms = [torch.einsum("bncm,np,mq->bpcq", A, basis, basis) for basis in rows.flatten(1, 2).to(A)]
-        by_field = g.unflatten(2, (fields_out, -1)).movedim(3, 1).flatten(0, 1)  # elements count as further factors
-        return [Kronecker(torch.stack(terms).sum(0).flatten(2).flatten(0, 1), place_moments(by_field) / len(rows))]
+        r"""A is a sum over places and elements of the output, G a mean over them.
+
+        With the moments M of patches (fields, elements and pixels) and the basis :math:`B_h` at an element h of the output,
+        :math:`A = \sum_h (1 \otimes B_h)^T M (1 \otimes B_h)`.
+        """
+        M = patch_moments(pool(x) if self.pooled else x, self.kernel_size)
+        B = self.sample_basis().detach().flatten(1, 2).to(M)
+        M = M.view(*(self.u.shape[1], B.shape[1]) * 2)
+        terms = [torch.einsum("bncm,np,mq->bpcq", M, B_h, B_h) for B_h in B]
+        A = torch.stack(terms).sum(0).flatten(2).flatten(0, 1)
+        by_field = g.unflatten(2, (len(self.u), -1)).movedim(3, 1).flatten(0, 1)  # elements count as further factors
+        return [Kronecker(A, place_moments(by_field) / len(B))]
 
     def extra_repr(self) -> str:
         return f"{self.group.name}, {self.orientations} elements, {super().extra_repr()}"
 
 
-def lie_rows(
+def sample_anchors(
     basis: AnchorBasis, group: PlaneGroup, orientations: tuple[int, int], kernel_size: int, t: Float[Tensor, " N"]
 ) -> Float[Tensor, "H J Q P"]:
     r"""Anchor functions at :math:`v^{-1} u`, times the measure and :math:`1/\sqrt N`; zero outside of :func:`support_mask`."""
+    in_group, out_group = orientations[0] > 1, orientations[1] > 1
     identity = t.new_zeros(1)
-    t_in, t_out = t if orientations[0] > 1 else identity, t if orientations[1] > 1 else identity
+    t_in, t_out = (t if in_group else identity)[None, :], (t if out_group else identity)[:, None]  # (1, J) and (H, 1)
     pixels = pixel_grid((kernel_size, kernel_size)).double().to(t.device)
-    frame = t_out if orientations[1] > 1 else t_in
-    turned = torch.einsum("hij,qj->hqi", torch.linalg.inv(group.matrices(frame)), pixels)
-    shape = (len(t_out), len(t_in), len(pixels))
-    place = turned[:, None] if orientations[1] > 1 else turned[None]
+    shape = (len(t_out), t_in.shape[1], len(pixels))
+    frame = t_out if out_group else t_in  # pixels turn with the output's element; in a projection, the input's
+    inverse = torch.linalg.inv(group.matrices(frame.flatten()))
+    place = torch.einsum("hij,qj->hqi", inverse, pixels).unflatten(0, frame.shape)
     points = [place.expand(*shape, 2)]
     if len(basis.kinds) > 2:
-        points.append((t_in - t_out[:, None])[..., None, None].expand(*shape, 1))
-    rows = basis(torch.cat(points, -1).flatten(0, 2)).unflatten(0, shape)
-    volumes = group.volumes(t_in if orientations[0] > 1 else t_out)
-    volumes = volumes[None, :, None, None] if orientations[0] > 1 else volumes[:, None, None, None]
-    return rows * volumes * support_mask(group, pixels, kernel_size)[:, None] / math.sqrt(len(t_in))
+        points.append((t_in - t_out)[..., None, None].expand(*shape, 1))
+    sampled = basis(torch.cat(points, -1).flatten(0, 2)).unflatten(0, shape)
+    volumes = group.volumes(t_in if in_group else t_out)[..., None, None]
+    return sampled * volumes * support_mask(group, pixels, kernel_size)[:, None] / math.sqrt(t_in.shape[1])
 
 
 def support_mask(group: PlaneGroup, pixels: Float[Tensor, "Q 2"], kernel_size: int) -> Float[Tensor, " Q"]:
@@ -285,6 +284,7 @@ def anchor_places(group: PlaneGroup, kernel_size: int, regular: bool) -> Float[T
     if not regular or group.kind is None:
         return pixels
     t = torch.linspace(-group.span, group.span, 3) if group.kind == "rbf" else torch.arange(4) / 2
+    # every pixel with every t, t fastest
     return torch.cat([pixels.repeat_interleave(len(t), 0), t.to(pixels).repeat(len(pixels))[:, None]], -1)
 
 
@@ -301,7 +301,7 @@ def check_group(name: str, orientations: tuple[int, int]) -> PlaneGroup:
 
 
 def set_elements(net: nn.Module, offset: int | float | None = None) -> None:
-    """Set the offset of the elements, in [0, 1), of all Lie-group convolutions of a network; None for the default."""
+    """Set the offset of elements, in units of their distance, in all Lie-group convolutions; None for the default."""
     for module in net.modules():
         if isinstance(module, LieConvolution):
             module.get_buffer("offset").fill_(module.default_offset if offset is None else offset)
@@ -322,7 +322,7 @@ NUM_SERIES_TERMS = 60
 """Number of terms in the series of Bessel functions, enough for `MAX_OMEGA`."""
 
 MAX_OMEGA = 4.0
-"""Omega at which a filter differs at every angle."""
+"""Largest omega allowed; there, filters 45 degrees apart are nearly independent."""
 
 
 def amplitudes(omega: Float[Tensor, ""], harmonics: int) -> Float[Tensor, " M"]:
@@ -343,17 +343,15 @@ def amplitudes(omega: Float[Tensor, ""], harmonics: int) -> Float[Tensor, " M"]:
 
 
 class RelaxedLieConvolution(LieConvolution):
-    r"""The part of filters that depends on absolute angles.
+    r"""The part of filters that depends on angles, :math:`\sum_m \sqrt{c_m / c_0} (f_m \cos m\pi t + g_m \sin m\pi t)`.
 
-    It is :math:`\sum_m \sqrt{c_m / c_0} (f_m \cos m \pi t + g_m \sin m \pi t)`.
-
-    t is the angle of the input's element u; for lifted images, that of the output's. Coefficients are anchor values of f_m and
-    g_m, with the prior variance of the strict pathway.
+    t is the angle of the input's element u; in a lifting layer, of the output's v. Coefficients are anchor values of f_m and
+    g_m, with the prior variance ``variance``.
 
     Args:
         omega: size of the relaxation; 0 for none.
         harmonics: M; by default half the elements.
-        others: as of :class:`~rppdyn.images.LieConvolution`.
+        **options: as for :class:`~rppdyn.images.LieConvolution`.
     Raises:
         ValueError: a group without rotations, a negative or too large omega, or more harmonics than half the elements.
     """
@@ -364,16 +362,15 @@ class RelaxedLieConvolution(LieConvolution):
                  harmonics: int | None = None, orientations: tuple[int, int] = (8, 8), **options):  # fmt: skip
         check_omega(omega)
         self.harmonics = max(orientations) // 2 if harmonics is None else harmonics
-        if not 1 <= self.harmonics <= max(orientations) // 2:
-            raise ValueError(
-                f"harmonics={self.harmonics} of {max(orientations)} elements: give 1 to {max(orientations) // 2}, half of them"
-            )
         self._start = omega
         super().__init__(in_channels, out_channels, variance, orientations=orientations, **options)
 
-    def _prepare(self) -> None:
+    def _register_tensors(self) -> None:
         if self.group.kind != "periodic":
             raise ValueError(f"{self.group.name} has no rotations to relax: choose p4 or se2")
+        count = max(self.orientations)
+        if not 1 <= self.harmonics <= count // 2:
+            raise ValueError(f"harmonics={self.harmonics} of {count} elements: give 1 to {count // 2}, half of them")
         self.register_exact("omega", torch.tensor(self._start, dtype=torch.float64), working_copy=False)
 
     @staticmethod
@@ -389,9 +386,9 @@ class RelaxedLieConvolution(LieConvolution):
         return waves[:, :-1] if vanishes else waves  # the last sine is 0 at every element of p4
 
     def sample_basis(self) -> Float[Tensor, "H J Q P"]:
-        rows, features = super().sample_basis(), self.features()
+        strict, features = super().sample_basis(), self.features()  # (H, J, Q, anchors) and (J or H, features)
         features = features[None, :, None, None] if self.orientations[0] > 1 else features[:, None, None, None]
-        return (rows.unsqueeze(-1) * features).flatten(-2)
+        return (strict.unsqueeze(-1) * features).flatten(-2)
 
 
 def set_omega(net: nn.Module, omega: int | float) -> None:
@@ -427,11 +424,11 @@ def implied_omega(ratio: int | float) -> float:
     r"""The omega whose first harmonic has a given variance relative to the strict pathway, :math:`c_1 / c_0 = 2 I_1 / I_0`.
 
     For a relaxed pathway of amplitude :math:`a_1` and learned variance :math:`\sigma^2` beside a strict pathway of variance
-    :math:`\tau^2`, the ratio is :math:`a_1^2 \sigma^2 / \tau^2`. It is below 2 for every omega; for a larger ratio, `MAX_OMEGA`
-    is returned.
+    :math:`\tau^2`, the ratio is :math:`a_1^2 \sigma^2 / \tau^2`. For ratios above 1.94, that of `MAX_OMEGA`, the result is
+    `MAX_OMEGA`. (No omega has a ratio of 2.)
     """
     if not ratio >= 0:
-        raise ValueError(f"ratio={ratio} of variances: give a number from 0 to 2")
+        raise ValueError(f"ratio={ratio} of variances: give a number of at least 0")
     low, high = 0.0, MAX_OMEGA
     for _ in range(60):
         middle = (low + high) / 2
@@ -441,14 +438,15 @@ def implied_omega(ratio: int | float) -> float:
 
 
 def implied_omegas(net: nn.Module) -> dict[str, float]:
-    """:func:`implied_omega` of every layer with a relaxed pathway and its strict one, by the layer's name."""
+    """:func:`implied_omega` of relaxed pathways beside strict ones, by the layer's name; a layer's second: "layer.pathway"."""
     pathways = {(layer, name): p for layer, name, p in named_pathways(net)}
-    omegas = {}
+    omegas: dict[str, float] = {}
     for (layer, name), p in pathways.items():
         strict = pathways.get((layer, name.removesuffix("_relaxed")))
         if isinstance(p, RelaxedLieConvolution) and strict is not None:
             first = float(amplitudes(p.omega.detach(), 1)[0]) ** 2
-            omegas[layer] = implied_omega(first * float(p.variance) / float(strict.variance))
+            key = f"{layer}.{name}" if layer in omegas else layer
+            omegas[key] = implied_omega(first * float(p.variance) / float(strict.variance))
     return omegas
 
 
@@ -460,9 +458,8 @@ def relaxed_pathways(net: nn.Module) -> list[RelaxedLieConvolution]:
     """
     pathways = [module for module in net.modules() if isinstance(module, RelaxedLieConvolution)]
     if not pathways:
-        raise ValueError(
-            f"{type(net).__name__} has no relaxed pathway: give one, se2_relaxed or p4_relaxed, a variance"
-        )
+        name = type(net).__name__
+        raise ValueError(f"{name} has no relaxed pathway: give se2_relaxed or p4_relaxed a positive variance")
     return pathways
 
 
@@ -470,5 +467,5 @@ def check_omega(omega: int | float) -> None:
     """Refuse a negative or too large omega."""
     if not 0 <= omega <= MAX_OMEGA:
         raise ValueError(
-            f"omega={omega}: give a number from 0 (strict) to {MAX_OMEGA:g} (another filter at every angle)"
+            f"omega={omega}: give a number from 0 (strict) to {MAX_OMEGA:g} (nearly independent filters at 45 degrees)"
         )

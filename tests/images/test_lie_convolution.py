@@ -19,6 +19,7 @@ from rppdyn.images._lie_convolution import (
     amplitudes,
     draw_elements,
     implied_omega,
+    implied_omegas,
     learn_omega,
     omega_penalty,
     set_elements,
@@ -158,6 +159,10 @@ def test_omega_fixed_and_implied():
     for omega in (0.0, 0.1, 1.0, 2.0):
         ratio = float(amplitudes(torch.tensor(omega, dtype=torch.float64), 1)[0]) ** 2
         assert implied_omega(ratio) == pytest.approx(omega, abs=1e-9)
+    both = dict(p4=1.0, p4_relaxed=0.5, se2=1.0, se2_relaxed=2.0)
+    settings = dict.fromkeys(both, FilterSettings(elements=4))
+    net = ImageModel([LayerSpec(2)], 1, (6, 6), 4, both, settings=settings, generator=generator())
+    assert [*implied_omegas(net)][:2] == ["blocks.0", "blocks.0.se2_relaxed"]
 
 
 @pytest.mark.parametrize("group", ["p4", "se2"])
@@ -195,7 +200,9 @@ def test_a_small_resnet_turns_with_its_images_and_learns():
         (lambda: LieConvolution(17, 8), ("17 channels", "8")),
         (lambda: lie(kernel_size=4), ("kernel_size=4", "odd")),
         (lambda: lie(share=0), ("share=0",)),
+        (lambda: lie("se2", (1, 8), kernel_size=5, share=2), ("share=2", "at most 1.0")),
         (lambda: lie("scale", kind=RelaxedLieConvolution), ("T(2) x R+", "rotations")),
+        (lambda: lie("t2", (1, 1), kind=RelaxedLieConvolution), ("T(2)", "no rotations")),
         (lambda: lie(kind=RelaxedLieConvolution, omega=-1), ("omega=-1",)),
         (lambda: lie(kind=RelaxedLieConvolution, harmonics=5), ("harmonics=5",)),
         (lambda: learn_omega(nn.Linear(1, 1)), ("no relaxed pathway", "Linear")),
