@@ -71,14 +71,8 @@ class FittedDynamics:
         names, control_names: names of the coordinates.
     """
 
-    def __init__(
-        self,
-        models: Sequence[DynamicsModel],
-        scalings: Sequence[Scaling],
-        rep: Rep,
-        names: Sequence[str],
-        control_names: Sequence[str] = (),
-    ):
+    def __init__(self, models: Sequence[DynamicsModel], scalings: Sequence[Scaling], rep: Rep,
+                 names: Sequence[str], control_names: Sequence[str] = ()):  # fmt: skip
         self.models, self.scalings, self.rep = list(models), list(scalings), rep
         self.names, self.control_names = tuple(names), tuple(control_names)
 

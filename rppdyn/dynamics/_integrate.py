@@ -110,17 +110,9 @@ def integrate(
     return Trajectories(times, torch.where(lost[..., None, None], constant, states), diverged_at)
 
 
-def _solve(
-    model: DynamicsModel,
-    weights: Any,
-    times: Float[Tensor, " T"],
-    method: str,
-    step: float | None,
-    adjoint: bool,
-    options: dict[str, Any],
-    bound: float,
-    z0: Float[Tensor, "*batch n"],
-) -> tuple[Float[Tensor, "*batch T n"], Int[Tensor, "*batch"]]:
+def _solve(model: DynamicsModel, weights: Any, times: Float[Tensor, " T"], method: str, step: float | None, adjoint: bool,
+           options: dict[str, Any], bound: float, z0: Float[Tensor, "*batch n"],
+           ) -> tuple[Float[Tensor, "*batch T n"], Int[Tensor, "*batch"]]:  # fmt: skip
     """States, and where they diverged."""
     field = _Guarded(model, weights, bound, retries=method == "dopri5")
     fine, at_times = (times, slice(None)) if method == "dopri5" else _subdivide(times, step)

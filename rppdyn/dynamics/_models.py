@@ -21,7 +21,7 @@ MIN_INVERSE_MASS = 1e-3
 
 
 class DynamicsModel(nn.Module, ABC):
-    """An autonomous vector field ``z -> dz/dt`` given by a network.
+    """A vector field ``z -> dz/dt`` given by a network; all but :class:`DrivenModel` are autonomous.
 
     A rollout evaluates it many times with the same weights, so they are assembled once: ``weights = model.assemble()``,
     then ``model.vector_field(z, weights)``. Called as a module it takes ``(t, z)``, as torchdiffeq's solvers do; that is what
@@ -78,7 +78,7 @@ class HamiltonianModel(DynamicsModel):
 
     Args:
         net: ``(*batch, 2 d) -> (*batch, 1)``.
-        separable: promise that ``H(q, p) = V(q) + T(p)``, as for a :class:`SeparableHamiltonian`; leapfrog needs it.
+        separable: promise that ``H = V(q) + T(p)``, which leapfrog needs; not inferred from a :class:`SeparableHamiltonian`.
     """
 
     def __init__(self, net: nn.Module, *, separable: bool = False):
@@ -91,8 +91,7 @@ class HamiltonianModel(DynamicsModel):
         Raises:
             ValueError: the network's output is not one number per state, or the state's dimension is odd.
         """
-        if z.shape[-1] % 2:
-            raise ValueError(f"a state of {z.shape[-1]} numbers: positions and as many momenta make an even number")
+        _halves(z)  # refuses an odd state
         H = self._apply_net(z, weights)
         if H.shape != (*z.shape[:-1], 1):
             raise ValueError(
@@ -101,18 +100,17 @@ class HamiltonianModel(DynamicsModel):
         return H.squeeze(-1)
 
     def vector_field(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
-        dH_dq, dH_dp = self._gradient(z, weights).chunk(2, -1)
-        return torch.cat([dH_dp, -dH_dq], -1)
-
-    def _gradient(self, z: Float[Tensor, "*batch n"], weights: Any) -> Float[Tensor, "*batch n"]:
         weights = self.assemble() if weights is None else weights
-        if isinstance(self.net, RPPEMLP | Ensemble) and z.shape[-1] % 2 == 0:
-            return self.net.gradient(z, weights)
-        return torch.func.grad(lambda z: self.hamiltonian(z, weights).sum())(z)
+        if isinstance(self.net, RPPEMLP | Ensemble):
+            gradient = self.net.gradient(z, weights)
+        else:
+            gradient = torch.func.grad(lambda z: self.hamiltonian(z, weights).sum())(z)
+        dH_dq, dH_dp = _halves(gradient)
+        return torch.cat([dH_dp, -dH_dq], -1)
 
 
 class SeparableHamiltonian(nn.Module):
-    """``H(q, p) = V(q) + T(p)`` of two networks, ``(*batch, d) -> (*batch, 1)`` each."""
+    """``H(q, p) = V(q) + T(p)`` of two networks, ``(*batch, d) -> (*batch, 1)`` each, whose weights each call assembles."""
 
     def __init__(self, potential: nn.Module, kinetic: nn.Module):
         super().__init__()
@@ -133,7 +131,7 @@ class MechanicalModel(DynamicsModel):
     :math:`L` in ``rep * rep`` and an orthogonal ``rep`` of positions the field is as equivariant as the network.
 
     Args:
-        net: ``(*batch, d) -> (*batch, 1 + d^2)``, see :meth:`rep_out`.
+        net: ``(*batch, d) -> (*batch, 1 + d^2)``, see :meth:`rep_out`; calls refuse other sizes (ValueError), and odd states.
     """
 
     @staticmethod
@@ -143,42 +141,59 @@ class MechanicalModel(DynamicsModel):
         Raises:
             ValueError: the representation is not orthogonal, so that L L^T does not transform as the mass matrix.
         """
-        if not rep.G.is_orthogonal:
-            raise ValueError(f"{rep} of {rep.G} is not orthogonal: a learned mass matrix needs an orthogonal group")
+        if not rep.is_orthogonal:
+            raise ValueError(
+                f"{rep} of {rep.G} is not orthogonal: a learned mass matrix needs a representation that is"
+            )
         return Scalar(rep.G) + rep * rep
 
     def energy(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch"]:
         """H of positions and velocities, up to an arbitrary constant."""
-        q, v = z.chunk(2, -1)
-        potential, W = self._parts(self._apply_net(q, weights))
-        return 0.5 * (v * _solve(W, v)).sum(-1) + potential
+        q, v = _halves(z)
+        output = self._output(q, weights)
+        return 0.5 * (v * _solve(self._inverse_mass(output)[1], v)).sum(-1) + output[..., 0]
 
     def vector_field(self, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
-        weights = self.assemble() if weights is None else weights
-        q, v = z.contiguous().chunk(2, -1)  # forward mode takes no expanded memory
-        along = torch.func.jvp(lambda q: self._apply_net(q, weights), (q,), (v,))[1]
-        output, pull_back = torch.func.vjp(lambda q: self._apply_net(q, weights), q)[:2]
-        root, rate, W = self._root(output), self._matrix(along), self._parts(output)[1]
+        q, v = _halves(z.contiguous())  # forward-mode AD rejects expanded tensors
+        network = partial(self._output, weights=self.assemble() if weights is None else weights)
+        dL_dt = self._matrix(torch.func.jvp(network, (q,), (v,))[1])
+        output, pull_back = torch.func.vjp(network, q)[:2]
+        R, W = self._inverse_mass(output)
         p = _solve(W, v)
-        a = _matvec(root.mT, p)  # H = |a|^2 / 2 + V, without the term of MIN_INVERSE_MASS
-        cotangent = torch.cat([torch.ones_like(output[..., :1]), (p.unsqueeze(-1) * a.unsqueeze(-2)).flatten(-2)], -1)
-        turning = _matvec(rate, a) + _matvec(root, _matvec(rate.mT, p))
-        return torch.cat([v, turning - _matvec(W, pull_back(cotangent)[0])], -1)
+        a = _matvec(R.mT, p)
+        # dW/dt p = (R R^T)' p = L' a + R L'^T p
+        dW_dt_p = _matvec(dL_dt, a) + _matvec(R, _matvec(dL_dt.mT, p))
+        # at constant p, H = |a|^2 / 2 + V + const., so that dH/dV = 1 and dH/dL = p a^T
+        dH_dL = (p.unsqueeze(-1) * a.unsqueeze(-2)).flatten(-2)
+        (dH_dq,) = pull_back(torch.cat([torch.ones_like(output[..., :1]), dH_dL], -1))
+        return torch.cat([v, dW_dt_p - _matvec(W, dH_dq)], -1)
+
+    def _output(self, q: Tensor, weights: Any) -> Tensor:
+        """The network's output at positions: V, then the entries of L."""
+        output, d = self._apply_net(q, weights), q.shape[-1]
+        if output.shape[-1] != 1 + d**2:
+            raise ValueError(f"a network with {output.shape[-1]} outputs for {d} positions: it must have 1 + {d}^2")
+        return output
 
     @staticmethod
     def _matrix(output: Tensor) -> Tensor:
         d = math.isqrt(output.shape[-1] - 1)
         return output[..., 1:].unflatten(-1, (d, d))
 
-    def _root(self, output: Tensor) -> Tensor:
-        matrix = self._matrix(output)
-        return matrix + torch.eye(matrix.shape[-1], dtype=output.dtype, device=output.device)
+    def _inverse_mass(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """R = I + L, and W."""
+        L = self._matrix(output)
+        identity = torch.eye(L.shape[-1], dtype=output.dtype, device=output.device)
+        R = L + identity
+        return R, R @ R.mT + MIN_INVERSE_MASS * identity
 
-    def _parts(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Potential and inverse mass matrix."""
-        root = self._root(output)
-        identity = torch.eye(root.shape[-1], dtype=output.dtype, device=output.device)
-        return output[..., 0], root @ root.mT + MIN_INVERSE_MASS * identity
+
+def _halves(z: Tensor) -> tuple[Tensor, ...]:
+    if z.shape[-1] % 2:
+        raise ValueError(
+            f"a state of {z.shape[-1]} numbers: positions and as many momenta or velocities make an even number"
+        )
+    return z.chunk(2, -1)
 
 
 def _matvec(A: Float[Tensor, "*batch m n"], x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch m"]:
@@ -190,19 +205,24 @@ def _solve(W: Tensor, v: Tensor) -> Tensor:
 
 
 class DrivenModel(DynamicsModel):
-    r"""A vector field along recorded trajectories, with piecewise constant controls. Time counts steps:
+    r"""A vector field along recorded trajectories, with piecewise constant controls. Time s is measured in steps:
 
     .. math:: dz/ds = \Delta t_k\, f(z, u_k), \qquad k \le s < k + 1.
 
     Args:
         model: the vector field, a function of states followed by controls, if there are any.
-        steps: lengths of the steps, 0 after the end of a trajectory.
+        steps: durations of the steps, 0 after the end of a trajectory.
         controls: controls, constant during each step; the last axis is empty without controls.
     """
 
+    steps: Tensor
+    controls: Tensor
+
     def __init__(self, model: DynamicsModel, steps: Float[Tensor, "*batch T"], controls: Float[Tensor, "*batch T m"]):
         super().__init__(model.net)
-        self.model, self.steps, self.controls = model, steps, controls
+        self.model = model
+        self.register_buffer("steps", steps, persistent=False)
+        self.register_buffer("controls", controls, persistent=False)
 
     def assemble(self) -> Any:
         return self.model.assemble()
@@ -212,9 +232,9 @@ class DrivenModel(DynamicsModel):
         return self.forward(0.0, z, weights)
 
     def forward(self, t: Any, z: Float[Tensor, "*batch n"], weights: Any = None) -> Float[Tensor, "*batch n"]:
-        k = min(int(t), self.steps.shape[-1] - 1)
+        k = min(int(t), self.steps.shape[-1] - 1)  # `integrate` moves both ends of a step into it (perturb=True)
         with_controls = torch.cat([z, self.controls[..., k, :]], -1) if self.controls.shape[-1] else z
-        return self.steps[..., k, None] * self.model.vector_field(with_controls, weights)
+        return self.steps[..., k, None] * self.model(t, with_controls, weights)
 
 
 # -- quantities along rollouts -------------------------------------------------------------------------------------------
@@ -223,9 +243,9 @@ class DrivenModel(DynamicsModel):
 def rollout_error(
     states: Float[Tensor, "*batch T n"], truth: Float[Tensor, "*batch T n"]
 ) -> Float[Tensor, "*batch T-1"]:
-    r"""The relative error :math:`|z - \hat z| / (|z| + |\hat z|)` at each time but the first, at which both agree.
+    r"""The relative error :math:`|z - \hat z| / (|z| + |\hat z|)` at each time after the first, where both are equal.
 
-    Errors grow along a rollout, so they are averaged geometrically (:func:`~rppdyn.equivariance._error.geometric_mean`).
+    Average the result with :func:`~rppdyn.equivariance._error.geometric_mean`, since errors grow along a rollout.
 
     Source: Finzi 2023, 2.7.2 and A.1.9 (whose published code counts the initial state).
     """
@@ -254,8 +274,9 @@ def noether_momenta(rep: Rep, z: Float[Tensor, "*batch n"]) -> Float[Tensor, "*b
         ValueError: the state is not twice as long as the representation.
     """
     if z.shape[-1] != 2 * rep.dim:
+        n = z.shape[-1]
         raise ValueError(
-            f"states of {z.shape[-1]} numbers, and positions of {rep.dim} ({rep}): momenta must be as many"
+            f"a state has {n} entries, but must have 2 x {rep.dim}: positions in {rep}, then as many momenta"
         )
     q, p = z.chunk(2, -1)
     return torch.einsum("...i,aij,...j->...a", p, rep.lie_generators.to(z), q)

@@ -323,21 +323,9 @@ class CrossEntropyPlanner:
         ValueError: a number is out of range, or neither the model nor ``reward`` gives rewards.
     """
 
-    def __init__(
-        self,
-        model: TransitionModel,
-        low: Float[Tensor, " m"],
-        high: Float[Tensor, " m"],
-        *,
-        horizon: int = 25,
-        samples: int = 300,
-        elites: int = 30,
-        iterations: int = 4,
-        discount: float = 1.0,
-        reward: Reward | None = None,
-        ends: Ends | None = None,
-        seed: int = 0,
-    ):
+    def __init__(self, model: TransitionModel, low: Float[Tensor, " m"], high: Float[Tensor, " m"], *, horizon: int = 25,
+                 samples: int = 300, elites: int = 30, iterations: int = 4, discount: float = 1.0,
+                 reward: Reward | None = None, ends: Ends | None = None, seed: int = 0):  # fmt: skip
         if not 1 < elites <= samples:
             raise ValueError(f"elites={elites} of samples={samples}: two at least, and no more than there are")
         if horizon < 1 or iterations < 1:

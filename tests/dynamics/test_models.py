@@ -10,6 +10,7 @@ from torch import nn
 from rppdyn.dynamics import (
     FittedDynamics,
     HamiltonianModel,
+    MechanicalModel,
     NeuralODEModel,
     integrate,
     noether_momenta,
@@ -17,9 +18,12 @@ from rppdyn.dynamics import (
     rollout_error,
 )
 from rppdyn.equivariance import equivariance_error
-from rppdyn.groups import SO, DkeR3, O2eR3, SO2eR3
+from rppdyn.groups import GL, SO, DkeR3, O2eR3, S, SO2eR3
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble
 from rppdyn.reps import Scalar, V
+from rppdyn.reps._matrices import GeneratedRep
+
+SKEW = [[1.0, 1.0], [0.0, -1.0]]  # a reflection that is not orthogonal
 
 
 class Oscillators(nn.Module):
@@ -156,8 +160,19 @@ def test_a_compiled_vector_field_trains_as_the_plain_one(tmp_path):
     ("call", "words"),
     [
         (lambda: HamiltonianModel(nn.Linear(3, 1)).hamiltonian(torch.zeros(2, 3)), "a state of 3 numbers"),
+        (
+            lambda: HamiltonianModel(MLP(3 * Scalar, Scalar, SO(3), hidden=4)).vector_field(torch.zeros(2, 3)),
+            "a state of 3",
+        ),
+        (lambda: MechanicalModel(nn.Linear(2, 5)).vector_field(torch.zeros(2, 3)), "a state of 3 numbers"),
+        (
+            lambda: MechanicalModel(nn.Linear(2, 4)).vector_field(torch.zeros(2, 4)),
+            r"4 outputs for 2 positions.* 1 \+ 2\^2",
+        ),
+        (lambda: MechanicalModel.rep_out(V(GL(2))), "is not orthogonal"),
+        (lambda: MechanicalModel.rep_out(GeneratedRep(S(2), discrete_generators=[SKEW])), "is not orthogonal"),
         (lambda: HamiltonianModel(nn.Linear(4, 2)).hamiltonian(torch.zeros(2, 4)), "must be one number per state"),
-        (lambda: noether_momenta((2 * V)(SO2eR3()), torch.zeros(2, 6)), "momenta must be as many"),
+        (lambda: noether_momenta((2 * V)(SO2eR3()), torch.zeros(2, 6)), "positions in .*, then as many momenta"),
         (lambda: FittedDynamics([], [], V(SO(3)), "xyz").predict([0.0] * 3, [0, 1], substeps=0), "substeps=0: give 1"),
     ],
 )
