@@ -3,7 +3,7 @@ r"""Images of geoms, sites, tendons, actuators and equality constraints under a 
 The partner of an element is the element that it is carried to. Tendons and actuators also have a sign. It is -1 if a tendon
 shortens where its partner lengthens, or if a control pushes where the partner's control pulls.
 
-Masses are compared as pseudo-inertia matrices, and only differences that change some motion count.
+Masses are compared as pseudo-inertia matrices. A difference counts only if it changes some motion.
 With points written as (x, 1) in a body's frame, :math:`J = \int \rho\, (x, 1)(x, 1)^T`, a 4 x 4 matrix, holds mass, first and
 second moments. With g gravity, X and p the body's orientation and position, and v and w its velocities in the world,
 
@@ -16,14 +16,14 @@ the lower link of an arm that only turns about a vertical axis may be lopsided.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mujoco
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
 
-from rppdyn.envs._model_symmetry import EQUALITY, FREE, GEOM, OBJECT, TRANSMISSION, WRAP, control_addresses
+from rppdyn.envs._model_symmetry import BALL, EQUALITY, FREE, GEOM, OBJECT, TRANSMISSION, WRAP, control_addresses
 from rppdyn.envs.derivation._trees import NO_MATCH_COST, Skeleton, TreeMatch
 
 NONE = -1
@@ -39,10 +39,11 @@ class Match:
 
     Args:
         dofs: D with qvel' = D qvel.
-        tendon_signs: s with (length of the partner)' = s length.
+        tendon_signs: s with l' = s l: l a tendon's length, l' its partner's in the image of the motion.
         controls, activations: C and A with ctrl' = C ctrl and act' = A act.
+        actuators: partners; of those that mix, the one that they mix with most.
         actuator_signs: the entry of C from each actuator to its partner, 1 or -1; 0 where actuators mix.
-        actuator_turns: distance between the unit vectors along which an actuator's image and its partner act.
+        actuator_gaps: distance between the unit force vectors of an actuator's image and its partner, up to sign.
     """
 
     trees: TreeMatch
@@ -53,7 +54,7 @@ class Match:
     tendon_signs: np.ndarray
     actuators: np.ndarray
     actuator_signs: np.ndarray
-    actuator_turns: np.ndarray
+    actuator_gaps: np.ndarray
     controls: np.ndarray
     activations: np.ndarray
     equalities: np.ndarray
@@ -67,7 +68,7 @@ def match_elements(skeleton: Skeleton, trees: TreeMatch) -> Match | None:
     tendons, tendon_signs = _match_tendons(skeleton, trees, geoms, sites)
     if (tendons == NONE).any():
         return None
-    actuators = match_actuators(skeleton, trees, dofs, sites, tendons, tendon_signs)
+    actuators = _match_actuators(skeleton, trees, dofs, sites, tendons, tendon_signs)
     if actuators is None:
         return None
     equalities = _match_equalities(skeleton, trees, sites, tendons)
@@ -96,26 +97,26 @@ def image_in_body(skeleton: Skeleton, trees: TreeMatch, kind: str, i: int) -> tu
 
 
 def _match_local(skeleton: Skeleton, trees: TreeMatch, kind: str, ids: np.ndarray) -> np.ndarray:
-    """Partners of geoms or sites: the nearest on the partner body; of geoms by type, place, shape and size."""
+    """Match each body's geoms or sites with its partner's at least total cost: `shape_gap` of geoms, distance of sites."""
     m = skeleton.model
     partners = np.full(getattr(m, f"n{kind}"), NONE)
     body_of, type_of = getattr(m, f"{kind}_bodyid"), getattr(m, f"{kind}_type")
     for b in np.unique(body_of[ids]):
-        left = ids[body_of[ids] == b]
-        right = ids[body_of[ids] == trees.bodies[b]]
-        if not len(right):
+        own = ids[body_of[ids] == b]
+        others = ids[body_of[ids] == trees.bodies[b]]
+        if not len(others):
             continue
-        cost = np.full((len(left), len(right)), NO_MATCH_COST)
-        for n, i in enumerate(left):
+        cost = np.full((len(own), len(others)), NO_MATCH_COST)
+        for n, i in enumerate(own):
             _, place, axes = image_in_body(skeleton, trees, kind, i)
-            for k, j in enumerate(right):
+            for k, j in enumerate(others):
                 if kind == "site":  # a site's type and size only matter for its picture
                     cost[n, k] = np.linalg.norm(place - m.site_pos[j]) / skeleton.size + 1e-9 * (i != j)
                 elif type_of[i] == type_of[j]:
                     cost[n, k] = shape_gap(skeleton, i, j, place, axes) / skeleton.size + 1e-9 * (i != j)
         for n, k in zip(*linear_sum_assignment(cost), strict=True):
             if cost[n, k] < NO_MATCH_COST:
-                partners[left[n]] = right[k]
+                partners[own[n]] = others[k]
     return partners
 
 
@@ -128,11 +129,9 @@ def _match_tendons(skeleton, trees, geoms, sites) -> tuple[np.ndarray, np.ndarra
     def path(k, carry):
         """(type, id) of the objects that a tendon passes; with carry, of their images."""
         maps = {WRAP.SITE: sites, WRAP.SPHERE: geoms, WRAP.CYLINDER: geoms}
-        objects = []
-        for w in range(m.tendon_adr[k], m.tendon_adr[k] + m.tendon_num[k]):
-            kind, i = int(m.wrap_type[w]), int(m.wrap_objid[w])
-            objects.append((kind, int(maps[kind][i]) if carry and kind in maps else i))
-        return objects
+        span = slice(m.tendon_adr[k], m.tendon_adr[k] + m.tendon_num[k])
+        objects = zip(m.wrap_type[span].tolist(), m.wrap_objid[span].tolist(), strict=True)
+        return [(kind, int(maps[kind][i]) if carry and kind in maps else i) for kind, i in objects]
 
     def cosine(k, j):
         """Cosine between the image of k's coefficients and j's; 1 or 0 for spatial tendons, whose paths are compared."""
@@ -167,14 +166,14 @@ def active_gear(m: mujoco.MjModel, i: int) -> np.ndarray:
     kind = int(m.actuator_trntype[i])
     width = 6 if kind == TRANSMISSION.SITE else 1
     if kind in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
-        width = {0: 6, 1: 3}.get(int(m.jnt_type[m.actuator_trnid[i, 0]]), 1)
+        width = {FREE: 6, BALL: 3}.get(int(m.jnt_type[m.actuator_trnid[i, 0]]), 1)
     return m.actuator_gear[i, :width]
 
 
-def match_actuators(
+def _match_actuators(
     skeleton, trees, dofs, sites, tendons, tendon_signs
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """(partners, signs, turns, C, A), or None if an actuator has no partner.
+    """(partners, signs, gaps, C, A), or None if an actuator has no partner.
 
     Actuators are compared by the vectors along which a unit of their force acts. An actuator of gear zero is treated as if its
     gear were 1 along the first axis.
@@ -182,72 +181,81 @@ def match_actuators(
     m = skeleton.model
     n = m.actuator_trntype.shape[0]
     adr, num = control_addresses(m)
+    # With JOINTINPARENT, a torque is given in the axes that the body has at angle zero; on a free joint, in the world's.
+    in_parent = skeleton.rest[trees.bodies].transpose(0, 2, 1) @ trees.frames[m.body_parentid] @ skeleton.rest
+    in_parent[m.jnt_bodyid[m.jnt_type == FREE]] = trees.isometry.rotation
+    dofs_in_parent = dof_matrix(skeleton, replace(trees, frames=in_parent))
+    joint_maps = {TRANSMISSION.JOINT: dofs, TRANSMISSION.JOINTINPARENT: dofs_in_parent}
+    object_maps = {TRANSMISSION.TENDON: tendons, TRANSMISSION.BODY: trees.bodies}
+    object_maps |= {TRANSMISSION.SITE: sites, TRANSMISSION.SLIDERCRANK: sites}
 
-    def target(i, carry):
-        """(identity of the driven object, force vector) of the actuator; with carry, of its image."""
-        kind, (a, b), gear = int(m.actuator_trntype[i]), m.actuator_trnid[i], active_gear(m, i)
+    def target(i: int) -> tuple[tuple[int, ...], np.ndarray]:
+        """((transmission, ids of the driven objects), force) of actuator i; on joints no ids, but a force in R^nv."""
+        kind, gear = int(m.actuator_trntype[i]), active_gear(m, i)
         gear = gear if gear.any() else np.eye(len(gear))[0]
-        if kind in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
-            force = np.zeros(m.nv)
-            force[m.jnt_dofadr[a] : m.jnt_dofadr[a] + len(gear)] = gear
-            return (kind,), dofs @ force if carry else force
-        if kind == TRANSMISSION.TENDON:
-            return (kind, tendons[a] if carry else a), gear * (tendon_signs[a] if carry else 1.0)
-        if kind == TRANSMISSION.BODY:
-            return (kind, trees.bodies[a] if carry else a), gear
-        if kind == TRANSMISSION.SLIDERCRANK:
-            return (kind, *((sites[a], sites[b]) if carry else (a, b))), gear
-        if kind != TRANSMISSION.SITE:
-            return None, gear
-        if not carry:
-            return (kind, a, b), gear
-        site, W = int(sites[a]), np.zeros((3, 3))
-        if site != NONE:
-            W = skeleton.axes["site"][site].T @ image_in_body(skeleton, trees, "site", a)[2]
-        return (kind, site, sites[b] if b >= 0 else b), np.r_[W @ gear[:3], np.sign(np.linalg.det(W)) * W @ gear[3:]]
+        if kind in object_maps:
+            return (kind, *(int(k) for k in m.actuator_trnid[i] if k >= 0)), gear
+        force, first = np.zeros(m.nv), m.jnt_dofadr[m.actuator_trnid[i, 0]]
+        force[first : first + len(gear)] = gear
+        return (kind,), force
 
-    if any(target(i, False)[0] is None for i in range(n)):
+    def image(i: int) -> tuple[tuple[int, ...], np.ndarray]:
+        """The target of actuator i's image."""
+        (kind, *objects), force = target(i)
+        images = [int(object_maps[kind][k]) for k in objects]
+        if kind in joint_maps:
+            force = joint_maps[kind] @ force
+        elif kind == TRANSMISSION.TENDON:
+            force = tendon_signs[objects[0]] * force
+        elif kind == TRANSMISSION.SITE and NONE not in images:
+            # The last object, whose axes the gear refers to, is the reference site, or the site itself if there is none.
+            W = skeleton.axes["site"][images[-1]].T @ image_in_body(skeleton, trees, "site", objects[-1])[2]
+            force = np.r_[W @ force[:3], np.sign(np.linalg.det(W)) * W @ force[3:]]
+        return (kind, *images), force
+
+    if not np.isin(m.actuator_trntype, [*joint_maps, *object_maps]).all():
         return None
-    targets, images = [target(i, False) for i in range(n)], [target(i, True) for i in range(n)]
+    targets, images = [target(i) for i in range(n)], [image(i) for i in range(n)]
     kinds = [(m.actuator_gaintype[i], m.actuator_biastype[i], m.actuator_dyntype[i], num[i]) for i in range(n)]
     cosine, cost = np.zeros((n, n)), np.full((n, n), NO_MATCH_COST)
-    for i in range(n):
-        for j in range(n):
-            (image, v), (driven, w) = images[i], targets[j]
-            size = np.linalg.norm(v) * np.linalg.norm(w)
-            if tuple(map(int, image)) != tuple(map(int, driven)) or kinds[i] != kinds[j] or size == 0:
-                continue
-            cosine[i, j] = v @ w / size
-            differs = np.abs(m.actuator_gainprm[i] - m.actuator_gainprm[j]).max() > 0
-            differs = differs or (m.actuator_ctrlrange[i] != m.actuator_ctrlrange[j]).any()
-            if abs(cosine[i, j]) > MIN_PARTNER_COSINE:
-                stretch = abs(np.log(np.linalg.norm(v) / np.linalg.norm(w)))
-                cost[i, j] = 10 * (1 - abs(cosine[i, j])) + 0.5 * bool(differs) + 1e-6 * (i != j) + min(stretch, 1.0)
+    for i, j in itertools.product(range(n), range(n)):
+        (driven_image, v), (driven, w) = images[i], targets[j]
+        if driven_image != driven or kinds[i] != kinds[j]:
+            continue
+        cosine[i, j] = v @ w / (np.linalg.norm(v) * np.linalg.norm(w))
+        differs = (m.actuator_gainprm[i] != m.actuator_gainprm[j]).any()
+        differs = differs or (m.actuator_ctrlrange[i] != m.actuator_ctrlrange[j]).any()
+        if abs(cosine[i, j]) > MIN_PARTNER_COSINE:
+            # At most 0.5 for the direction, 1 for gears, 0.5 for other numbers; among equals i itself comes first.
+            stretch = abs(np.log(np.linalg.norm(v) / np.linalg.norm(w)))
+            cost[i, j] = 10 * (1 - abs(cosine[i, j])) + min(stretch, 1.0) + 0.5 * bool(differs) + 1e-6 * (i != j)
     rows, columns = linear_sum_assignment(cost)
-    partners, signs, turns = np.full(n, NONE), np.zeros(n), np.zeros(n)
+    partners, signs, gaps = np.full(n, NONE), np.zeros(n), np.zeros(n)
     C, A = np.zeros((m.nu, m.nu)), np.zeros((m.na, m.na))
     for i, j in zip(rows, columns, strict=True):
         if cost[i, j] < NO_MATCH_COST:
             partners[i], signs[i] = j, np.sign(cosine[i, j])
-            turns[i] = np.sqrt(max(2 - 2 * abs(cosine[i, j]), 0.0))
+            gaps[i] = np.sqrt(max(2 - 2 * abs(cosine[i, j]), 0.0))
             for k in range(num[i]):
                 C[adr[j] + k, adr[i] + k] = signs[i]
             for k in range(max(int(m.actuator_actnum[i]), 0)):
                 A[m.actuator_actadr[j] + k, m.actuator_actadr[i] + k] = signs[i]
-    # Actuators without a partner may mix, as two motors along x and y do when the world turns.
-    left = np.flatnonzero(partners == NONE)
-    if len(left):
-        if len({(*targets[i][0], *map(int, kinds[i])) for i in left}) > 1 or any(num[i] != 1 for i in left):
+    rest = np.flatnonzero(partners == NONE)
+    if len(rest):
+        # They may mix, as motors along x and y do when the world turns. With unit forces G and their images V, V = G C.
+        comparable = {(*x[i][0], *kinds[i]) for x in (targets, images) for i in rest}
+        if len(comparable) > 1 or any(num[i] != 1 for i in rest) or np.isin(rest, partners).any():
             return None
-        G, V = (np.array([x[i][1] / np.linalg.norm(x[i][1]) for i in left]).T for x in (targets, images))
+        G, V = (np.array([x[i][1] / np.linalg.norm(x[i][1]) for i in rest]).T for x in (targets, images))
         mix = np.linalg.lstsq(G, V, rcond=None)[0]
-        if np.abs(G @ mix - V).max() > 1e-6 or np.abs(mix.T @ mix - np.eye(len(left))).max() > 1e-6:
+        if np.abs(G @ mix - V).max() > 1e-6 or np.abs(mix.T @ mix - np.eye(len(rest))).max() > 1e-6:
             return None
-        C[np.ix_(adr[left], adr[left])] = mix
-        if (m.actuator_actnum[left] > 0).any():
-            A[np.ix_(m.actuator_actadr[left], m.actuator_actadr[left])] = mix
-        partners[left] = left
-    return partners, signs, turns, C, A
+        C[np.ix_(adr[rest], adr[rest])] = mix
+        if (m.actuator_actnum[rest] > 0).any():
+            A[np.ix_(m.actuator_actadr[rest], m.actuator_actadr[rest])] = mix
+        # Each is compared with the other one that it mixes with most.
+        partners[rest] = rest[linear_sum_assignment(np.abs(mix.T) * (np.eye(len(rest)) - 1))[1]]
+    return partners, signs, gaps, C, A
 
 
 def images_of_objects(m: mujoco.MjModel, k: int, trees: TreeMatch, sites, tendons) -> np.ndarray:
@@ -261,7 +269,6 @@ def _match_equalities(skeleton, trees, sites, tendons) -> np.ndarray:
     """Partner of each equality constraint: one of its type between the images of its objects, in the same order if possible."""
     m = skeleton.model
     partners = np.full(m.neq, NONE)
-
     for k in range(m.neq):
         if m.eq_type[k] not in (EQUALITY.CONNECT, EQUALITY.WELD, EQUALITY.JOINT, EQUALITY.TENDON):
             continue
@@ -283,18 +290,18 @@ MAX_MESH_VERTICES = 500  # compared vertices of a mesh without a convex hull, ev
 
 
 def shape_gap(skeleton: Skeleton, i: int, j: int, position: np.ndarray, axes: np.ndarray) -> float:
-    """A length: difference of geom j from the image of geom i, whose position and axes in j's body are given."""
+    """Difference between geom j and the image of geom i, as a length; position and axes are the image's, in j's body."""
     m = skeleton.model
-    sizes = np.abs(image_size(skeleton, i, j, axes, m.geom_size[i]) - m.geom_size[j]).max()
-    if m.geom_type[i] in (GEOM.PLANE, GEOM.HFIELD, GEOM.MESH):
-        sizes = 0.0
+    # Planes are infinite, and `orientation_gap` compares the sizes of meshes and height fields.
+    has_size = m.geom_type[i] not in (GEOM.PLANE, GEOM.HFIELD, GEOM.MESH)
+    size_gap = np.abs(image_size(skeleton, i, j, axes, m.geom_size[i]) - m.geom_size[j]).max() if has_size else 0.0
     gap = position - m.geom_pos[j]  # of a plane only along its normal, since it is infinite
     distance = abs(skeleton.axes["geom"][j][:, 2] @ gap) if m.geom_type[i] == GEOM.PLANE else np.linalg.norm(gap)
-    return float(distance) + sizes + orientation_gap(skeleton, i, j, axes)
+    return float(distance) + size_gap + orientation_gap(skeleton, i, j, axes)
 
 
 def orientation_gap(skeleton: Skeleton, i: int, j: int, axes: np.ndarray) -> float:
-    """A length: distance of the surfaces of geom j and the image of geom i that is due to their orientations."""
+    """Difference in orientation between geom j and the image of geom i, as a length; for meshes and fields also in shape."""
     m = skeleton.model
     shape, size = int(m.geom_type[i]), m.geom_size[j]
     W = skeleton.axes["geom"][j].T @ axes  # i's axes, in j's frame
@@ -338,7 +345,7 @@ def _is_permutation(matrix: np.ndarray) -> bool:
 
 
 def _hull(m, mesh: int) -> np.ndarray:
-    """Vertices of a mesh's convex hull, which collides, (n, 3); without a hull, up to `MAX_MESH_VERTICES` of the mesh."""
+    """Vertices (n, 3) of the convex hull with which a mesh collides; without a hull, at most `MAX_MESH_VERTICES` of its own."""
     vertices = m.mesh_vert[m.mesh_vertadr[mesh] : m.mesh_vertadr[mesh] + m.mesh_vertnum[mesh]].astype(float)
     graph = int(m.mesh_graphadr[mesh])
     if graph < 0:
@@ -348,28 +355,27 @@ def _hull(m, mesh: int) -> np.ndarray:
 
 
 def _field_gap(m, i: int, j: int, W: np.ndarray) -> float:
-    """Largest difference between height field j and the image of height field i, which W must map along the axes."""
+    """Largest difference in height between field j and field i's image; j's larger half-extent if grids can't be compared."""
 
     def heights(k):
         rows, columns, adr = int(m.hfield_nrow[k]), int(m.hfield_ncol[k]), int(m.hfield_adr[k])
         return m.hfield_data[adr : adr + rows * columns].reshape(rows, columns) * m.hfield_size[k, 2]
 
     grid, partner = heights(i), heights(j)
-    if np.ptp(grid) == 0 and np.array_equal(grid, partner) and W[2, 2] > 0.999999:
-        return 0.0
-    rounded = np.round(W)
+    if i == j and np.ptp(grid) == 0 and W[2, 2] > 0.999999:
+        return 0.0  # flat ground may turn: its edges are ignored
+    rounded, half_extent = np.round(W).astype(int), float(np.abs(m.hfield_size[j, :2]).max())
     if np.abs(W - rounded).max() > 1e-6 or rounded[2, 2] != 1:
-        return float(np.abs(m.hfield_size[j, :2]).max())
-    # Rows run along y and columns along x.
-    image = grid if rounded[0, 0] else grid.T
-    image = image[:, ::-1] if rounded[0].sum() < 0 else image
-    image = image[::-1] if rounded[1].sum() < 0 else image
-    extent = m.hfield_size[i, [0, 1] if rounded[0, 0] else [1, 0]]
-    if image.shape != partner.shape or np.abs(extent - m.hfield_size[j, :2]).max() > 0:
-        return float(np.abs(m.hfield_size[j, :2]).max())
-    # Each cell is two triangles, cut along one diagonal; a reflection carries it to the other diagonal.
+        return half_extent
+    # Rows run along y and columns along x. W may exchange x and y, and may reverse each.
+    image, extent = (grid, m.hfield_size[i, :2]) if rounded[0, 0] else (grid.T, m.hfield_size[i, 1::-1])
+    x_sign, y_sign = rounded[:2, :2].sum(1)
+    image = image[::y_sign, ::x_sign]
+    if image.shape != partner.shape or (extent != m.hfield_size[j, :2]).any():
+        return half_extent
+    # Each cell is two triangles, cut along one diagonal. Mirrors in x or y and quarter turns carry it to the other diagonal.
     bent = partner[1:, 1:] + partner[:-1, :-1] - partner[1:, :-1] - partner[:-1, 1:]
-    cut = np.abs(bent).max() / 2 if rounded[0, :2].sum() != rounded[1, :2].sum() else 0.0
+    cut = np.abs(bent).max() / 2 if x_sign != y_sign else 0.0
     return float(np.abs(image - partner).max() + cut + abs(m.hfield_size[i, 3] - m.hfield_size[j, 3]))
 
 
@@ -380,7 +386,7 @@ MOTION_SAMPLES = 6
 """Random motions in which energies are compared."""
 
 ENERGY_TOLERANCE = 1e-9
-"""Relative difference in energy from which on a difference in inertia counts."""
+"""Smallest relative difference in energy that counts."""
 
 
 def pseudo_inertias(skeleton: Skeleton) -> np.ndarray:
@@ -429,6 +435,7 @@ def inertia_differs(skeleton: Skeleton, trees: TreeMatch, carried: np.ndarray) -
         return np.zeros(m.nbody, bool)
     kinetic, potential = _energies(skeleton, carried - J)
     full_kinetic, full_potential = _energies(skeleton, J)
+    # Only changes of U act, so they set its scale. Where U hardly changes, rounding does: a thousandth of |U| is the least.
     scale_k = max(np.abs(full_kinetic.sum(1)).max(), 1e-300)
     scale_p = max(np.ptp(full_potential, axis=0).sum(), np.abs(full_potential).max() * 1e-3, 1e-300)
 

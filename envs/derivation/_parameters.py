@@ -538,9 +538,9 @@ def _actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
     everywhere = np.ones(n, bool)
     gears = np.array([[np.linalg.norm(active_gear(m, i))] for i in range(n)])
-    turns, nothing = match.actuator_turns, np.zeros((n, 1))
+    gaps, nothing = match.actuator_gaps, np.zeros((n, 1))
     yield Parameter("actuator", "gear", gears, partners, _identity, everywhere)
-    yield Parameter("actuator", "direction", nothing, partners, lambda i, row: turns[i : i + 1], turns > 1e-6, 1.0)
+    yield Parameter("actuator", "direction", nothing, partners, lambda i, row: gaps[i : i + 1], gaps > 1e-6, 1.0)
     conditions = {"forced": m.actuator_forcelimited != 0, "active": m.actuator_actlimited != 0}
     yield from interval_parameters(
         m, "actuator", partners, signs, muscle=m.actuator_gaintype == GAIN.MUSCLE, **conditions

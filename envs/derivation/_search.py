@@ -117,14 +117,8 @@ def _reflections(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[M
     for n, (axis, match) in enumerate(mirrors):
         if n and root:
             match = match_mirror(mirrors[0][0], axis) or match
-        name = reflection_name(
-            skeleton,
-            match,
-            first=axis == axes[0],
-            alone=len(mirrors) == 1,
-            other_axis=axes[1 - axes.index(axis)],
-            known=_names(known),
-        )
+        first, alone, other = axis == axes[0], len(mirrors) == 1, axes[1 - axes.index(axis)]
+        name = reflection_name(skeleton, match, first=first, alone=alone, other_axis=other, known=_names(known))
         yield _element(skeleton, match, name)
     if root and not mirrors:
         yield from _oblique_reflections(skeleton, root, axes[0])

@@ -195,6 +195,41 @@ def test_structure_that_differs_is_no_symmetry():
     assert derive(model).names == ("mirror at 45 degrees", "yaw")  # the plane that this leg lies in
 
 
+PAIR = """<mujoco><asset><hfield name="l" nrow="3" ncol="3" size="{l}"/><hfield name="r" nrow="3" ncol="3" size="{r}"/></asset>
+<worldbody><geom name="l" type="hfield" hfield="l" pos="0 5 -1"/><geom name="r" type="hfield" hfield="r" pos="0 -5 -1"/>
+<body><freejoint/><geom size=".1"/>
+<body name="l" pos="0 .3 0"><joint name="l" axis="1 0 0"/><geom size=".1"/><site name="l" pos="0 .1 0"/></body>
+<body name="r" pos="0 -.3 0"><joint name="r" axis="-1 0 0"/><geom size=".1"/><site name="r" pos="0 -.1 0"/></body>
+</body></worldbody><tendon>
+<fixed name="l"><joint joint="l" coef="1"/></fixed><fixed name="r"><joint joint="r" coef="1"/></fixed></tendon>
+<actuator>{motor}</actuator></mujoco>"""
+
+
+@pytest.mark.parametrize("motor", ['<motor tendon="l"/>', '<motor site="l"/>', '<adhesion body="l" ctrlrange="0 1"/>'])
+def test_a_motor_without_an_image_is_not_its_own(motor):
+    both = PAIR.format(l="1 1 1 .1", r="1 1 1 .1", motor=motor + motor.replace('"l"', '"r"'))
+    assert not derive(mujoco.MjModel.from_xml_string(both))["left-right"].deviations
+    found = derive(mujoco.MjModel.from_xml_string(PAIR.format(l="1 1 1 .1", r="1 1 1 .1", motor=motor)))
+    assert not any(s.bodies[2] == 3 for s in found.symmetries)
+    assert all(np.isfinite(s.controls).all() for s in found.symmetries)
+
+
+@pytest.mark.parametrize("size", ["2 2 1 .1", "1 1 1 .2"])
+def test_flat_height_fields_of_unequal_sizes_deviate(size):
+    found = derive(mujoco.MjModel.from_xml_string(PAIR.format(l="1 1 1 .1", r=size, motor="")))
+    assert spoilers(found, "left-right") == {("l", "orientation")}
+
+
+@pytest.mark.parametrize("y", ["gear='2'", "gainprm='2'", "gear='1'"])
+def test_motors_that_mix_are_compared_with_each_other(y):
+    slides = '<joint name="x" type="slide" axis="1 0 0"/><joint name="y" type="slide" axis="0 1 0"/>'
+    motors = f"<general name='mx' joint='x'/><general name='my' joint='y' {y}/>"
+    found = derive(mujoco.MjModel.from_xml_string(
+        f"<mujoco><worldbody><body>{slides}<geom size='.1'/></body></worldbody><actuator>{motors}</actuator></mujoco>"
+    ))  # fmt: skip
+    assert {kind for _, kind in spoilers(found, "yaw")} == {y.split("=")[0]} - ({"gear"} if "1" in y else set())
+
+
 def test_symmetrise_with_a_constraint_of_joints_and_without_sites():
     """Constraints of joints have numbers of joints where those of welded sites have numbers of sites."""
     finger = "<body pos='0 {y} 0'><joint name='{n}' axis='{s} 0 0' damping='{d}'/><geom size='.1'/></body>"

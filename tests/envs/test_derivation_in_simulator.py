@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import mujoco
 import numpy as np
 import pytest
 from robots import derived, robot, step_defects, tighten
 
-from rppdyn.envs.derivation import symmetrise
+from rppdyn.envs.derivation import derive, symmetrise
 
 # Symmetries from which nothing deviates, or nothing that these states meet (walls, limits of far away targets).
 EXACT = {
@@ -48,6 +49,41 @@ def test_exact_ones(name):
 def test_in_contact(name, symmetry):
     defects = step_defects(tighten(robot(name)), derived(name)[symmetry], n=3, touching=True)
     assert defects.max() < 1e-9
+
+
+ARM = """<body name="{n}" pos="{p}"><joint axis="{a}"/><geom type="capsule" fromto="0 0 0 {p}" size=".05"/>
+<site name="{n}" pos="{p}" euler="{e}"/></body>"""
+AXES_OF_FORCES = {
+    "refsite": (
+        '<body><freejoint/><geom size=".1"/><site name="ref" euler="0 20 0"/>'
+        + ARM.format(n="l", p="0 .3 0", a="1 0 0", e="0 0 0") + ARM.format(n="r", p="0 -.3 0", a="1 0 0", e="10 20 90")
+        + "</body>",
+        '<motor site="l" refsite="ref" gear="1 2 3 .1 .2 .3"/><motor site="r" refsite="ref" gear="1 -2 3 -.1 .2 -.3"/>',
+        {"left-right"},
+    ),
+    "free joint": (
+        '<body quat=".9 0 0 .3"><freejoint name="f"/><geom size=".1"/>' + ARM.format(n="l", p="0 .3 0", a="1 0 0", e="0 0 0")
+        + ARM.format(n="r", p="0 -.3 0", a="-1 0 0", e="0 0 0") + "</body>",
+        '<motor jointinparent="f" gear="1 0 0 0 2 0"/><motor jointinparent="f" gear="0 1 0 -2 0 0"/>',
+        {"half turn", "yaw"},
+    ),
+    "ball joint": (
+        '<body quat=".9 .1 .3 .2"><joint name="b" type="ball"/><geom size=".1" pos=".1 .2 .3"/></body>',
+        "".join(f'<motor jointinparent="b" gear="{gear}"/>' for gear in ("1 0 0", "0 1 0", "0 0 1")),
+        {"yaw"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", AXES_OF_FORCES)
+def test_forces_in_axes_other_than_the_bodys(kind):
+    """Gears in a reference site's axes, in the world's and in those of a ball joint's parent."""
+    bodies, motors, names = AXES_OF_FORCES[kind]
+    xml = f"<mujoco><worldbody>{bodies}</worldbody><actuator>{motors}</actuator></mujoco>"
+    found = derive(model := tighten(mujoco.MjModel.from_xml_string(xml)))
+    assert names <= set(found.names)
+    for symmetry in found.symmetries:
+        assert symmetry.deviations or step_defects(model, symmetry).max() < 1e-9, symmetry.name
 
 
 def test_pendulum_is_exact_about_its_own_axis():
