@@ -541,10 +541,8 @@ def _actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     gaps, nothing = match.actuator_gaps, np.zeros((n, 1))
     yield Parameter("actuator", "gear", gears, partners, _identity, everywhere)
     yield Parameter("actuator", "direction", nothing, partners, lambda i, row: gaps[i : i + 1], gaps > 1e-6, 1.0)
-    conditions = {"forced": m.actuator_forcelimited != 0, "active": m.actuator_actlimited != 0}
-    yield from interval_parameters(
-        m, "actuator", partners, signs, muscle=m.actuator_gaintype == GAIN.MUSCLE, **conditions
-    )
+    masks = {"forced": m.actuator_forcelimited != 0, "active": m.actuator_actlimited != 0}
+    yield from interval_parameters(m, "actuator", partners, signs, muscle=m.actuator_gaintype == GAIN.MUSCLE, **masks)
     gains, biases = m.actuator_gainprm.copy(), m.actuator_biasprm.copy()
     yield Parameter("actuator", "gainprm", gains, partners, gain, everywhere, attribute="actuator_gainprm")
     yield Parameter("actuator", "biasprm", biases, partners, bias, everywhere, attribute="actuator_biasprm")
@@ -701,6 +699,5 @@ def _world_deviations(skeleton: Skeleton, match: Match) -> Iterator[Deviation]:
     unordered = {frozenset(pair) for pair in excluded}
     for a, b in excluded:
         if frozenset((int(bodies[a]), int(bodies[b]))) not in unordered:
-            yield Deviation(
-                name_of(m, "body", a), name_of(m, "body", b), "exclude", "for this pair", "not for its image", 1.0
-            )
+            pair = name_of(m, "body", a), name_of(m, "body", b)
+            yield Deviation(*pair, "exclude", "for this pair", "not for its image", 1.0)

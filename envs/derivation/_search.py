@@ -300,9 +300,7 @@ def _drop_powers(symmetries: list[MatchedSymmetry]) -> list[MatchedSymmetry]:
         (M,) = turn.match.trees.isometry.root_maps.values()
         return float(np.arccos(np.clip((np.trace(M) - 1) / 2, -1, 1)))
 
-    turns = [
-        s for s in symmetries if s.symmetry.name in ("half turn", "quarter turn") or s.symmetry.name.startswith("turn")
-    ]
+    turns = [s for s in symmetries if s.symmetry.name.startswith(("turn", "quarter turn", "half turn"))]
     smallest = min(turns, key=angle, default=None)
     return [s for s in symmetries if s not in turns or s is smallest or s.symmetry.name == "half turn"]
 
