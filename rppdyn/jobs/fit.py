@@ -54,14 +54,8 @@ def make_with_group(text: str | None, make: Callable[[Group | None], T]) -> T:
         raise ConfigError(f"task.{error}") from error
 
 
-def build_network(
-    config: NetworkConfig,
-    rep_in: Rep,
-    rep_out: Rep,
-    seed: int,
-    output_scale: float = 1.0,
-    symmetries: Sequence[str] | None = None,
-) -> RPPEMLP:
+def build_network(config: NetworkConfig, rep_in: Rep, rep_out: Rep, seed: int,
+                  output_scale: float = 1.0, symmetries: Sequence[str] | None = None) -> RPPEMLP:  # fmt: skip
     """Build the configured network with the initial weights of a seed.
 
     Args:
@@ -107,14 +101,8 @@ def widest(hidden: int | str | list, G: Group) -> int:
     return max(layer if isinstance(layer, int) else layer.dim for layer in layers)
 
 
-def build_stack(
-    config: FitConfig,
-    rep_in: Rep,
-    rep_out: Rep,
-    output_scale: float = 1.0,
-    symmetries: Sequence[str] | None = None,
-    plain: bool = False,
-) -> Ensemble:
+def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: float = 1.0,
+                symmetries: Sequence[str] | None = None, plain: bool = False) -> Ensemble:  # fmt: skip
     """Build a stack with a member for each seed; further arguments are those of :func:`build_network`.
 
     Args:

@@ -71,7 +71,7 @@ class ModelConfig(NetworkSettings):
     """The networks of actor and critics: which pathways, how wide, and their prior variances."""
 
     kind: Literal["rpp", "emlp", "mlp", "rpp_policy_only"] = setting(
-        ..., "rpp (both pathways), emlp (strict), mlp (no symmetry), rpp_policy_only (mlp critics); written by model="
+        ..., "rpp (both pathways), emlp (strict), mlp (no symmetry), rpp_policy_only (mlp critics); set it with model="
     )
     hidden: Widths = setting(256, "channels of each hidden layer; or a list with one number per layer: [64,32]")
     critic_hidden: Widths | None = setting(None, "channels of the critics' hidden layers; null: as the actor's")

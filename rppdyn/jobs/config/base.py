@@ -1,7 +1,7 @@
 """Settings of all training runs and of networks, and checks shared by several configurations.
 
-The classes of settings define names, types, ranges and defaults; YAML files have what differs. No module here imports torch or
-a simulator, so that a wrong argument is refused at once.
+The classes of settings define names, types, ranges and defaults; YAML files have what differs. Importing these modules
+imports neither torch nor a simulator, so that a wrong argument is refused at once.
 """
 
 from __future__ import annotations
@@ -35,42 +35,47 @@ Widths = Count | Annotated[list[Count], Field(min_length=1)]
 Chain = Annotated[list[str], Field(min_length=1)] | None
 Seed = Annotated[Integer, Field(ge=0, lt=2**31)]
 AUTO = "auto"
-"""Value of a key in place of a group, which is then discovered, or of a model, which the group then decides."""
+"""Instead of a group: discover it. Instead of a model: choose it from the group."""
 CERTIFIED, LEARNED = "certified", "learned"
 """Values of `model.free_variance` in place of a number."""
 
-LEARNED_FROM = (1.0, 1e-4)
-"""Initial variances for `free_variance=learned`: an upper limit of the equivariant pathway's, and the free pathway's."""
+START_VARIANCES = (1.0, 1e-4)
+"""Initial variances when variances are learned: upper limit for the equivariant pathway, and the free pathway's value."""
 
 
 def free_variance_number(value: Any, certified: float | None) -> float:
     """The number for a configured free variance: for a word, the initial value of learning or the certified value."""
     if value == LEARNED:
-        return LEARNED_FROM[1]
+        return START_VARIANCES[1]
     if value != CERTIFIED:
         return float(value)
     if certified is None:
         raise ConfigError(
-            "model.free_variance=certified: nothing was certified yet; a run of this configuration does that"
+            "model.free_variance=certified: no certified value yet; start a run with this configuration, which computes it"
         )
     return certified
 
 
 def check_model(model: Any) -> None:
-    """Refuse settings of a pathway that the networks do not have, and an incomplete chain of groups."""
-    has_one_pathway = not model.kind.startswith("rpp")
-    refused = {"free_variance": model.free_variance if isinstance(model.free_variance, str) else None}
-    if has_one_pathway:
-        refused |= {key: getattr(model, key, None) for key in ("groups", "variances", "free_scale", "widen")}
-        refused |= {"breaking": model.breaking} if model.kind == "mlp" else {}
-    elif model.kind != "rpp_policy_only" or model.free_variance != LEARNED:
-        refused = {}
-    owner = "which has" if has_one_pathway else "whose critics have"
+    """Refuse settings of a pathway that the networks do not have, and an incomplete chain of groups.
+
+    A number as the variance of a missing pathway is accepted here, since stored runs have one. It has no effect. (The policies
+    of agents refuse it for plain networks.)
+    """
+    if model.kind == "mlp" and model.breaking is not None:
+        raise ConfigError(f"model.breaking={model.breaking} with model=mlp, without a symmetry to break: leave it out")
+    word = model.free_variance if isinstance(model.free_variance, str) else None
+    refused: dict[str, Any] = {}
+    owner = "which has"
+    if not model.kind.startswith("rpp"):
+        keys = ("groups", "variances", "free_scale", "widen")
+        refused = {"free_variance": word} | {key: getattr(model, key, None) for key in keys}
+    elif model.kind == "rpp_policy_only" and word == LEARNED:
+        refused, owner = {"free_variance": word}, "whose critics have"
     for key, value in refused.items():
         if value is not None:
             raise ConfigError(
-                f"model.{key}={format_value(value)} with model={model.kind}, {owner} one pathway: use model=rpp, or leave "
-                "it out"
+                f"model.{key}={format_value(value)} with model={model.kind}, {owner} one pathway: use model=rpp or leave it out"
             )
     if (model.groups is None) != (model.variances is None):
         raise ConfigError(
@@ -79,8 +84,7 @@ def check_model(model: Any) -> None:
         )
     if model.groups is not None and model.free_variance in (CERTIFIED, *model.refused_with_groups):
         raise ConfigError(
-            f"model.free_variance={model.free_variance} with model.groups: model.variances has the free pathway's, too: leave "
-            "out one of the two"
+            f"model.free_variance={model.free_variance} with model.groups: model.variances has it: leave out one of the two"
         )
 
 
@@ -88,22 +92,24 @@ def check_model(model: Any) -> None:
 class NetworkSettings:
     """Keys of the networks of agents and of fits."""
 
-    kind: Any = setting(..., "kind of network; written by model=")
+    kind: Any = setting(..., "kind of network; set it with model=")
     hidden: Any = setting(..., "channels of each hidden layer")
     num_layers: Count = setting(2, "number of hidden layers; if hidden is a list, its length")
     activation: Activation | None = setting(
         None, "activation: swish, relu, tanh, ..., a key of rppdyn.nn.ACTIVATIONS; null: swish"
     )
-    equivariant_variance: Variance = setting(1e5, "prior variance of the equivariant pathway; 0 removes it")
+    equivariant_variance: Variance = setting(
+        1e5, "prior variance of the equivariant pathway, and of an agent's plain networks; 0 removes it"
+    )
     free_variance: Any = setting(..., "prior variance of the free pathway")
     architecture: Architecture = setting(
         "auto", "hidden representation: regular (the group's), tensor, or auto: what fits the group"
     )
     bilinear: Bilinear = setting(
-        "auto", "bilinear layers: published (true or null), channelwise, false; auto: channelwise for infinite groups"
+        "auto", "bilinear layers: published (or null), channelwise, false; true: in every block; auto: by the group"
     )
     breaking: Text | None = setting(
-        None, "representation, such as V, of constant inputs that let a strict network break its symmetry; null: none"
+        None, "representation, such as V, of inputs through which a strict network can break its symmetry; null: none"
     )
     breaking_variance: Variance = setting(1.0, "prior variance of the constant inputs of model.breaking")
     breaking_learned: bool = setting(True, "learn the constant inputs of model.breaking; false: drawn and fixed")
@@ -114,7 +120,7 @@ class NetworkSettings:
         None, "with groups: a prior variance for each, then the free pathway's, in place of all others; null: no groups"
     )
 
-    refused_with_groups: ClassVar[tuple[str, ...]] = ()  # words for free_variance
+    refused_with_groups: ClassVar[tuple[str, ...]] = ()  # words that free_variance may not have with groups
 
     def __post_init__(self) -> None:
         if isinstance(self.hidden, list):
@@ -145,8 +151,8 @@ Shares = Annotated[list[Annotated[Number, Field(gt=0)]], Field(min_length=3, max
 """Shares of training, validation and test."""
 
 
-def at_least(key: str, value: float, minimum: float, source: str) -> None:
-    """Refuse a number below `minimum`, which another setting, `source`, demands."""
+def refuse_below(key: str, value: float, minimum: float, source: str) -> None:
+    """Refuse a number below `minimum`; `source` says what demands it."""
     if value < minimum:
         raise ConfigError(f"{key}={value:g}: must be at least {minimum:g}, {source}")
 
@@ -184,7 +190,7 @@ class RunConfig(ABC):
     )
     threads: Annotated[Count, Field(le=1024)] | None = setting(
         None,
-        "threads, or processes of train-agent's several seeds; null: one, but for such seeds one per processor (on a GPU one)",
+        "torch threads; for several seeds of train-agent, processes; null: one, but for such seeds on a CPU one per processor",
     )
     logger: Logger | list[Logger] = setting(
         "tensorboard", "where scalars go, beside metrics.jsonl: tensorboard, wandb, or a list of both"
@@ -204,7 +210,7 @@ class RunConfig(ABC):
     @property
     @abstractmethod
     def length(self) -> tuple[str, int]:
-        """The key of the run's length, and its value."""
+        """Name and value of the key that sets how long the run is."""
 
     @property
     @abstractmethod
@@ -218,8 +224,8 @@ class RunConfig(ABC):
     def folder(self) -> Path:
         """The run's folder: `run_dir`, or a path determined by the configuration.
 
-        The last part ends in eight hexadecimal digits of a checksum of all keys but `resumable` ones, so that different
-        configurations have different paths.
+        The last part ends in eight hexadecimal digits of a checksum of :meth:`identity`, so that different configurations have
+        different paths.
         """
         if self.run_dir is not None:
             return Path(self.run_dir)
@@ -229,17 +235,18 @@ class RunConfig(ABC):
         return Path(self.runs_root, self.verb, *parents, f"{last}-{digest}")
 
     def identity(self) -> dict[str, Any]:
-        """The configuration without the keys that may change when a run is resumed."""
+        """The configuration without the keys that may change when a run is resumed; `threads=null` counts as 1."""
         keys = [*self.resumable, "model.certified_variance"]  # the last follows from other keys
-        return without_keys(asdict(self), keys) | {"threads": self.threads or 1}  # null means one
+        return without_keys(asdict(self), keys) | {"threads": self.threads or 1}
 
 
 def without_keys(config: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """A copy of a nested dictionary without some dotted keys."""
+    """A copy of a dictionary of dictionaries without some keys, "key" or "group.key"."""
     copy = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
     for key in keys:
         group, _, name = key.rpartition(".")
-        if isinstance(inner := copy.get(group) if group else copy, dict):
+        inner = copy.get(group) if group else copy
+        if isinstance(inner, dict):
             inner.pop(name, None)
     return copy
 

@@ -13,13 +13,13 @@ from rppdyn.jobs.config.agent import SYMMETRY_HELP, VARIANT_HELP, Variant
 from rppdyn.jobs.config.base import (
     AUTO,
     LEARNED,
-    LEARNED_FROM,
+    START_VARIANCES,
     Columns,
     NetworkSettings,
     RunConfig,
     Shares,
-    at_least,
     file_stem,
+    refuse_below,
     without_keys,
 )
 from rppdyn.settings import ConfigError, Count, Natural, Number, Positive, Text, Variance, setting, settings, settle
@@ -49,7 +49,7 @@ class NetworkConfig(NetworkSettings):
     """The network: which pathways, how wide, and their prior variances."""
 
     kind: Literal["rpp", "emlp", "mlp"] = setting(
-        ..., "rpp (both pathways), emlp (strict), mlp (no symmetry); written by model="
+        ..., "rpp (both pathways), emlp (strict), mlp (no symmetry); set it with model="
     )
     hidden: Hidden = hidden(384)
     num_layers: Count = setting(3, "number of hidden layers; if hidden is a list, its length")
@@ -65,7 +65,9 @@ class NetworkConfig(NetworkSettings):
     def learn(self) -> None:
         """Replace `free_variance=learned` by the initial variances of learning."""
         settle(
-            self, equivariant_variance=min(self.equivariant_variance, LEARNED_FROM[0]), free_variance=LEARNED_FROM[1]
+            self,
+            equivariant_variance=min(self.equivariant_variance, START_VARIANCES[0]),
+            free_variance=START_VARIANCES[1],
         )
 
 
@@ -75,7 +77,7 @@ class DynamicsModelConfig(NetworkConfig):
 
     hidden: Hidden = hidden(128)
     system: Literal["hamiltonian", "ode"] = setting(
-        ..., "hamiltonian: a field that is a network's symplectic gradient; ode: a network itself; written by model="
+        ..., "hamiltonian: a field that is a network's symplectic gradient; ode: a network itself; set it with model="
     )
 
 
@@ -97,7 +99,7 @@ class OptimiserConfig:
     )
 
     def __post_init__(self) -> None:
-        at_least("optimiser.epochs", self.epochs, self.warm_up, "optimiser.warm_up")
+        refuse_below("optimiser.epochs", self.epochs, self.warm_up, "optimiser.warm_up")
 
 
 @settings
@@ -176,11 +178,13 @@ class PendulumTaskConfig:
     file: str | None = setting(None, "file of a dataset with these parameters; null: made once and kept in the cache")
 
     def __post_init__(self) -> None:
-        at_least("task.time_step", self.time_step, self.horizon / MAX_TIME_STEPS, f"task.horizon / {MAX_TIME_STEPS}")
+        refuse_below(
+            "task.time_step", self.time_step, self.horizon / MAX_TIME_STEPS, f"task.horizon / {MAX_TIME_STEPS}"
+        )
         if abs(round(self.horizon / self.time_step) * self.time_step / self.horizon - 1) > 1e-9:
             raise ConfigError(f"task.horizon={self.horizon:g}: must be a multiple of task.time_step={self.time_step:g}")
         minimum = self.chunk * self.time_step * (1 - 1e-9)  # 3 * 0.2 is more than 0.6
-        at_least("task.horizon", self.horizon, minimum, "task.chunk steps")
+        refuse_below("task.horizon", self.horizon, minimum, "task.chunk steps")
 
 
 @settings
@@ -236,7 +240,7 @@ class FitConfig(RunConfig):
             raise ConfigError(f"seeds={self.seeds}: must be at most {2**31 - self.seed}: the last seed is 2^31 - 1")
         if self.objective == "marginal_likelihood":
             burn_in = self.marginal_likelihood.burn_in
-            at_least(
+            refuse_below(
                 "optimiser.epochs", self.optimiser.epochs, burn_in + 1, f"after marginal_likelihood.burn_in={burn_in}"
             )
 
@@ -323,11 +327,11 @@ class FitDynamicsConfig(FitConfig):
         super().__post_init__()
         if self.rollout.step is not None:
             minimum = self.task.time_step / MAX_STEPS_BETWEEN_STATES
-            at_least(
+            refuse_below(
                 "rollout.step", self.rollout.step, minimum, f"task.time_step / {MAX_STEPS_BETWEEN_STATES}, or null"
             )
         minimum = self.task.horizon / MAX_TEST_STEPS
-        at_least("rollout.test_step", self.rollout.test_step, minimum, f"task.horizon / {MAX_TEST_STEPS}")
+        refuse_below("rollout.test_step", self.rollout.test_step, minimum, f"task.horizon / {MAX_TEST_STEPS}")
         if self.task.file is not None and self.seeds > 1:
             raise ConfigError(
                 f"task.file={self.task.file} with seeds={self.seeds}: a file holds the data of one seed; fit one, or leave the "
@@ -401,7 +405,7 @@ class RecordingsModelConfig(DynamicsModelConfig):
     """The vector field; values of auto follow from the columns and the group."""
 
     kind: Literal["rpp", "emlp", "mlp", "auto"] = setting(  # type: ignore[assignment]
-        ..., "rpp, emlp, mlp; or auto: rpp with a group, mlp without one; written by model="
+        ..., "rpp, emlp, mlp; or auto: rpp with a group, mlp without one; set it with model="
     )
     hidden: Hidden = hidden(64)
     num_layers: Count = setting(2, "number of hidden layers; if hidden is a list, its length")
@@ -503,7 +507,7 @@ class TransitionTaskConfig:
     augment: bool = setting(False, "move chunks by random elements of the group, anew in each epoch")
 
     def __post_init__(self) -> None:
-        at_least("task.train", self.train, self.chunk, "one chunk")
+        refuse_below("task.train", self.train, self.chunk, "one chunk")
 
     @property
     def chunks(self) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from rppdyn.images.registry import REGISTRY
-from rppdyn.jobs.config.base import Shares, at_least
+from rppdyn.jobs.config.base import Shares, refuse_below
 from rppdyn.jobs.config.fit import OWN, FitConfig, FitRegressionConfig
 from rppdyn.settings import (
     ConfigError,
@@ -106,7 +106,7 @@ _Settings: Any = _settings_of(
 class ImageModelConfig(_Settings):
     """Relaxed image layers: which pathways, how many layers, how wide."""
 
-    name: str = setting(..., "name of the model; written by model=")
+    name: str = setting(..., "name of the model; set it with model=")
     pathways: ImagePathwaysConfig = ImagePathwaysConfig()
     architecture: Literal[
         "small", "small_max", "one_layer", "three_layers", "power_blocks", "nine_layers", "ten_layers"
@@ -286,7 +286,7 @@ class BoundImageConfig(FitImageConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_map(self)
-        at_least("task.validation", self.task.validation, 2, "whose statistics standardise images")
+        refuse_below("task.validation", self.task.validation, 2, "whose statistics standardise images")
         if self.task.augments:
             raise ConfigError(
                 f"{self.task.augments[0]}: data of a bound are independent, and moved ones are not; leave it out"
