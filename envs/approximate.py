@@ -165,27 +165,13 @@ class HeadingAnt(AntEnv):
         spec = mujoco.MjSpec.from_file(self.fullpath)
         mark = spec.worldbody.add_body(name="mark")
         for name, axis in (("heading_x", [1, 0, 0]), ("heading_y", [0, 1, 0])):
-            mark.add_joint(
-                name=name,
-                type=mujoco.mjtJoint.mjJNT_SLIDE,
-                axis=axis,
-                armature=TARGET_ARMATURE,
-                limited=False,
-                damping=0,
-            )
-        mark.add_geom(
-            name="mark",
-            type=mujoco.mjtGeom.mjGEOM_SPHERE,
-            size=[0.05, 0, 0],
-            contype=0,
-            conaffinity=0,
-            rgba=[0.8, 0.4, 0.2, 1],
-        )
+            at_rest = dict(armature=TARGET_ARMATURE, limited=False, damping=0)
+            mark.add_joint(name=name, type=mujoco.mjtJoint.mjJNT_SLIDE, axis=axis, **at_rest)
+        drawn_only = dict(type=mujoco.mjtGeom.mjGEOM_SPHERE, contype=0, conaffinity=0)
+        mark.add_geom(size=[0.05, 0, 0], rgba=[0.8, 0.4, 0.2, 1], **drawn_only)
         if self.payload:
-            spec.body("torso").add_geom(
-                name="payload", type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[0.1, 0, 0], pos=[0.18, 0.18, 0.25], mass=self.payload,
-                contype=0, conaffinity=0, rgba=[0.75, 0.2, 0.2, 1],
-            )  # fmt: skip
+            place = dict(pos=[0.18, 0.18, 0.25], size=[0.1, 0, 0])
+            spec.body("torso").add_geom(mass=self.payload, rgba=[0.75, 0.2, 0.2, 1], **place, **drawn_only)
         model = spec.compile()
         model.vis.global_.offwidth = max(model.vis.global_.offwidth, self.width)
         model.vis.global_.offheight = max(model.vis.global_.offheight, self.height)

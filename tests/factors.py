@@ -29,7 +29,7 @@ def spectra(found: KroneckerEvidence) -> list[Tensor]:
 
 
 def jacobians(net, x, likelihood, f=lambda net, x: net(x)):
-    """Of each pathway, rows times square-root factors, by coefficients."""
+    """Gradients of each pathway by its coefficients: rows times square-root factors."""
     parameters = {name: p.detach() for name, p in net.named_parameters()}
     factors = likelihood.factors(f(net, x).detach()).flatten(2)  # (S, N, out)
     found = {}
@@ -48,7 +48,7 @@ def jacobians(net, x, likelihood, f=lambda net, x: net(x)):
 
 
 def unit_of(pathway, basis):
-    """What coefficients are multiples of stored parameters by."""
+    """The factor from stored parameters to coefficients."""
     unit = 1.0 if getattr(pathway, "unit", None) is None else pathway.unit
     return unit if basis is None else unit * basis.scale_exact
 

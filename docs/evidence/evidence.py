@@ -7,8 +7,10 @@ of `docs/evidence.md` and `docs/evidence/claims.md`. The rules are those of `pro
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,16 @@ def verdict(claim: Claim, measured: dict[str, Any], corrected: float | None) -> 
         return "decided"
     leans = not ahead or ratio < 1 / SAME_MARGIN
     return "suggestive" if leans and measured["p"] < SUGGESTIVE_BELOW else "open"
+
+
+def arms_parser(doc: str, arms: Collection[str], seeds: Iterable[int], data: Path) -> argparse.ArgumentParser:
+    """The command line of a script that trains agents by itself: which arms and seeds, and the file of rows."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arms", nargs="*", default=list(arms), choices=list(arms))
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(seeds))
+    parser.add_argument("--out", type=Path, default=data)
+    parser.add_argument("--table", action="store_true", help="train nothing")
+    return parser
 
 
 def holm(values: list[float]) -> list[float]:

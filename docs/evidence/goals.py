@@ -9,8 +9,6 @@ evaluation episodes that end near their goal, at eight times of training.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from evidence import holm, rank_test, write_rows
+from agent_runs import read_rows
+from evidence import arms_parser, holm, rank_test, write_rows
 from stable_baselines3 import SAC, HerReplayBuffer
 
 HERE = Path(__file__).parent
@@ -96,14 +95,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Train what is asked for, and write the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
-    parser.add_argument("--out", type=Path, default=DATA)
-    parser.add_argument("--table", action="store_true", help="train nothing")
-    asked = parser.parse_args()
+    asked = arms_parser(__doc__ or "", ARMS, SEEDS, DATA).parse_args()
     torch.set_num_threads(1)
-    rows = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else []
+    rows = read_rows(asked.out)
     for arm in [] if asked.table else asked.arms:
         shares = [curve(arm, seed) for seed in asked.seeds]
         rows = [row for row in rows if row["arm"] != arm] + [

@@ -10,8 +10,6 @@ the penalty sigma^2 is 1e5 in the loss, without the unit it is 1e5 in what is st
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from evidence import holm, rank_test, write_rows
+from agent_runs import read_rows
+from evidence import arms_parser, holm, rank_test, write_rows
 from goals import commit
 from stable_baselines3.common.callbacks import BaseCallback
 
@@ -122,15 +121,11 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Train what is asked for, and write the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arms_parser(__doc__ or "", ARMS, SEEDS, DATA)
     parser.add_argument("--hills", nargs="*", type=float, default=[2.0, 0.0])
-    parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
-    parser.add_argument("--out", type=Path, default=DATA)
-    parser.add_argument("--table", action="store_true", help="train nothing")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    rows = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else []
+    rows = read_rows(asked.out)
     for hill in [] if asked.table else asked.hills:
         for arm in asked.arms:
             rows = [row for row in rows if (row["hill"], row["arm"]) != (hill, arm)] + [row_of(hill, arm, asked.seeds)]

@@ -203,7 +203,7 @@ class Contraction:
 
     @property
     def weights_first(self) -> bool:
-        """Whether it costs less to contract the weights with ``x_in`` first, and the result with the maps, than the reverse.
+        """True if contracting the weights with ``x_in`` first, and the result with the maps, costs less than the reverse.
 
         The published order (weights with maps, then with ``x_in``) forms a matrix per sample and is never the cheapest: it
         costs ``dim_in`` or ``dim_out`` times the main term of the other two.

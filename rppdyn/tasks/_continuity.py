@@ -152,7 +152,7 @@ class Log:
             states[:, column] = np.unwrap(states[:, column], period=period)
 
     def _continues(self, column: int, large: NDArray, period: float) -> bool:
-        """Whether large steps, less a period, agree with the velocity; without a velocity, with the neighbouring steps."""
+        """True if large steps, less a period, agree with the velocity; without a velocity, with the neighbouring steps."""
         smooth = [np.diff(np.unwrap(states[:, column], period=period)) for states in self.states]
         if self.pairs:
             expected, slack = self._predict_changes(column)
@@ -253,5 +253,5 @@ class Log:
 
 
 def _is_part(name: str, column: str) -> bool:
-    """Whether a coordinate's name is that of a column, or of an entry of it: ``q[2]`` of ``q``."""
+    """True if a coordinate is a column or an entry of one: ``q[2]`` of ``q``."""
     return column in (name, name.rpartition("[")[0])

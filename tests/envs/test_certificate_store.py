@@ -195,7 +195,7 @@ def test_what_has_no_simulator_is_refused_in_one_line():
 
 
 def test_figures(swimmer, tmp_path):
-    """Of a task whose symmetry is exact, and of a bare model whose symmetry is not."""
+    """Figures are drawn of exact symmetries of a task, and of approximate ones of a bare model."""
     bare = certify(gym.make("Hopper-v5").unwrapped.model, symmetry_spec("Hopper-v5"), **FEW)
     for certificate, suffix in ((swimmer[2], "png"), (bare, "svg"), (swimmer[2], "pdf")):
         assert certificate.figure(tmp_path / f"c.{suffix}").stat().st_size > 10_000
