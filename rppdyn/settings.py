@@ -72,13 +72,21 @@ def settings(cls: Settings) -> Settings:
 
     @wraps(init)
     def construct(self: Any, **content: Any) -> None:
-        try:
+        with _refusing_in_one_line(type(self)):
             init(self, **{key: _paths_as_text(value) for key, value in content.items()})
-        except ValidationError as error:
-            raise ConfigError(explain(error, type(self))) from error
 
     validated.__init__ = construct
     return validated
+
+
+@contextmanager
+def _refusing_in_one_line(schema: type) -> Iterator[None]:
+    try:
+        yield
+    except ValidationError as error:
+        raise ConfigError(explain(error, schema)) from error
+    except UnicodeEncodeError as error:  # a refusal that quotes bytes that are not UTF-8, which pydantic can't pass on
+        raise ConfigError(error.object) from error
 
 
 def _paths_as_text(value: Any) -> Any:
@@ -99,10 +107,8 @@ def read(schema: type, content: Any) -> Any:
     Raises:
         ConfigError: one line with the key, the value and the remedy.
     """
-    try:
+    with _refusing_in_one_line(schema):
         return TypeAdapter(schema).validate_python(content)
-    except ValidationError as error:
-        raise ConfigError(explain(error, schema)) from error
 
 
 def fields_of(schema: type) -> dict[str, FieldInfo]:

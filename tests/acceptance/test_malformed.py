@@ -1,4 +1,4 @@
-"""200 command lines at random that are wrong: one line on standard error, exit status 2, and nothing is made."""
+"""300 command lines at random that are wrong: one line on standard error, exit status 2, and nothing is made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rppdyn.cli import VERBS, main
 
 def test_malformed_command_lines_end_in_one_line(monkeypatch, tmp_path, capfd):
     monkeypatch.chdir(tmp_path)
-    lines = list(command_lines(seed=0, count=200))
+    lines = list(command_lines(seed=3, count=300))
     assert (
         set(VERBS) <= {words[0] for words in lines}
         and min(Counter(words[0] for words in lines if words[0] in VERBS).values()) > 5
