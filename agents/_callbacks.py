@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 
+from rppdyn.agents._networks import sample_with_log_prob
 from rppdyn.agents._update import with_features
 from rppdyn.nn import RPPEMLP, Pathway, RelaxedLinear
 from rppdyn.nn._pathways import named_pathways
-from rppdyn.priors import Categorical, Gaussian, free_share, free_variance, joint_evidence
+from rppdyn.priors import Categorical, Gaussian, Likelihood, free_share, free_variance, joint_evidence
 
 if TYPE_CHECKING:
     from rppdyn.agents._sac import RPPSAC
 
 STRICT_VARIANCE = 1e-7
 """Free variance of a practically strict network, from which widening starts."""
+
+
+FIRST_ROWS = 512
+"""Transitions that a curvature is first estimated from."""
 
 
 class PeriodicCallback(BaseCallback):
@@ -54,22 +59,26 @@ class LearnVariances(PeriodicCallback):
 
     which, unlike steps along the gradient, has no state besides the variances. Free pathways are then stored in the unit of
     their new variance (:meth:`rppdyn.nn.Pathway.follow_variance`), as in networks built with it: no function changes, and
-    Adam's steps keep their share of the prior. The likelihood is that of the critics' loss (normal; of classes for a
-    categorical head), with `noise_variance` and the number of data by which the priors are divided. The actor's loss is no
-    likelihood: in each layer its free pathway (with a chain, each pathway but the largest group's) gets the critics' share s of
-    the prior (:func:`rppdyn.priors.free_share`), averaged as the geometric mean of s / (1 - s).
+    Adam's steps keep their share of the prior. The likelihood is normal around the critics' targets, with the mean squared
+    error of the critics as its variance; of classes for a categorical head. Its number of data is that by which the priors
+    are divided. The losses keep the agent's `noise_variance`: with the measured one priors weigh so little that free pathways
+    grow where nothing is broken. The actor's loss is no likelihood: in each layer its free pathway (with a chain, each pathway
+    but the largest group's) gets the critics' share s of the prior (:func:`rppdyn.priors.free_share`), averaged as the
+    geometric mean of s / (1 - s).
     **An experiment**: targets move, transitions are correlated, and the data change with the policy, so it is no marginal
     likelihood of a fixed data set.
 
     Args:
         every: environment steps between updates; none before the first gradient step.
-        data: transitions that the curvature is estimated from.
+        data: transitions that the error is estimated from, and at most that many the curvature. It has no more directions
+            than data, and with few of them :math:`\gamma` is too small and variances are too large. So from 512 on their number
+            is doubled until it is twice the sum of :math:`\gamma`.
         rate: r, of the way to the new variance.
     Raises:
         ValueError: a number that is not positive, or a rate above 1.
     """
 
-    def __init__(self, every: int = 2000, data: int = 512, rate: float = 0.5):
+    def __init__(self, every: int = 2000, data: int = 2048, rate: float = 0.5):
         super().__init__()
         _require_positive(every=every, data=data, rate=rate)
         if rate > 1:
@@ -81,14 +90,31 @@ class LearnVariances(PeriodicCallback):
         agent = self.model
         if not agent._n_updates:
             return {}
-        batch = with_features(agent.sampler.transitions(self.data), agent.policy.features_extractor)
+        batch = with_features(agent.sampler.sample(self.data), agent.policy.features_extractor)
         x = torch.cat([batch["features"], batch["actions"]], -1)
+        likelihood: Likelihood = Categorical()
         moved: dict[str, float] = {}
+        if agent.critic.atoms is None:
+            moved["noise"] = self._mean_squared_error(x, batch)
+            likelihood = Gaussian(moved["noise"])
         pairs = zip(agent.critic.q_networks, agent.critic_target.q_networks, strict=True)
         for index, (net, target) in enumerate(pairs):
-            critic = self._move(net, target, x, int(batch["transitions"]))
+            critic = self._move(net, target, x, likelihood, int(batch["transitions"]))
             moved |= {f"critic{index}.{name}": v for name, v in critic.items()}
         return moved | {f"actor.{name}": v for name, v in self._move_actor().items()}
+
+    @torch.no_grad()
+    def _mean_squared_error(self, x: torch.Tensor, batch: dict[str, torch.Tensor]) -> float:
+        """Mean squared error of the critics' values from their targets, as of `SACUpdate.update_`."""
+        agent = self.model
+        output = agent.actor.net(batch["next_features"])
+        actions, log_prob = sample_with_log_prob(output, batch["next_noise"], agent.actor.blocks)
+        next_x = torch.cat([batch["next_features"], actions], -1)
+        next_values = torch.stack([net(next_x).squeeze(-1) for net in agent.critic_target.q_networks])
+        discounts = batch.get("discounts", agent.gamma)
+        value = next_values.amin(0) - agent.log_alpha.exp() * log_prob
+        y = batch["rewards"] + (1 - batch["dones"]) * discounts * value
+        return statistics.fmean(float((net(x).squeeze(-1) - y).square().mean()) for net in agent.critic.q_networks)
 
     def _move_actor(self) -> dict[str, float]:
         """Give the actor's free pathways the mean share of the critics' ones."""
@@ -107,26 +133,30 @@ class LearnVariances(PeriodicCallback):
                 moved[name] = math.log10(variance)
         return moved
 
-    def _move(self, net: RPPEMLP, target_net: RPPEMLP, x: torch.Tensor, transitions: int) -> dict[str, float]:
+    def _move(
+        self, net: RPPEMLP, target_net: RPPEMLP, x: torch.Tensor, likelihood: Likelihood, transitions: int
+    ) -> dict[str, float]:
         """Move the variances of a critic and its target once; returns numbers for the log."""
-        agent, scale = self.model, 1.0
-        if agent.critic.atoms is None:
-            evidence = joint_evidence(net, x, Gaussian(agent.noise_variance), total=transitions)
-        else:  # classes, of which one is drawn for each transition; the loss is divided by the noise variance
-            generator, scale = agent.sampler.generator, 1 / agent.noise_variance
-            evidence = joint_evidence(net, x, Categorical(), total=transitions, generator=generator)
+        agent, scale, generator = self.model, 1.0, None
+        if isinstance(likelihood, Categorical):  # a class is drawn for each; `noise_variance` divides the loss
+            scale, generator = 1 / agent.noise_variance, agent.sampler.generator
+        rows, effective = 0, x.new_tensor(math.inf)
+        while effective.sum() > rows / 2 and rows < len(x):
+            rows = min(max(2 * rows, FIRST_ROWS), len(x))
+            evidence = joint_evidence(net, x[:rows], likelihood, total=transitions, generator=generator)
+            effective = evidence.effective(curvature_scale=scale)
         pathways, targets = ({(k, name): p for k, name, p in named_pathways(n)} for n in (net, target_net))
         moved = {}
-        for entry, effective in zip(evidence.pathways, evidence.effective(curvature_scale=scale).tolist(), strict=True):
+        for entry, gamma in zip(evidence.pathways, effective.tolist(), strict=True):
             pathway, target = pathways[entry.layer, entry.name], targets[entry.layer, entry.name]
-            if entry.squared_norm > 0 and effective > 0:
-                best = torch.tensor(entry.squared_norm / effective, dtype=torch.float64).log()
+            if entry.squared_norm > 0 and gamma > 0:
+                best = torch.tensor(entry.squared_norm / gamma, dtype=torch.float64).log()
                 pathway.log_variance.lerp_(best.to(x.device), self.rate)
                 target.log_variance.copy_(pathway.log_variance)
                 pathway.follow_variance(agent.critic.optimizer)
                 target.follow_variance()  # the moving average of stored weights needs equal units
             moved[f"{entry.layer}.{entry.name}"] = float(pathway.log_variance) / math.log(10)
-            moved[f"{entry.layer}.{entry.name}.effective"] = effective
+            moved[f"{entry.layer}.{entry.name}.effective"] = gamma
         return moved
 
 

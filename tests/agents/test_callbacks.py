@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rppdyn.agents import RPPSAC, LearnVariances, RPPCrossQ, WidenVariances
+from rppdyn.agents._update import with_features
 from rppdyn.envs import certify, make_env, save_certificate, symmetry_spec
 from rppdyn.envs.certification._certificate import share_of
 from rppdyn.nn._pathways import FreePathway, named_pathways, prior_unit
@@ -33,12 +34,43 @@ def test_the_fixed_point_has_the_largest_marginal_likelihood():
     around().negative_log(0.0, before).backward()
     assert before.grad.abs().max() > 5
     for _ in range(60):
-        callback._move(net, target, x, 1000)
+        callback._move(net, target, x, likelihood, 1000)
     found = around()
     s = found.log_variances.clone().requires_grad_()
     found.negative_log(0.0, s).backward()
     assert s.grad.abs().max() < 0.05  # in nats
     assert float(found.negative_log(0.0)) < float(found.negative_log(0.0, before.detach())) - 1
+
+
+def test_the_noise_is_the_mean_squared_error_of_the_critics_loss():
+    model = agent(noise_variance=3.0).learn(100)
+    callback = LearnVariances(data=64)
+    callback.model, callback.num_timesteps = model, 100
+    batch = with_features(model.sampler.sample(64), model.policy.features_extractor)
+    found = callback._mean_squared_error(torch.cat([batch["features"], batch["actions"]], -1), batch)
+    update = model.own_update
+    settings = model.settings()
+    numbers = torch.tensor(settings.numbers).view(-1, 1, 1)
+    metrics = update.update_(update.state, update.stacked([batch]), numbers, settings)
+    expected = dict(zip(metrics.names, metrics.values[:, 0].tolist(), strict=True))["critic_loss"]
+    assert 2 * found / (2 * 3.0) == pytest.approx(expected, rel=1e-5)  # two critics
+
+
+def test_a_curvature_has_as_many_rows_as_its_effective_parameters_need(monkeypatch):
+    rows, found = [], []
+    spy = lambda net, x, *args, **options: rows.append(len(x)) or joint_evidence(net, x, *args, **options)  # noqa: E731
+    monkeypatch.setattr("rppdyn.agents._callbacks.joint_evidence", spy)
+    monkeypatch.setattr("rppdyn.agents._callbacks.FIRST_ROWS", 16)
+    for data in (16, 1024):
+        model = agent().learn(200)
+        callback = LearnVariances(data=data, rate=1.0)
+        callback.model, callback.num_timesteps = model, 200
+        callback._init_callback()
+        found.append(callback.update())
+    few, many = (sum(v for k, v in moved.items() if k.startswith("critic0") and "effective" in k) for moved in found)
+    assert rows[:5] == [16, 16, 16, 32, 64]
+    assert few <= 16 < 2 * 16 < many < max(rows) / 2
+    assert found[0]["critic0.head.free"] > found[1]["critic0.head.free"]
 
 
 def test_variances_move_during_training():
