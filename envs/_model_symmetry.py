@@ -52,9 +52,9 @@ def codes(enum) -> SimpleNamespace:
     return SimpleNamespace(**members)
 
 
-BIAS, DISABLE, EQUALITY, GAIN, GEOM, JOINT, OBJECT, TRANSMISSION, WRAP = (
+BIAS, DISABLE, DYNAMICS, EQUALITY, GAIN, GEOM, JOINT, OBJECT, TRANSMISSION, WRAP = (
     codes(getattr(mujoco, f"mjt{name}"))
-    for name in ("Bias", "DisableBit", "Eq", "Gain", "Geom", "Joint", "Obj", "Trn", "Wrap")
+    for name in ("Bias", "DisableBit", "Dyn", "Eq", "Gain", "Geom", "Joint", "Obj", "Trn", "Wrap")
 )
 FREE, BALL, SLIDE, HINGE = JOINT.FREE, JOINT.BALL, JOINT.SLIDE, JOINT.HINGE
 

@@ -161,6 +161,19 @@ def tendon_coefficients(skeleton: Skeleton) -> np.ndarray:
     return rows
 
 
+def position_offsets(skeleton: Skeleton, trees: TreeMatch) -> np.ndarray:
+    """c with q' = P q + c for slides and hinges, (s,); q counts from zero, theta of `TreeMatch` from the reference pose."""
+    q0 = skeleton.model.qpos0[skeleton.model.jnt_qposadr[skeleton.scalars]]
+    offsets = trees.shift + q0 - trees.matrix @ q0
+    return np.where(np.abs(offsets) < 1e-12, 0.0, offsets)
+
+
+def turned_in_parents(skeleton: Skeleton, trees: TreeMatch) -> np.ndarray:
+    """M that each body would have if its joints stood at zero, (nbody, 3, 3)."""
+    parents = trees.frames[skeleton.model.body_parentid]
+    return skeleton.rest[trees.bodies].transpose(0, 2, 1) @ parents @ skeleton.rest
+
+
 def active_gear(m: mujoco.MjModel, i: int) -> np.ndarray:
     """The entries of actuator i's gear in use: 1 on a slide, hinge or tendon, 3 on a ball joint, 6 on a free joint or site."""
     kind = int(m.actuator_trntype[i])
@@ -182,7 +195,7 @@ def _match_actuators(
     n = m.actuator_trntype.shape[0]
     adr, num = control_addresses(m)
     # With JOINTINPARENT, a torque is given in the axes that the body has at angle zero; on a free joint, in the world's.
-    in_parent = skeleton.rest[trees.bodies].transpose(0, 2, 1) @ trees.frames[m.body_parentid] @ skeleton.rest
+    in_parent = turned_in_parents(skeleton, trees)
     in_parent[m.jnt_bodyid[m.jnt_type == FREE]] = trees.isometry.rotation
     dofs_in_parent = dof_matrix(skeleton, replace(trees, frames=in_parent))
     joint_maps = {TRANSMISSION.JOINT: dofs, TRANSMISSION.JOINTINPARENT: dofs_in_parent}
@@ -244,15 +257,16 @@ def _match_actuators(
     if len(rest):
         # They may mix, as motors along x and y do when the world turns. With unit forces G and their images V, V = G C.
         comparable = {(*x[i][0], *kinds[i]) for x in (targets, images) for i in rest}
-        if len(comparable) > 1 or any(num[i] != 1 for i in rest) or np.isin(rest, partners).any():
+        states = {int(m.actuator_actnum[i]) for i in rest}
+        if max(len(comparable), len(states)) > 1 or any(num[i] != 1 for i in rest) or np.isin(rest, partners).any():
             return None
         G, V = (np.array([x[i][1] / np.linalg.norm(x[i][1]) for i in rest]).T for x in (targets, images))
         mix = np.linalg.lstsq(G, V, rcond=None)[0]
         if np.abs(G @ mix - V).max() > 1e-6 or np.abs(mix.T @ mix - np.eye(len(rest))).max() > 1e-6:
             return None
         C[np.ix_(adr[rest], adr[rest])] = mix
-        if (m.actuator_actnum[rest] > 0).any():
-            A[np.ix_(m.actuator_actadr[rest], m.actuator_actadr[rest])] = mix
+        for k in range(max(0, *states)):
+            A[np.ix_(m.actuator_actadr[rest] + k, m.actuator_actadr[rest] + k)] = mix
         # Each is compared with the other one that it mixes with most.
         partners[rest] = rest[linear_sum_assignment(np.abs(mix.T) * (np.eye(len(rest)) - 1))[1]]
     return partners, signs, gaps, C, A

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 
 import mujoco
 import numpy as np
+from numpy.polynomial import Polynomial
 
 from rppdyn.envs._model_symmetry import (
     BALL,
     BIAS,
     DISABLE,
+    DYNAMICS,
     EQUALITY,
     FREE,
     GAIN,
@@ -24,6 +26,7 @@ from rppdyn.envs._model_symmetry import (
     HINGE,
     OBJECT,
     SLIDE,
+    TRANSMISSION,
     WRAP,
     Deviation,
     control_addresses,
@@ -40,8 +43,10 @@ from rppdyn.envs.derivation._elements import (
     images_of_objects,
     inertia_differs,
     orientation_gap,
+    position_offsets,
     pseudo_inertias,
     tendon_coefficients,
+    turned_in_parents,
 )
 from rppdyn.envs.derivation._trees import Skeleton, TreeMatch, rotation_about
 
@@ -56,7 +61,7 @@ TINY = np.finfo(float).tiny
 
 SHARED = {
     "joint": {
-        "always": "jnt_stiffness jnt_stiffnesspoly jnt_springyield jnt_limited jnt_actgravcomp jnt_actfrclimited",
+        "always": "jnt_limited jnt_actgravcomp jnt_actfrclimited",
         "limited": "jnt_margin jnt_solref jnt_solimp",
     },
     "body": {"moving": "body_gravcomp"},
@@ -68,14 +73,14 @@ SHARED = {
         "always": "pair_dim pair_friction pair_solref pair_solreffriction pair_solimp pair_margin pair_gap pair_adhesion"
     },
     "tendon": {
-        "always": "tendon_stiffness tendon_stiffnesspoly tendon_damping tendon_dampingpoly tendon_frictionloss "
+        "always": "tendon_stiffness tendon_damping tendon_dampingpoly tendon_frictionloss "
         "tendon_armature tendon_springyield tendon_limited tendon_actfrclimited",
         "limited": "tendon_margin tendon_solref_lim tendon_solimp_lim",
         "lossy": "tendon_solref_fri tendon_solimp_fri",
     },
     "actuator": {
-        "always": "actuator_dynprm actuator_cranklength actuator_armature actuator_damping actuator_dampingpoly "
-        "actuator_delay actuator_history actuator_actearly actuator_ctrlspec actuator_forcelimited actuator_actlimited",
+        "always": "actuator_cranklength actuator_armature actuator_damping actuator_delay actuator_history "
+        "actuator_actearly actuator_ctrlspec actuator_forcelimited actuator_actlimited",
     },
     "control": {"always": "actuator_ctrllimited"},
     "equality": {"always": "eq_solref eq_solimp eq_active0"},
@@ -89,6 +94,11 @@ INTERVALS = {
     "control": {"limited": "actuator_ctrlrange"},
 }
 """Intervals whose ends are exchanged where the sign of the joint, tendon or actuator is -1; keyed as `SHARED`."""
+
+LENGTHS = ("tendon_range", "tendon_lengthspring", "actuator_lengthrange")
+"""Those of lengths, which are shifted where a joint's zero is; the others are of forces, controls and activations."""
+
+DCMOTOR, PID = getattr(GAIN, "DCMOTOR", NONE), getattr(GAIN, "PID", NONE)  # that older versions of MuJoCo lack
 
 CONSTANTS = {
     "body": "body_subtreemass body_invweight0",
@@ -220,12 +230,14 @@ def shared_parameters(
         yield from array_parameters(m, kind, partners, counts[condition], fields, blank)
 
 
-def interval_parameters(m: mujoco.MjModel, kind: str, partners, signs, **counts: np.ndarray) -> Iterator[Parameter]:
-    """The parameters that `INTERVALS` lists for a kind, given the mask of each condition."""
+def interval_parameters(
+    m: mujoco.MjModel, kind: str, partners, signs, offsets: np.ndarray | None = None, **counts: np.ndarray
+) -> Iterator[Parameter]:
+    """The parameters that `INTERVALS` lists for a kind, given offsets of lengths and the mask of each condition."""
     for condition, field in INTERVALS[kind].items():
         if (values := _rows(m, field)) is not None and len(values) == len(partners):
-            yield Parameter(kind, field.split("_", 1)[1], values, partners, signed_interval(signs), counts[condition],
-                            attribute=field)  # fmt: skip
+            carry = signed_interval(signs, partners, offsets if field in LENGTHS else None)
+            yield Parameter(kind, field.split("_", 1)[1], values, partners, carry, counts[condition], attribute=field)
 
 
 def plugin_parameters(m: mujoco.MjModel, kind: str, partners, counts: np.ndarray) -> Iterator[Parameter]:
@@ -238,13 +250,42 @@ def plugin_parameters(m: mujoco.MjModel, kind: str, partners, counts: np.ndarray
         yield Parameter(kind, "plugin", values, partners, _identity, counts, blank=True)
 
 
-def signed_interval(signs: np.ndarray) -> Carry:
-    """Carry [low, high] to itself for sign 1, to [-high, -low] for -1, and to NaN for 0 (elements that mix)."""
+def signed_interval(signs: np.ndarray, partners: np.ndarray, offsets: np.ndarray | None = None) -> Carry:
+    """Carry [low, high] to itself for sign 1, to [-high, -low] for -1, and to NaN for 0 (elements that mix).
+
+    The partner's offset is added.
+    """
 
     def carry(i: int, row: np.ndarray) -> np.ndarray:
-        return row if signs[i] > 0 else -row[::-1] if signs[i] < 0 else np.full_like(row, np.nan)
+        image = row if signs[i] > 0 else -row[::-1] if signs[i] < 0 else np.full_like(row, np.nan)
+        return image if offsets is None else image + offsets[partners[i]]
 
     return carry
+
+
+def diagonal(matrix: np.ndarray, values: np.ndarray, partners: np.ndarray) -> Carry:
+    """Carry the rows of diagonal matrices K to those of D K D^T."""
+    images = matrix**2 @ values
+
+    def carry(i: int, row: np.ndarray) -> np.ndarray:
+        # An element with one image keeps its exact number; those that mix are compared by D K D^T.
+        return row if abs(matrix[partners[i], i] ** 2 - 1) < 1e-6 else row + images[partners[i]] - values[i]
+
+    return carry
+
+
+def nonlinear_parameters(m: mujoco.MjModel, kind: str, fields: str, partners, signs) -> Iterator[Parameter]:
+    """Coefficients of springs k_2 x^2 + k_3 x^3, of dampers in |v|, of plastic yield and of dry friction.
+
+    Powers of x have powers of the sign. Where elements mix (sign 0), such a force has no image.
+    """
+    for parameter in array_parameters(m, kind, partners, np.ones(len(partners), bool), fields):
+        powers = 1 + np.arange(parameter.values.shape[1]) if parameter.name == "stiffnesspoly" else 0
+
+        def carry(i: int, row: np.ndarray, powers=powers) -> np.ndarray:
+            return row * signs[i] ** powers if signs[i] else np.where(row.any(), np.nan, row)
+
+        yield replace(parameter, carry=carry)
 
 
 # -- joints and degrees of freedom ------------------------------------------------------------------------------------
@@ -255,30 +296,20 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     if not m.njnt:
         return
     scalars, turning = skeleton.scalars, np.isin(m.jnt_type, (HINGE, BALL))
-    signs = np.ones(m.njnt)  # 0 where joints mix
-    shift, zero = np.zeros(m.njnt), np.where(np.isin(m.jnt_type, (HINGE, SLIDE)), m.qpos0[m.jnt_qposadr], 0.0)
-    place = {int(j): n for n, j in enumerate(scalars)}
-    for j in scalars:
-        column, image = trees.matrix[:, place[int(j)]], place[int(trees.joints[j])]
-        signs[j] = np.sign(column[image]) if abs(abs(column[image]) - 1) < 1e-6 else 0.0
-        shift[j] = trees.shift[image]
-
-    def about_zero(carry: Carry) -> Carry:
-        """Apply `carry` to positions measured from `qpos0`, add delta, and measure from zero again."""
-
-        def carry_position(i: int, row: np.ndarray) -> np.ndarray:
-            return carry(i, row - zero[i]) + shift[i] + zero[trees.joints[i]]
-
-        return carry_position
+    matrix, offsets, shift = np.zeros((m.njnt, m.njnt)), np.zeros(m.njnt), np.zeros(m.njnt)
+    matrix[trees.joints, np.arange(m.njnt)] = 1.0
+    matrix[np.ix_(scalars, scalars)] = trees.matrix
+    offsets[scalars], shift[scalars] = position_offsets(skeleton, trees), trees.shift
+    signs = _signs(matrix, trees.joints)
 
     def frame(i: int) -> np.ndarray:
         """M for joint i: the shift of a body's last hinge turns the body's frame, but not the axes of its other joints."""
         joints = skeleton.joints[m.jnt_bodyid[i]]
-        last = joints[-1]
+        last, image = joints[-1], trees.joints[joints[-1]]
         M = trees.frames[m.jnt_bodyid[i]]
-        if i == last or m.jnt_type[last] != HINGE or not shift[last]:
+        if i == last or m.jnt_type[last] != HINGE or not shift[image]:
             return M
-        return rotation_about(m.jnt_axis[trees.joints[last]], float(shift[last])) @ M
+        return rotation_about(m.jnt_axis[image], float(shift[image])) @ M
 
     def anchor(i: int, row: np.ndarray) -> np.ndarray:
         """Image of the anchor; along a hinge's axis, where it does not matter, the partner's place."""
@@ -296,16 +327,8 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
     def spring(i: int, row: np.ndarray) -> np.ndarray:
         """Image of a spring's reference position; where joints mix, by their matrix."""
-        if signs[i]:
-            return about_zero(lambda i, row: signs[i] * row)(i, row)
-        row_index = place[int(trees.joints[i])]
-        offset = m.qpos_spring[m.jnt_qposadr[scalars]] - zero[scalars]
-        return np.array([trees.matrix[row_index] @ offset + trees.shift[row_index] + zero[trees.joints[i]]])
-
-    def interval(i: int, row: np.ndarray) -> np.ndarray:
-        if m.jnt_type[i] == BALL:
-            return row
-        return about_zero(signed_interval(signs))(i, row)
+        j = trees.joints[i]
+        return (signs[i] * row if signs[i] else matrix[j] @ springs) + offsets[j]
 
     limited = m.jnt_limited.astype(bool)
     sprung = m.jnt_stiffness != 0
@@ -318,7 +341,12 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     )
     yield Parameter("joint", "pos", m.jnt_pos.copy(), partners, anchor, turning, skeleton.size, "jnt_pos")
     yield from shared_parameters(m, "joint", partners, always=everywhere, limited=limited)
+    interval = signed_interval(signs, partners, offsets)
     yield Parameter("joint", "range", m.jnt_range.copy(), partners, interval, limited, attribute="jnt_range")
+    stiffness = m.jnt_stiffness[:, None].copy()
+    yield Parameter("joint", "stiffness", stiffness, partners, diagonal(matrix, stiffness, partners), everywhere,
+                    attribute="jnt_stiffness")  # fmt: skip
+    yield from nonlinear_parameters(m, "joint", "jnt_stiffnesspoly jnt_springyield", partners, signs)
     yield Parameter("joint", "springref", springs, partners, spring, sprung & np.isin(m.jnt_type, (HINGE, SLIDE)), 1.0)
     yield from _spring_poses(skeleton, trees, sprung)
     yield from interval_parameters(m, "joint", partners, signs, forced=m.jnt_actfrclimited.astype(bool))
@@ -349,27 +377,25 @@ def _spring_poses(skeleton: Skeleton, trees: TreeMatch, sprung: np.ndarray) -> I
     yield Parameter("joint", "spring orientation", axes, partners, orientation, counts, 1.0)
 
 
+def _signs(matrix: np.ndarray, partners: np.ndarray) -> np.ndarray:
+    """Sign of each element's partner in its image, 0 where elements mix."""
+    entries = matrix[partners, np.arange(len(partners))]
+    return np.where(np.abs(np.abs(entries) - 1) < 1e-6, np.sign(entries), 0.0)
+
+
 def _dofs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
-    """Armature, damping and friction: diagonal matrices K with K' = D K D^T."""
+    """Armature and damping: diagonal matrices K with K' = D K D^T."""
     m = skeleton.model
     if not m.nv:
         return
-    squares = match.dofs**2
-    lossy = m.dof_frictionloss != 0
-    for name in ("armature", "damping", "dampingpoly", "frictionloss", "solref", "solimp"):
-        if (values := _rows(m, f"dof_{name}")) is None:
-            continue
-        images = squares @ values
+    lossy, partners = m.dof_frictionloss != 0, (match.dofs**2).argmax(0)
+    for name in ("armature", "damping", "solref", "solimp"):
+        values = getattr(m, f"dof_{name}").reshape(m.nv, -1).copy()
         counts = lossy if name in ("solref", "solimp") else np.ones(m.nv, bool)
-        partners = squares.argmax(0)
-
-        def carry(i, row, images=images, values=values, partners=partners):
-            # A degree of freedom with one image keeps its exact number; those that mix are compared by D K D^T.
-            if abs(squares[partners[i], i] - 1) < 1e-6:
-                return row
-            return row + images[partners[i]] - values[i]
-
+        carry = diagonal(match.dofs, values, partners)
         yield Parameter("dof", name, values, partners, carry, counts, attribute=f"dof_{name}")
+    signs = _signs(match.dofs, partners)
+    yield from nonlinear_parameters(m, "dof", "dof_dampingpoly dof_frictionloss", partners, signs)
 
 
 # -- bodies and geoms -------------------------------------------------------------------------------------------------
@@ -503,11 +529,16 @@ def _tendons(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
     everywhere, limited = np.ones(m.ntendon, bool), m.tendon_limited.astype(bool)
     lossy, sprung = m.tendon_frictionloss != 0, m.tendon_stiffness != 0
+    if (poly := _rows(m, "tendon_stiffnesspoly")) is not None:
+        sprung = sprung | (poly != 0).any(1)
     yield from shared_parameters(m, "tendon", partners, always=everywhere, limited=limited, lossy=lossy)
     forced = np.asarray(getattr(m, "tendon_actfrclimited", np.zeros(m.ntendon)), bool)
-    yield from interval_parameters(m, "tendon", partners, signs, limited=limited, forced=forced, sprung=sprung)
     fixed = m.wrap_type[m.tendon_adr] == WRAP.JOINT
     rows = tendon_coefficients(skeleton)
+    offsets = rows @ position_offsets(skeleton, match.trees)
+    masks = {"limited": limited, "forced": forced, "sprung": sprung}
+    yield from interval_parameters(m, "tendon", partners, signs, offsets, **masks)
+    yield from nonlinear_parameters(m, "tendon", "tendon_stiffnesspoly", partners, signs)
     yield Parameter("tendon", "coef", rows, partners, lambda i, row: signs[i] * (match.trees.matrix @ row), fixed)
     paths = np.zeros((m.ntendon, int(m.tendon_num.max(initial=0))))  # side site or divisor of each object on the path
     for k, (adr, num) in enumerate(zip(m.tendon_adr, m.tendon_num, strict=True)):
@@ -521,20 +552,40 @@ def _actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     if not n:
         return
 
-    def muscle(i: int, row: np.ndarray) -> np.ndarray:
-        """A muscle only pulls, so it has no image of sign -1."""
-        return row if signs[i] >= 0 else np.full_like(row, np.nan)
+    gains, biases, offsets = m.actuator_gainprm.copy(), m.actuator_biasprm.copy(), _length_offsets(skeleton, match)
+    dc, pid = m.actuator_gaintype == DCMOTOR, m.actuator_gaintype == PID
+    mixes, (adr, num) = signs == 0, control_addresses(m)
+    mixing = np.zeros((n, n))  # C of the actuators that mix
+    mixing[np.ix_(mixes, mixes)] = match.controls[np.ix_(adr[mixes], adr[mixes])]
 
     def gain(i: int, row: np.ndarray) -> np.ndarray:
         """(constant, factor of length, factor of velocity, ...): odd in length and velocity under a sign of -1."""
-        if m.actuator_gaintype[i] in (GAIN.FIXED, GAIN.AFFINE):
-            return row * np.r_[1.0, signs[i], signs[i], np.ones(len(row) - 3)] if signs[i] else row
-        return muscle(i, row) if m.actuator_gaintype[i] == GAIN.MUSCLE else row
+        kind, offset, image = m.actuator_gaintype[i], offsets[partners[i]], row.copy()
+        if kind == GAIN.AFFINE and not mixes[i]:
+            image[1:3] *= signs[i]
+            image[0] -= image[1] * offset if image[1] else 0.0
+        # The gain varies with the length and velocity, or with temperature and a limit; a controller holds a position.
+        varies = {GAIN.AFFINE: row[1:3], DCMOTOR: row[[2, 3, 7]]}.get(kind, row[:0])
+        holds = {DCMOTOR: row[4:6], PID: row[:1]}.get(kind, row[:0])
+        breaks = (mixes[i] and varies.any()) or (offset and holds.any()) or (kind == GAIN.MUSCLE and signs[i] <= 0)
+        return np.full_like(row, np.nan) if breaks else image
 
     def bias(i: int, row: np.ndarray) -> np.ndarray:
-        if m.actuator_biastype[i] in (BIAS.NONE, BIAS.AFFINE):
-            return row * np.r_[signs[i] or 1.0, np.ones(len(row) - 1)]
-        return muscle(i, row) if m.actuator_biastype[i] == BIAS.MUSCLE else row
+        """(constant, factor of length, factor of velocity); of DC motors (size, frequency, phase) of cogging, and friction."""
+        j, image, shift = partners[i], row.copy(), row[1] * offsets[partners[i]] if row[1] else 0.0
+        if m.actuator_biastype[i] == BIAS.AFFINE:
+            image[0] = (mixing[j] @ biases[:, 0] if mixes[i] else signs[i] * row[0]) - shift
+        elif dc[i] and row[0]:
+            image[2] = biases[j, 2] + np.remainder(signs[i] * row[2] - shift - biases[j, 2] + np.pi, 2 * np.pi) - np.pi
+        breaks = (m.actuator_biastype[i] == BIAS.MUSCLE and signs[i] <= 0) or (dc[i] and mixes[i] and row.any())
+        return np.full_like(row, np.nan) if breaks else image
+
+    def dynamics(i: int, row: np.ndarray) -> np.ndarray:
+        """Time constants are equal; a muscle's activation and a motor's temperature have no sign, and limits don't mix."""
+        limits = row[1:] if dc[i] else row if pid[i] else row[:0]
+        breaks = (mixes[i] and limits.any()) or (signs[i] < 0 and dc[i] and row[2:5].any())
+        breaks = breaks or (signs[i] <= 0 and m.actuator_dyntype[i] == DYNAMICS.MUSCLE)
+        return np.full_like(row, np.nan) if breaks else row
 
     everywhere = np.ones(n, bool)
     gears = np.array([[np.linalg.norm(active_gear(m, i))] for i in range(n)])
@@ -542,21 +593,39 @@ def _actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     yield Parameter("actuator", "gear", gears, partners, _identity, everywhere)
     yield Parameter("actuator", "direction", nothing, partners, lambda i, row: gaps[i : i + 1], gaps > 1e-6, 1.0)
     masks = {"forced": m.actuator_forcelimited != 0, "active": m.actuator_actlimited != 0}
-    yield from interval_parameters(m, "actuator", partners, signs, muscle=m.actuator_gaintype == GAIN.MUSCLE, **masks)
-    gains, biases = m.actuator_gainprm.copy(), m.actuator_biasprm.copy()
+    masks["muscle"] = (m.actuator_gaintype == GAIN.MUSCLE) | (m.actuator_biastype == BIAS.MUSCLE)
+    yield from interval_parameters(m, "actuator", partners, signs, offsets, **masks)
     yield Parameter("actuator", "gainprm", gains, partners, gain, everywhere, attribute="actuator_gainprm")
     yield Parameter("actuator", "biasprm", biases, partners, bias, everywhere, attribute="actuator_biasprm")
+    constants = m.actuator_dynprm.copy()
+    yield Parameter("actuator", "dynprm", constants, partners, dynamics, everywhere, attribute="actuator_dynprm")
+    yield from nonlinear_parameters(m, "actuator", "actuator_dampingpoly", partners, signs)
     yield from shared_parameters(m, "actuator", partners, always=everywhere)
     yield from plugin_parameters(m, "actuator", partners, everywhere)
     if m.opt.disableactuator:
         group = np.clip(m.actuator_group, 0, 31)
         off = (m.opt.disableactuator >> group & (group < 31))[:, None].astype(float)
         yield Parameter("actuator", "disabled", off, partners, _identity, everywhere)
-    adr, num = control_addresses(m)
     owners = np.repeat(np.arange(n), num)  # actuator of each control
     controls = adr[partners[owners]] + np.arange(m.nu) - adr[owners]
     yield from shared_parameters(m, "control", controls, always=np.ones(m.nu, bool))
     yield from interval_parameters(m, "control", controls, signs[owners], limited=m.actuator_ctrllimited.astype(bool))
+
+
+def _length_offsets(skeleton: Skeleton, match: Match) -> np.ndarray:
+    """o with l' = C l + o for the lengths of actuators, (n,); NaN on a ball joint that is turned against its parent."""
+    m, trees = skeleton.model, match.trees
+    joints, offsets = np.zeros(m.njnt), np.zeros(len(match.actuators))
+    joints[skeleton.scalars] = position_offsets(skeleton, trees)
+    turned = np.abs(turned_in_parents(skeleton, trees) - trees.frames).max((1, 2)) > 1e-9
+    joints[trees.joints[(m.jnt_type == BALL) & turned[m.jnt_bodyid]]] = np.nan
+    tendons = tendon_coefficients(skeleton) @ position_offsets(skeleton, trees)
+    for i, (kind, k) in enumerate(zip(m.actuator_trntype, m.actuator_trnid[:, 0], strict=True)):
+        if kind in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
+            offsets[i] = joints[k] * m.actuator_gear[i, 0] if joints[k] else 0.0
+        elif kind == TRANSMISSION.TENDON:
+            offsets[i] = tendons[k] * m.actuator_gear[i, 0]
+    return offsets
 
 
 def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
@@ -564,13 +633,17 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     if not m.neq:
         return
     place = {int(j): n for n, j in enumerate(skeleton.scalars)}
+    tendon_shifts = tendon_coefficients(skeleton) @ trees.shift
 
-    def sign(k: int, i: int) -> float:
+    def sign(k: int, i: int) -> tuple[float, float]:
+        """(s, d) with x' = s x + d: x a joint's or tendon's position less that in the reference pose; NaN where joints mix."""
         if i < 0:
-            return 1.0
+            return 1.0, 0.0
         if m.eq_type[k] == EQUALITY.TENDON:
-            return match.tendon_signs[i]
-        return float(np.sign(trees.matrix[place[int(trees.joints[i])], place[i]]))
+            return match.tendon_signs[i], tendon_shifts[match.tendons[i]]
+        image = place[int(trees.joints[i])]
+        entry = trees.matrix[image, place[i]]
+        return np.sign(entry) if abs(abs(entry) - 1) < 1e-6 else np.nan, trees.shift[image]
 
     def is_swapped(k: int) -> bool:
         """Check whether the partner names the images of k's two objects in the other order."""
@@ -583,9 +656,9 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         If x and y are swapped, a linear relation is inverted. Errors keep their weight for c_1 = 1 or -1 only.
         """
         a, b = int(m.eq_obj1id[k]), int(m.eq_obj2id[k])
-        row = np.r_[row[:5] * sign(k, a) * sign(k, b) ** np.arange(5), np.zeros(len(row) - 5)]
-        if b < 0:
-            row[1:] = 0.0
+        (s_a, shift_a), (s_b, shift_b) = sign(k, a), sign(k, b)
+        image = s_a * Polynomial(row[: 5 if b >= 0 else 1])(Polynomial([-s_b * shift_b, s_b])) + shift_a
+        row = np.r_[image.coef, np.zeros(len(row) - len(image.coef))]
         if is_swapped(k):
             if row[2:].any() or abs(row[1]) != 1:
                 return np.full_like(row, np.nan)

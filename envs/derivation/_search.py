@@ -23,7 +23,7 @@ from rppdyn.envs._model_symmetry import (
     state_matrix,
 )  # fmt: skip
 from rppdyn.envs._spec import align
-from rppdyn.envs.derivation._elements import NONE, Match, match_elements
+from rppdyn.envs.derivation._elements import NONE, Match, match_elements, position_offsets
 from rppdyn.envs.derivation._parameters import deviations
 from rppdyn.envs.derivation._trees import Isometry, Skeleton, TreeMatch, angle_about, match_trees, rotation_about
 
@@ -232,8 +232,7 @@ def _best_match(skeleton: Skeleton, isometries: list[Isometry], max_misfit: floa
 
 def _element(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
     """A discrete symmetry from its match."""
-    trees, m = match.trees, skeleton.model
-    q0 = m.qpos0[m.jnt_qposadr[skeleton.scalars]]
+    trees = match.trees
     symmetry = ModelSymmetry(
         name=name,
         is_continuous=False,
@@ -242,7 +241,7 @@ def _element(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
         bodies=tuple(int(b) for b in trees.bodies),
         frames=_snap_integers(trees.frames),
         joint_matrix=trees.matrix + 0.0,
-        joint_shift=_snap_zeros(trees.shift + q0 - trees.matrix @ q0),
+        joint_shift=position_offsets(skeleton, trees),
         dofs=_snap_integers(match.dofs),
         controls=match.controls + 0.0,
         activations=match.activations + 0.0,

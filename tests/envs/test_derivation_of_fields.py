@@ -25,16 +25,18 @@ CARRIED = {
     "an axis: M a, of a hinge a pseudovector, with the joint's sign": "jnt_axis",
     "mass and the inertia tensor M I M^T, as far as some motion shows them": "body_mass body_inertia body_iquat",
     "angles and lengths: P q + delta, poses of free and ball joints": "qpos0 qpos_spring",
-    "intervals, with the sign of the joint, tendon or actuator": "jnt_range jnt_actfrcrange tendon_range "
+    "intervals, with the sign and the shifted zero of the joint, tendon or actuator": "jnt_range jnt_actfrcrange tendon_range "
     "tendon_actfrcrange tendon_lengthspring actuator_ctrlrange actuator_forcerange actuator_actrange "
     "actuator_lengthrange",
-    "diagonal matrices: D K D^T": "dof_armature dof_damping dof_dampingpoly dof_frictionloss dof_solref dof_solimp",
+    "diagonal matrices: D K D^T": "dof_armature dof_damping dof_solref dof_solimp jnt_stiffness",
+    "forces that are not linear, without images where elements mix": "dof_dampingpoly dof_frictionloss jnt_stiffnesspoly "
+    "jnt_springyield tendon_stiffnesspoly actuator_dampingpoly",
     "lengths along axes, which may change places": "geom_size geom_fluid",
     "a velocity and an angular velocity: M v, det(M) M w": "geom_surfacevel",
     "surfaces: M x for every vertex or point of the grid": "mesh_vert mesh_vertadr mesh_vertnum mesh_graph "
     "mesh_graphadr hfield_data hfield_size hfield_nrow hfield_ncol hfield_adr",
     "paths, from either end: coefficients P c, side sites, divisors": "tendon_adr tendon_num wrap_prm",
-    "forces, odd or even in an actuator's sign": "actuator_gear actuator_gainprm actuator_biasprm",
+    "forces, odd or even in an actuator's sign": "actuator_gear actuator_gainprm actuator_biasprm actuator_dynprm",
     "anchors, poses and polynomials of constraints": "eq_data",
     "configurations: equal text": "body_plugin geom_plugin actuator_plugin plugin plugin_attr plugin_attradr",
     "whether its bit is set in opt.disableactuator": "actuator_group opt.disableactuator",
