@@ -28,6 +28,7 @@ from rppdyn.envs._model_symmetry import (
     ModelSymmetry,
     Part,
     Quantity,
+    control_addresses,
     derivable,
     element_quantity,
     phrase,
@@ -128,8 +129,9 @@ _POSITION_UNITS = {SLIDE: "m", HINGE: "rad"}
 
 
 def _joint_quantities(model: mujoco.MjModel) -> list[Quantity]:
-    controls = []  # (name, driven joint, unit) of each actuator
-    for i in range(model.nu):
+    controls = []  # (name, driven joint, unit) of the actuator of each control
+    _, num = control_addresses(model)
+    for i in np.repeat(np.arange(len(num)), num):
         j = int(model.actuator_trnid[i, 0])
         if model.actuator_trntype[i] in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
             joint = _joint_name(model, j)
@@ -138,7 +140,8 @@ def _joint_quantities(model: mujoco.MjModel) -> list[Quantity]:
             controls.append((model.actuator(i).name or f"actuator {i}", "", ""))
     quantities = [_position_quantity(model), _angle_quantity(model)]
     quantities += [_dof_quantity(model, name, *label) for name, label in _DOF_ARRAYS.items()]
-    for name, label in (("ctrl", ""), ("actuator_force", "force"), ("actuator_velocity", "velocity")):
+    arrays = (("ctrl", ""), ("actuator_force", "force"), ("actuator_velocity", "velocity"))
+    for name, label in arrays if (num == 1).all() else arrays[:1]:
         entries = tuple(Entry(phrase(actuator, label), joint, unit) for actuator, joint, unit in controls)
         quantities.append(_linear_quantity(name, entries, "controls"))
     quantities.append(_linear_quantity("act", tuple(Entry(f"activation {i}") for i in range(model.na)), "activations"))

@@ -161,6 +161,7 @@ MUSCLE = ".75 1.05 9 200 .5 1.6 1.5 1.3 1.2"
 SERVO = {"gainprm": "3", "biastype": "affine", "biasprm": "0 -3 -.1"}
 DC = '<actuator><dcmotor joint="h" motorconst=".5" resistance="2" {}/></actuator>'
 PIDS = "".join(f'<pid joint="{joint}" kp="2" ki=".3" slewmax=".1" input="pos"/>' for joint in "xy")
+TWO_SETPOINTS = '<actuator><pid joint="h" kp="2" kv=".1"/></actuator>'
 PARAMETERS = {
     # Elements that mix: name of the symmetry, bodies, other elements, the parameters that deviate.
     "bias": ("yaw", slides(), on("x", "y", biastype="affine", biasprm=".5 0 0"), "biasprm"),
@@ -194,6 +195,7 @@ PARAMETERS = {
     "cogging": ("left-right", pendulum(), DC.format('cogging="1 3 .4"'), "biasprm"),
     "odd cogging": ("left-right", pendulum(), DC.format('cogging="1 3 0"'), ""),
     "temperature": ("left-right", pendulum(), DC.format('thermal="1 2 3 .4 5 6"'), "dynprm"),
+    "two setpoints": ("left-right", pendulum(), TWO_SETPOINTS, ""),
     "numbers that a gain does not use": ("left-right", pendulum(), on("h", gainprm="1 .5", biasprm=".5"), ""),
     # A zero that is shifted, by `ref` or by the mirror image of a pendulum that leans.
     "range": ("left-right", pendulum('ref=".3"'), tendon('range="-.2 .2"'), "range"),
@@ -208,6 +210,7 @@ PARAMETERS = {
     "servo of a tendon": ("left-right", pendulum('ref=".3"'), tendon("", on("h", **SERVO).replace('joint="h"', 'tendon="t"')),
                           "biasprm"),
     "gain about zero": ("left-right", pendulum('ref=".3"'), on("h", gaintype="affine", gainprm="1 .5 0"), "gainprm"),
+    "two setpoints about zero": ("left-right", pendulum('ref=".3"'), TWO_SETPOINTS, "biasprm"),
     "motor's controller": ("left-right", pendulum('ref=".3"'), DC.format('input="pos" controller="3"'), "gainprm"),
     "lock": ("left-right", pendulum(y=0.2), lock("h", 0), "data"),
     "lock in the middle": ("left-right", pendulum(y=0.2), lock("h", -LEAN), ""),
