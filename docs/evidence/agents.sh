@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The agents of sections 10, 26, 29 to 32, 34, 37, 38 and 40 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
+# The agents of sections 10, 26, 29 to 32, 34, 37, 38, 40, 42 and 43 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
 #
 # Each arm is a folder RUNS/SECTION/ARM with a folder for each seed. Arms that are finished are passed over, and one that was
 # stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29 to 34) read the seeds' folders.
@@ -33,26 +33,32 @@ reacher() { # SECTION, first seed, tilt: the arms of TiltedReacher
     go "$1/reacher-control-$3" $at model=rpp model.free_variance=1e5
 }
 
-navigation() { # SECTION/PREFIX, ARM, then further words: one arm of Navigation
-    local at="env=rppdyn/Navigation-v0 model.hidden=64 agent.gamma=0.95 agent.learning_starts=200 model.learn_every=1000 total_steps=6000
-        evaluation.every=500 evaluation.episodes=10 checkpoint_every=2000"
-    local to="$1-$2" arm=$2 learned="model=rpp model.free_variance=learned"
-    shift 2
-    [ "$arm" = wrong ] || [ "$arm" = plain-learned ] || at="$at env.symmetry=D8"
+large() { # navigation or swarm, SECTION/PREFIX, ARM, then further words: one arm of a task with a large group
+    local task=$1 to="$2-$3" arm=$3 learned="model=rpp model.free_variance=learned"
+    local at="agent.gamma=0.95 agent.learning_starts=200 model.learn_every=1000 evaluation.episodes=10"
+    shift 3
+    case $task in
+        navigation) at="$at env=rppdyn/Navigation-v0 model.hidden=64 total_steps=6000 evaluation.every=500 checkpoint_every=2000" ;;
+        swarm) at="$at env=rppdyn/Swarm-v0 model.hidden=128 total_steps=10000 evaluation.every=1000 checkpoint_every=2500" ;;
+    esac
+    case $task,$arm in *,wrong | *,plain-learned) ;; navigation,*) at="$at env.symmetry=D8" ;; esac
     case $arm in
         strict) go "$to" $at model=emlp "$@" ;;
         larger) go "$to" $at model=emlp model.hidden=272 "$@" ;; # as many parameters as plain
+        subgroup) go "$to" $at model=emlp 'env.symmetry="D(4)"' "$@" ;; # what a fault leaves of the swarm's group
         breaking) go "$to" $at model=emlp model.breaking=V "$@" ;;
         plain) go "$to" $at model=mlp "$@" ;;
-        plain-learned) go "$to" $at $learned env.spec="$here/data/navigation_identity.json" "$@" ;;
-        wrong) go "$to" $at $learned env.spec="$here/data/navigation_wrong.json" "$@" ;;
+        plain-learned) go "$to" $at $learned env.spec="$here/data/${task}_identity.json" "$@" ;;
+        wrong) go "$to" $at $learned env.spec="$here/data/${task}_wrong.json" "$@" ;;
         control) go "$to" $at model=rpp model.free_variance=1e5 "$@" ;;
         learned) go "$to" $at $learned "$@" ;;
+        chain) go "$to" $at $learned 'model.groups=["S(4) x D(4)","quarter turn+left-right"]' 'model.variances=[1e5,1e-4,1e-7]' "$@" ;;
         certified) go "$to" $at model=rpp model.free_variance=certified "$@" ;;
         widens) go "$to" $at model=rpp model.free_variance=certified model.widen=4000 "$@" ;;
     esac
 }
 navigation_arms="strict plain learned control breaking wrong plain-learned certified widens"
+swarm_arms="strict learned plain breaking chain control subgroup certified wrong"
 
 small="model.hidden=64 agent.learning_rate=1e-3 agent.batch_size=128 agent.learning_starts=1000 agent.betas=[0.9,0.999] evaluation.episodes=5"
 pendulum="env=rppdyn/WindyPendulum-v0 env.symmetry=D4 $small"
@@ -141,7 +147,7 @@ for section in "$@"; do
         40-rates)
             for arm in $navigation_arms larger; do
                 for rate in 1e-3 3e-3; do
-                    navigation "40-rates/$rate" $arm env.kwargs.hill=0.5 agent.learning_rate=$rate seed=2480 seeds=3
+                    large navigation "40-rates/$rate" $arm env.kwargs.hill=0.5 agent.learning_rate=$rate seed=2480 seeds=3
                 done
             done
             ;;
@@ -150,11 +156,31 @@ for section in "$@"; do
                 for hill in 2 0 0.5; do
                     for arm in $arms; do
                         case $arm in strict) rate=1e-3 ;; *) rate=3e-3 ;; esac
-                        navigation "40/$hill" $arm env.kwargs.hill=$hill agent.learning_rate=$rate seed=2500 seeds=20
+                        large navigation "40/$hill" $arm env.kwargs.hill=$hill agent.learning_rate=$rate seed=2500 seeds=20
                     done
                 done
             done
             ;;
-        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates or 40" >&2 && exit 2 ;;
+        42)
+            for wind in 0 0.03; do
+                go "42/$wind-learned" $pendulum env.kwargs.wind=$wind model=rpp model.free_variance=learned total_steps=21000 evaluation.every=1500 \
+                    checkpoint_every=6000 seed=2540 seeds=5
+            done
+            ;;
+        43-rates)
+            for arm in strict plain learned; do
+                for rate in 1e-3 3e-3; do
+                    large swarm "43-rates/$rate" $arm env.kwargs.fault=0.5 agent.learning_rate=$rate seed=2580 seeds=2
+                done
+            done
+            ;;
+        43)
+            for fault in 2 0 0.5; do
+                for arm in $swarm_arms; do
+                    large swarm "43/$fault" $arm env.kwargs.fault=$fault agent.learning_rate=1e-3 seed=2600 seeds=10
+                done
+            done
+            ;;
+        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates, 40, 42, 43-rates or 43" >&2 && exit 2 ;;
     esac
 done

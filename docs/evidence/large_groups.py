@@ -16,30 +16,35 @@ import numpy as np
 from agent_runs import Config, Row, by_cell, draw, name_of, rank_tests, read_rows, rows_of
 from evidence import write_table
 
-from rppdyn.envs import make_env, symmetry_spec
+from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
 from rppdyn.groups import Z
 
 HERE = Path(__file__).parent
 DATA, PAGE = HERE / "large_groups.json", HERE.parent / "concepts" / "approximate-tasks.md"
 MARK = "<!-- table: made by `docs/evidence/large_groups.py` -->"
 TESTED = "learned"
-WRONG, IDENTITY = HERE / "data" / "navigation_wrong.json", HERE / "data" / "navigation_identity.json"
+TASKS = {"navigation": ("rppdyn/Navigation-v0", "D8"), "swarm": ("rppdyn/Swarm-v0", None)}
 
 
 def write_specs() -> None:
-    """Write Navigation's D8 with thrusts that turn three times as far as positions, and the group of one element."""
-    spec = symmetry_spec(make_env("rppdyn/Navigation-v0"), symmetry="D8")
-    turn, mirror = (np.array(matrix) for matrix in spec.action.discrete_generators)
-    wrong = replace(spec.action, discrete_generators=[np.linalg.matrix_power(turn, 3), mirror])
-    WRONG.write_text(json.dumps(replace(spec, action=wrong).to_dict()), encoding="utf-8")
-    identity = replace(
-        spec,
-        group=Z(1),
-        obs=replace(spec.obs, discrete_generators=[np.eye(spec.obs.dim)]),
-        action=replace(spec.action, discrete_generators=[np.eye(spec.action.dim)]),
-        symmetries=(spec.symmetries[0]._replace(name="identity"),),
-    )
-    IDENTITY.write_text(json.dumps(identity.to_dict()), encoding="utf-8")
+    """Write each task's group with thrusts that turn three times as far as positions, and the group of one element."""
+    for name, (env_id, symmetry) in TASKS.items():
+        spec = symmetry_spec(make_env(env_id), symmetry=symmetry)
+        images = [np.array(matrix) for matrix in spec.action.discrete_generators]
+        images[-2] = np.linalg.matrix_power(images[-2], 3)  # the turn; the mirror image is last
+        wrong = replace(spec.action, discrete_generators=images)
+        write_spec(f"{name}_wrong", replace(spec, action=wrong))
+        alone = {
+            part: replace(getattr(spec, part), discrete_generators=[np.eye(getattr(spec, part).dim)])
+            for part in ("obs", "action")
+        }
+        names = (spec.symmetries[0]._replace(name="identity"),)
+        write_spec(f"{name}_identity", replace(spec, group=Z(1), symmetries=names, **alone))
+
+
+def write_spec(name: str, spec: SymmetrySpec) -> None:
+    """Write a spec's file."""
+    (HERE / "data" / f"{name}.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
 
 
 def arm_of(config: Config) -> str:
@@ -48,7 +53,11 @@ def arm_of(config: Config) -> str:
     if model["breaking"]:
         return "strict, breaking input"
     if spec:
-        return {WRONG.name: "wrong group", IDENTITY.name: "plain, learned"}[Path(spec).name]
+        return {"wrong": "wrong group", "identity": "plain, learned"}[Path(spec).stem.split("_")[1]]
+    if model["groups"]:
+        return "chain, learned"
+    if config["env"]["symmetry"] == "D(4)" and config["env"]["id"] == TASKS["swarm"][0]:
+        return "strict, subgroup"
     if model["kind"] == "rpp" and model["free_variance"] == model["equivariant_variance"]:
         return "control"
     return name_of(config) + ", larger" * (model["kind"] == "emlp" and model["hidden"] > 64)
