@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from rppdyn.groups import Z
 HERE = Path(__file__).parent
 DATA, PAGE = HERE / "large_groups.json", HERE.parent / "concepts" / "approximate-tasks.md"
 MARK = "<!-- table: made by `docs/evidence/large_groups.py` -->"
-TESTED = "learned"
+TESTED = {"Navigation": ["learned"], "Swarm": ["chain, learned", "learned"]}
+"""The arms of each task that are tested against every other."""
 TASKS = {"navigation": ("rppdyn/Navigation-v0", "D8"), "swarm": ("rppdyn/Swarm-v0", None)}
 
 
@@ -60,7 +62,7 @@ def arm_of(config: Config) -> str:
         return "strict, subgroup"
     if model["kind"] == "rpp" and model["free_variance"] == model["equivariant_variance"]:
         return "control"
-    return name_of(config) + ", larger" * (model["kind"] == "emlp" and model["hidden"] > 64)
+    return name_of(config) + ", larger" * (model["kind"] == "emlp" and model["hidden"] > 128)
 
 
 def cell_of(config: Config) -> str:
@@ -76,24 +78,39 @@ def print_rates(paths: list[Path]) -> None:
         print(f"{row['arm']:40} {np.mean(row['values']):6.2f}  {row['values']}")
 
 
-def table(cells: dict[str, dict[str, Row]]) -> str:
-    """Means over seeds as Markdown: over training, and final; in parentheses p against the learned arm, by Holm in a cell."""
+def table(cells: dict[str, dict[str, Row]], tested: Sequence[str]) -> str:
+    """Means over seeds as Markdown, over training and final; in parentheses p against each tested arm, by Holm in a column."""
     arms = list(dict.fromkeys(arm for rows in cells.values() for arm in rows))
     heads = [f"{cell.split(', ')[1]}, {part}" for cell in cells for part in ("mean", "final")]
-    lines = [f"| arm | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
+    lines = [f"| {cell_task(next(iter(cells)))} | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
     columns = []
     for rows in cells.values():
         final = {arm: row | {"values": [curve[-1] for curve in row["returns"]]} for arm, row in rows.items()}
         for metric in (rows, final):
-            others = [arm for arm in metric if arm != TESTED]
-            ps = dict(zip(others, rank_tests(metric, [(TESTED, arm) for arm in others]), strict=True))
-            means = {arm: float(np.mean(row["values"])) for arm, row in metric.items()}
-            columns.append({
-                arm: f"{mean:.1f}" + (f" ({ps[arm]:.2g})" if arm in ps else "") for arm, mean in means.items()
-            })  # fmt: skip
-    for arm in sorted(arms, key=lambda arm: (arm != TESTED, arm)):
+            column = {arm: [f"{np.mean(row['values']):.1f}"] for arm, row in metric.items()}
+            for one in (arm for arm in tested if arm in metric):
+                others = [arm for arm in metric if arm != one]
+                for arm, p in zip(others, rank_tests(metric, [(one, arm) for arm in others]), strict=True):
+                    column[arm].append(f"{p:.2g}")
+            columns.append({arm: mean + f" ({', '.join(ps)})" * bool(ps) for arm, (mean, *ps) in column.items()})
+    for arm in sorted(arms, key=lambda arm: (arm not in tested, arm)):
         lines.append(f"| {arm} | {' | '.join(column.get(arm, '–') for column in columns)} |")
     return "\n".join(lines)
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """The table of each task, its strengths in ascending order."""
+    cells = dict(sorted(by_cell(rows).items()))
+    return "\n\n".join(
+        table({cell: arms for cell, arms in cells.items() if cell_task(cell) == task}, tested)
+        for task, tested in TESTED.items()
+        if any(cell_task(cell) == task for cell in cells)
+    )
+
+
+def cell_task(cell: str) -> str:
+    """The task's name at the beginning of a cell's."""
+    return cell.partition("-")[0]
 
 
 def main() -> None:
@@ -107,10 +124,11 @@ def main() -> None:
         return write_specs()
     if arguments.rates:
         return print_rates(arguments.runs)
-    cells = dict(sorted(by_cell(read_rows(DATA, rows_of(arguments.runs, cell_of, arm_of))).items()))
-    draw({cell.rsplit(", ", 1)[0]: list(rows.values()) for cell, rows in cells.items()}, HERE / "large_groups.png")
-    write_table(PAGE, MARK, table(cells))
-    print(table(cells))
+    rows = read_rows(DATA, rows_of(arguments.runs, cell_of, arm_of))
+    panels = {cell.rsplit(", ", 1)[0]: list(arms.values()) for cell, arms in sorted(by_cell(rows).items())}
+    draw(panels, HERE / "large_groups.png")
+    write_table(PAGE, MARK, tables(rows))
+    print(tables(rows))
 
 
 if __name__ == "__main__":

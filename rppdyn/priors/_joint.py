@@ -200,7 +200,7 @@ def kernel_matrices(
             i_rows, j_rows = (slice(S * int(part[0]), S * (int(part[-1]) + 1)) for part in (first, second))
             for kernel, first_rows, second_rows in zip(kernels, rows, columns, strict=True):
                 for a, b in zip(first_rows, second_rows, strict=True):
-                    kernel[i_rows, j_rows] += (a @ b.mT).cpu()
+                    kernel[i_rows, j_rows] += _products(a, b).cpu()
                 if second is not first:
                     kernel[j_rows, i_rows] = kernel[i_rows, j_rows].mT
     return pathways, kernels, predicted
@@ -277,9 +277,37 @@ def _coefficient_units(layer: str, name: str, pathway: Pathway) -> dict[str, Ten
     return {f"{path}.{leaf}": unit.double() for leaf, unit in zip(parameters, units, strict=True)}
 
 
-def _split_by_pathway(gradients: dict[str, Tensor], units: list[dict[str, Tensor]]) -> list[list[Tensor]]:
-    """Gradients by each pathway's coefficients, in float64, one tensor of rows for each of its parameters."""
-    return [[(gradients[name].double() / unit).flatten(1) for name, unit in by_name.items()] for by_name in units]
+Rows = Tensor | tuple[Tensor, Tensor]
+"""Gradients of N data in float64: (N, P), or the factors (N, a) and (N, b) of N outer products."""
+
+
+def _split_by_pathway(gradients: dict[str, Tensor], units: list[dict[str, Tensor]]) -> list[list[Rows]]:
+    """Gradients by each pathway's coefficients, one entry for each of its parameters."""
+    return [
+        [_outer_factors(gradients[name] / unit.to(gradients[name])) for name, unit in each.items()] for each in units
+    ]
+
+
+def _outer_factors(gradients: Float[Tensor, "N ..."]) -> Rows:
+    """Factors u and v of each datum's gradient u v^T, which a matrix has that is used once; else rows."""
+    if gradients.dim() == 3:
+        count, _, width = gradients.shape
+        largest = gradients.abs().flatten(1).argmax(1)
+        data, i, j = torch.arange(count, device=largest.device), largest // width, largest % width
+        v, pivot = gradients[data, i], gradients[data, i, j].unsqueeze(1)
+        u = gradients[data, :, j] / pivot.where(pivot != 0, torch.ones_like(pivot))
+        error = torch.einsum("na,nb->nab", u, v).sub_(gradients).abs_().flatten(1).amax(1, keepdim=True)
+        if bool((error <= 64 * torch.finfo(gradients.dtype).eps * pivot.abs()).all()):
+            return u.double(), v.double()
+    return gradients.double().flatten(1)
+
+
+def _products(a: Rows, b: Rows) -> Float[Tensor, "N M"]:
+    """Inner products of gradients; those of outer products are products of their factors'."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return (a[0] @ b[0].mT) * (a[1] @ b[1].mT)
+    full = (torch.einsum("na,nb->nab", *rows).flatten(1) if isinstance(rows, tuple) else rows for rows in (a, b))
+    return next(full) @ next(full).mT
 
 
 def _factors(
