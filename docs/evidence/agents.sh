@@ -58,7 +58,7 @@ large() { # navigation or swarm, SECTION/PREFIX, ARM, then further words: one ar
     esac
 }
 navigation_arms="strict plain learned control breaking wrong plain-learned certified widens"
-swarm_arms="strict learned plain breaking chain control subgroup certified wrong"
+swarm_arms="chain strict learned plain control subgroup breaking wrong certified"
 
 small="model.hidden=64 agent.learning_rate=1e-3 agent.batch_size=128 agent.learning_starts=1000 agent.betas=[0.9,0.999] evaluation.episodes=5"
 pendulum="env=rppdyn/WindyPendulum-v0 env.symmetry=D4 $small"
@@ -177,7 +177,8 @@ for section in "$@"; do
         43)
             for fault in 2 0 0.5; do
                 for arm in $swarm_arms; do
-                    large swarm "43/$fault" $arm env.kwargs.fault=$fault agent.learning_rate=1e-3 seed=2600 seeds=10
+                    case $arm in plain) rate=1e-3 ;; *) rate=3e-3 ;; esac
+                    large swarm "43/$fault" $arm env.kwargs.fault=$fault agent.learning_rate=$rate seed=2600 seeds=10
                 done
             done
             ;;
