@@ -30,9 +30,9 @@ NAMES = {
     "rpp, certified": "certified",
     "rpp, learned": "learned",
 }
-UNRELAXED = ("strict", "plain", "plain, mirrored replay", "plain, mirror loss", "control")
+UNRELAXED = ("strict", "plain", "plain, mirrored replay", "plain, mirror loss", "control", "strict, breaking input")
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK = COLOURS
-LOOKS = dict(zip(UNRELAXED, (ORANGE, GREEN, YELLOW, PINK, BLACK), strict=True))
+LOOKS = dict(zip(UNRELAXED, (ORANGE, GREEN, YELLOW, PINK, BLACK, "0.55"), strict=True))
 LOOKS |= {"learned": BLUE, "certified, widens": SKY, "certified": BLACK, "narrow": PINK}
 """An arm's colour in all figures; those that are not relaxed are dashed."""
 NOISE = "noise"
@@ -60,7 +60,7 @@ def name_of(config: Config) -> str:
     arm = arm_of(model)
     parts = [NAMES.get(arm, arm)]
     parts += ["mirrored replay"] * bool(agent["augment"]) + ["mirror loss"] * bool(agent["mirror_loss"])
-    parts += ["widens"] * (model.get("widen") is not None)
+    parts += ["breaking input"] * bool(model.get("breaking")) + ["widens"] * (model.get("widen") is not None)
     if (scale := model.get("free_scale")) is not None:
         parts.append("starts at its share" if scale == "prior" else f"starts at {scale:g}")
     if agent["noise_variance"] != 1:

@@ -78,6 +78,8 @@ for section in "$@"; do
                 go "10/replay-$wind" $at model=mlp agent.augment=true
                 go "10/mirror-loss-$wind" $at model=mlp agent.mirror_loss=4
                 go "10/narrow-$wind" $at model=rpp model.free_variance=1e-7
+                go "10/control-$wind" $at model=rpp model.free_variance=1e5
+                go "10/breaking-$wind" $at model=emlp model.breaking=V
             done
             ;;
         26) # version 0.1.0 (commit 17d2540) has agent=mbpo

@@ -52,16 +52,12 @@ def write_spec(name: str, spec: SymmetrySpec) -> None:
 def arm_of(config: Config) -> str:
     """Name an arm as the protocol does."""
     model, spec = config["model"], config["env"]["spec"]
-    if model["breaking"]:
-        return "strict, breaking input"
     if spec:
         return {"wrong": "wrong group", "identity": "plain, learned"}[Path(spec).stem.split("_")[1]]
     if model["groups"]:
         return "chain, learned"
     if config["env"]["symmetry"] == "D(4)" and config["env"]["id"] == TASKS["swarm"][0]:
         return "strict, subgroup"
-    if model["kind"] == "rpp" and model["free_variance"] == model["equivariant_variance"]:
-        return "control"
     return name_of(config) + ", larger" * (model["kind"] == "emlp" and model["hidden"] > 128)
 
 
