@@ -33,7 +33,7 @@ NAMES = {
 UNRELAXED = ("strict", "plain", "plain, mirrored replay", "plain, mirror loss", "control", "strict, breaking input")
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK = COLOURS
 LOOKS = dict(zip(UNRELAXED, (ORANGE, GREEN, YELLOW, PINK, BLACK, "0.55"), strict=True))
-LOOKS |= {"learned": BLUE, "certified, widens": SKY, "certified": BLACK, "narrow": PINK}
+LOOKS |= {"chain, learned": PINK, "learned": BLUE, "certified, widens": SKY, "certified": BLACK, "narrow": PINK}
 """An arm's colour in all figures; those that are not relaxed are dashed."""
 NOISE = "noise"
 MEANS = {
