@@ -34,6 +34,12 @@ UNRELAXED = ("strict", "plain", "plain, mirrored replay", "plain, mirror loss", 
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK = COLOURS
 LOOKS = dict(zip(UNRELAXED, (ORANGE, GREEN, YELLOW, PINK, BLACK, "0.55"), strict=True))
 LOOKS |= {"chain, learned": PINK, "learned": BLUE, "certified, widens": SKY, "certified": BLACK, "narrow": PINK}
+LOOKS |= {
+    "plain, learned": "#8c6d31",
+    "wrong group": "#7b3294",
+    "strict, larger": "#f4a582",
+    "strict, subgroup": "#a6d96a",
+}
 """An arm's colour in all figures; those that are not relaxed are dashed."""
 NOISE = "noise"
 MEANS = {
@@ -138,13 +144,18 @@ def rank_tests(arms: Mapping[str, Row], pairs: Sequence[tuple[str, str]]) -> lis
     ])  # fmt: skip
 
 
-def draw(panels: Mapping[str, Sequence[Row]], path: Path, share_axis: bool = False) -> None:
-    """Draw learning curves in a panel for each title: seeds as thin lines, means as thick ones, dashed if not relaxed."""
+def draw(panels: Mapping[str, Sequence[Row]], path: Path, share_axis: bool = False, seeds: bool = True) -> None:
+    """Draw learning curves in a panel for each title: means as thick lines, dashed if not relaxed, and seeds as thin ones."""
     arms = sorted({row["arm"] for rows in panels.values() for row in rows}, key=lambda arm: (arm not in UNRELAXED, arm))
     left = cycle(COLOURS)
     colours = {arm: LOOKS.get(arm) or next(left) for arm in arms}
     thick = {
-        arm: {"color": colour, "linewidth": 2, "linestyle": "--" if arm in UNRELAXED else "-", "zorder": 3}
+        arm: {
+            "color": colour,
+            "linewidth": 2,
+            "linestyle": "--" if arm in UNRELAXED or arm.startswith("strict") else "-",
+            "zorder": 3,
+        }
         for arm, colour in colours.items()
     }
     columns = len(panels) if len(panels) <= 4 else 3
@@ -157,7 +168,8 @@ def draw(panels: Mapping[str, Sequence[Row]], path: Path, share_axis: bool = Fal
     for axes, (title, rows) in zip(grid, panels.items(), strict=False):
         for row in rows:
             returns = np.array(row["returns"])
-            axes.plot(row["steps"], returns.T, color=colours[row["arm"]], linewidth=0.4, alpha=0.3)
+            if seeds:
+                axes.plot(row["steps"], returns.T, color=colours[row["arm"]], linewidth=0.4, alpha=0.3)
             axes.plot(row["steps"], returns.mean(0), **thick[row["arm"]])
         axes.set(title=title, xlabel="environment steps", ylabel="return")
         axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k" if steps else "0")
