@@ -13,7 +13,7 @@ import torch
 from stable_baselines3.common.callbacks import BaseCallback
 
 from rppdyn.agents._networks import sample_with_log_prob
-from rppdyn.agents._update import with_features
+from rppdyn.agents._update import bootstrapped, with_features
 from rppdyn.nn import RPPEMLP, Pathway, RelaxedLinear
 from rppdyn.nn._pathways import named_pathways
 from rppdyn.priors import Categorical, Gaussian, Likelihood, free_share, free_variance, joint_evidence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 STRICT_VARIANCE = 1e-7
 """Free variance of a practically strict network, from which widening starts."""
-
 
 FIRST_ROWS = 512
 """Transitions that a curvature is first estimated from."""
@@ -111,9 +110,7 @@ class LearnVariances(PeriodicCallback):
         actions, log_prob = sample_with_log_prob(output, batch["next_noise"], agent.actor.blocks)
         next_x = torch.cat([batch["next_features"], actions], -1)
         next_values = torch.stack([net(next_x).squeeze(-1) for net in agent.critic_target.q_networks])
-        discounts = batch.get("discounts", agent.gamma)
-        value = next_values.amin(0) - agent.log_alpha.exp() * log_prob
-        y = batch["rewards"] + (1 - batch["dones"]) * discounts * value
+        y = bootstrapped(batch, agent.gamma, next_values.amin(0) - agent.log_alpha.exp() * log_prob)
         return statistics.fmean(float((net(x).squeeze(-1) - y).square().mean()) for net in agent.critic.q_networks)
 
     def _move_actor(self) -> dict[str, float]:

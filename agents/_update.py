@@ -236,12 +236,10 @@ class SACUpdate:
         # built with gradients, so that an uncompiled `move_actors_` can reuse these weights
         with torch.enable_grad():
             actors = self.actors.assemble(state["actor"])
-        # y, by the targets
+        # y, by the targets, with gamma rounded as stable-baselines3's
         next_actions, log_prob = self.next_actions(state, batch, actors)
         values = self.values(batch["next_features"], next_actions, self.targets.assemble(state["target"]))
-        value = values.amin(1) - alpha * log_prob
-        discounts = batch.get("discounts", gamma.to(batch["dones"].dtype))  # rounded as stable-baselines3's are
-        y = batch["rewards"] + (1 - batch["dones"]) * discounts * value
+        y = bootstrapped(batch, gamma.to(batch["dones"].dtype), values.amin(1) - alpha * log_prob)
         # critics, with their prior
         gradient, losses = gradient_of(
             lambda vectors: self.critic_loss(batch, y, noise_variance, self.critics.assemble(vectors)),
@@ -429,6 +427,11 @@ def with_features(batch: Batch, extractor: Callable[[Tensor], Tensor]) -> dict[s
     rest = {name: tensor for name, tensor in batch.items() if name not in ("observations", "next_observations")}
     features, next_features = extractor(torch.cat([batch["observations"], batch["next_observations"]])).chunk(2)
     return {"features": features, "next_features": next_features, **rest}
+
+
+def bootstrapped(batch: Batch, gamma: float | Tensor, value: Tensor) -> Tensor:
+    """y = r + (1 - done) gamma value; n-step returns bring discounts of their own."""
+    return batch["rewards"] + (1 - batch["dones"]) * batch.get("discounts", gamma) * value
 
 
 def gradient_of(

@@ -57,6 +57,15 @@ large() { # navigation or swarm, SECTION/PREFIX, ARM, then further words: one ar
         widens) go "$to" $at model=rpp model.free_variance=certified model.widen=4000 "$@" ;;
     esac
 }
+grid() { # navigation or swarm, SECTION, the number that breaks it, its values, arms, then further words
+    local task=$1 section=$2 number=$3 strength arm rate
+    for strength in $4; do
+        for arm in $5; do
+            case $task,$arm in navigation,strict | swarm,plain) rate=1e-3 ;; *) rate=3e-3 ;; esac
+            large "$task" "$section/$strength" "$arm" "env.kwargs.$number=$strength" "agent.learning_rate=$rate" "${@:6}"
+        done
+    done
+}
 navigation_arms="strict plain learned control breaking wrong plain-learned certified widens"
 swarm_arms="chain strict learned plain control subgroup breaking wrong certified"
 
@@ -154,14 +163,7 @@ for section in "$@"; do
             done
             ;;
         40)
-            for arms in "$navigation_arms" larger; do
-                for hill in 2 0 0.5; do
-                    for arm in $arms; do
-                        case $arm in strict) rate=1e-3 ;; *) rate=3e-3 ;; esac
-                        large navigation "40/$hill" $arm env.kwargs.hill=$hill agent.learning_rate=$rate seed=2500 seeds=20
-                    done
-                done
-            done
+            for arms in "$navigation_arms" larger; do grid navigation 40 hill "2 0 0.5" "$arms" seed=2500 seeds=20; done
             ;;
         42)
             for wind in 0 0.03; do
@@ -176,14 +178,7 @@ for section in "$@"; do
                 done
             done
             ;;
-        43)
-            for fault in 2 0 0.5; do
-                for arm in $swarm_arms; do
-                    case $arm in plain) rate=1e-3 ;; *) rate=3e-3 ;; esac
-                    large swarm "43/$fault" $arm env.kwargs.fault=$fault agent.learning_rate=$rate seed=2600 seeds=10
-                done
-            done
-            ;;
+        43) grid swarm 43 fault "2 0 0.5" "$swarm_arms" seed=2600 seeds=10 ;;
         *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates, 40, 42, 43-rates or 43" >&2 && exit 2 ;;
     esac
 done

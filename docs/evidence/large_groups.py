@@ -74,7 +74,7 @@ def print_rates(paths: list[Path]) -> None:
         print(f"{row['arm']:40} {np.mean(row['values']):6.2f}  {row['values']}")
 
 
-def table(cells: dict[str, dict[str, Row]], tested: Sequence[str]) -> str:
+def task_table(cells: dict[str, dict[str, Row]], tested: Sequence[str]) -> str:
     """Means over seeds as Markdown, over training and final; in parentheses p against each tested arm, by Holm in a column."""
     arms = list(dict.fromkeys(arm for rows in cells.values() for arm in rows))
     heads = [f"{cell.split(', ')[1]}, {part}" for cell in cells for part in ("mean", "final")]
@@ -94,11 +94,11 @@ def table(cells: dict[str, dict[str, Row]], tested: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def tables(rows: Sequence[Row]) -> str:
-    """The table of each task, its strengths in ascending order."""
+def table(rows: Sequence[Row]) -> str:
+    """The tables of all tasks, strengths in ascending order."""
     cells = dict(sorted(by_cell(rows).items()))
     return "\n\n".join(
-        table({cell: arms for cell, arms in cells.items() if cell_task(cell) == task}, tested)
+        task_table({cell: arms for cell, arms in cells.items() if cell_task(cell) == task}, tested)
         for task, tested in TESTED.items()
         if any(cell_task(cell) == task for cell in cells)
     )
@@ -123,8 +123,8 @@ def main() -> None:
     rows = read_rows(DATA, rows_of(arguments.runs, cell_of, arm_of))
     panels = {cell.rsplit(", ", 1)[0]: list(arms.values()) for cell, arms in sorted(by_cell(rows).items())}
     draw(panels, HERE / "large_groups.png", seeds=False)  # of ten arms nothing can be seen behind 200 lines
-    write_table(PAGE, MARK, tables(rows))
-    print(tables(rows))
+    write_table(PAGE, MARK, table(rows))
+    print(table(rows))
 
 
 if __name__ == "__main__":

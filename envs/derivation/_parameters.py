@@ -96,7 +96,7 @@ INTERVALS = {
 """Intervals whose ends are exchanged where the sign of the joint, tendon or actuator is -1; keyed as `SHARED`."""
 
 LENGTHS = ("tendon_range", "tendon_lengthspring", "actuator_lengthrange")
-"""Those of lengths, which are shifted where a joint's zero is; the others are of forces, controls and activations."""
+"""Intervals of lengths: they shift where a joint's zero does. Intervals of forces, controls and activations don't."""
 
 DCMOTOR, PID = getattr(GAIN, "DCMOTOR", NONE), getattr(GAIN, "PID", NONE)  # that older versions of MuJoCo lack
 
