@@ -40,7 +40,7 @@ for _id, _class, _steps in (
     (WINDY_PENDULUM, "windy_pendulum:WindyPendulum", EPISODE_STEPS),
     (TILTED_REACHER, "approximate:TiltedReacher", 50),
     (CURRENT_SWIMMER, "approximate:CurrentSwimmer", 1000),
-    (HEADING_ANT, "approximate:HeadingAnt", 200),
+    (HEADING_ANT, "approximate:HeadingAnt", 100),
     (NAVIGATION, "planar:Navigation", planar.EPISODE_STEPS),
     (SWARM, "planar:Swarm", planar.EPISODE_STEPS),
 ):
