@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The agents of sections 10, 26, 29 to 32, 34, 37, 38, 40, 42 and 43 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
+# The agents of sections 10, 26, 29 to 32, 34, 37, 38, 40 and 42 to 45 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
 #
 # Each arm is a folder RUNS/SECTION/ARM with a folder for each seed. Arms that are finished are passed over, and one that was
 # stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29 to 34) read the seeds' folders.
@@ -33,13 +33,15 @@ reacher() { # SECTION, first seed, tilt: the arms of TiltedReacher
     go "$1/reacher-control-$3" $at model=rpp model.free_variance=1e5
 }
 
-large() { # navigation or swarm, SECTION/PREFIX, ARM, then further words: one arm of a task with a large group
+large() { # navigation, swarm or ant, SECTION/PREFIX, ARM, then further words: one arm of a task with a large group
     local task=$1 to="$2-$3" arm=$3 learned="model=rpp model.free_variance=learned"
-    local at="agent.gamma=0.95 agent.learning_starts=200 model.learn_every=1000 evaluation.episodes=10"
+    local at="agent.gamma=0.95 evaluation.episodes=10" early="agent.learning_starts=200 model.learn_every=1000"
     shift 3
     case $task in
-        navigation) at="$at env=rppdyn/Navigation-v0 model.hidden=64 total_steps=6000 evaluation.every=500 checkpoint_every=2000" ;;
-        swarm) at="$at env=rppdyn/Swarm-v0 model.hidden=128 total_steps=10000 evaluation.every=1000 checkpoint_every=2500" ;;
+        navigation) at="$at $early env=rppdyn/Navigation-v0 model.hidden=64 total_steps=6000 evaluation.every=500 checkpoint_every=2000" ;;
+        swarm) at="$at $early env=rppdyn/Swarm-v0 model.hidden=128 total_steps=10000 evaluation.every=1000 checkpoint_every=2500" ;;
+        ant) at="$at env=rppdyn/HeadingAnt-v0 model.hidden=64 total_steps=12000 evaluation.every=1000 checkpoint_every=4000
+            agent.learning_starts=1000 model.learn_every=2000" ;;
     esac
     case $task,$arm in *,wrong | *,plain-learned) ;; navigation,*) at="$at env.symmetry=D8" ;; esac
     case $arm in
@@ -57,10 +59,11 @@ large() { # navigation or swarm, SECTION/PREFIX, ARM, then further words: one ar
         widens) go "$to" $at model=rpp model.free_variance=certified model.widen=4000 "$@" ;;
     esac
 }
-grid() { # navigation or swarm, SECTION, the number that breaks it, its values, arms, then further words
+grid() { # navigation, swarm or ant, SECTION, the number that breaks it, its values, arms, then further words
     local task=$1 section=$2 number=$3 strength arm rate
     for strength in $4; do
         for arm in $5; do
+            case $strength,$arm in 0,certified | 0,widens) continue ;; esac # it is strict there
             case $task,$arm in navigation,strict | swarm,plain) rate=1e-3 ;; *) rate=3e-3 ;; esac
             large "$task" "$section/$strength" "$arm" "env.kwargs.$number=$strength" "agent.learning_rate=$rate" "${@:6}"
         done
@@ -68,6 +71,7 @@ grid() { # navigation or swarm, SECTION, the number that breaks it, its values, 
 }
 navigation_arms="strict plain learned control breaking wrong plain-learned certified widens"
 swarm_arms="chain strict learned plain control subgroup breaking wrong certified"
+ant_arms="strict learned plain breaking control wrong certified"
 
 small="model.hidden=64 agent.learning_rate=1e-3 agent.batch_size=128 agent.learning_starts=1000 agent.betas=[0.9,0.999] evaluation.episodes=5"
 pendulum="env=rppdyn/WindyPendulum-v0 env.symmetry=D4 $small"
@@ -179,6 +183,22 @@ for section in "$@"; do
             done
             ;;
         43) grid swarm 43 fault "2 0 0.5" "$swarm_arms" seed=2600 seeds=10 ;;
-        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates, 40, 42, 43-rates or 43" >&2 && exit 2 ;;
+        44-rates)
+            for arm in strict plain learned; do
+                for rate in 1e-3 3e-3; do
+                    large ant "44-rates/$rate" $arm env.kwargs.payload=1 agent.learning_rate=$rate seed=2390 seeds=3
+                done
+            done
+            ;;
+        44) grid ant 44 payload "2 0 0.25" "$ant_arms" seed=2620 seeds=10 ;;
+        45-rates)
+            for arm in breaking plain learned; do
+                for rate in 1e-3 3e-3; do
+                    large navigation "45-rates/$rate" $arm env.kwargs.hill=0.5 agent=crossq agent.learning_rate=$rate seed=2680 seeds=3
+                done
+            done
+            ;;
+        45) grid navigation 45 hill "2 0 0.5" "learned widens breaking plain" seed=2640 seeds=10 agent=crossq ;;
+        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates, 40, 42, 43-rates, 43, 44-rates, 44, 45-rates or 45" >&2 && exit 2 ;;
     esac
 done

@@ -1,4 +1,4 @@
-"""Agents on tasks with large groups that are broken in one place; settings are in `protocol.md`, section 40.
+"""Agents on tasks with large groups that are broken in one place; settings are in `protocol.md`, sections 40, 43, 44 and 45.
 
 python docs/evidence/large_groups.py --specs                    # write the specs of the arms *wrong* and *plain-learned*
 python docs/evidence/large_groups.py --rates RUNS/40-rates/*/seed*
@@ -23,19 +23,25 @@ from rppdyn.groups import Z
 HERE = Path(__file__).parent
 DATA, PAGE = HERE / "large_groups.json", HERE.parent / "concepts" / "approximate-tasks.md"
 MARK = "<!-- table: made by `docs/evidence/large_groups.py` -->"
-TESTED = {"Navigation": ["learned"], "Swarm": ["chain, learned", "learned"]}
+TESTED = {"HeadingAnt": ["learned"], "Navigation": ["learned"], "Swarm": ["chain, learned", "learned"]}
 """The arms of each task that are tested against every other."""
-TASKS = {"navigation": ("rppdyn/Navigation-v0", "D8"), "swarm": ("rppdyn/Swarm-v0", None)}
+TASKS = {
+    "ant": ("rppdyn/HeadingAnt-v0", None),
+    "navigation": ("rppdyn/Navigation-v0", "D8"),
+    "swarm": ("rppdyn/Swarm-v0", None),
+}
 
 
 def write_specs() -> None:
-    """Write each task's group with thrusts that turn three times as far as positions, and the group of one element."""
+    """Write each task's group with actions that turn three times as far as positions, and the group of one element."""
     for name, (env_id, symmetry) in TASKS.items():
         spec = symmetry_spec(make_env(env_id), symmetry=symmetry)
         images = [np.array(matrix) for matrix in spec.action.discrete_generators]
         images[-2] = np.linalg.matrix_power(images[-2], 3)  # the turn; the mirror image is last
         wrong = replace(spec.action, discrete_generators=images)
         write_spec(f"{name}_wrong", replace(spec, action=wrong))
+        if name == "ant":  # without the arm *plain-learned*
+            continue
         alone = {
             part: replace(getattr(spec, part), discrete_generators=[np.eye(getattr(spec, part).dim)])
             for part in ("obs", "action")
