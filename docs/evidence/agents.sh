@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The agents of sections 10, 26, 29 to 32, 34, 37, 38, 40 and 42 to 45 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
+# The agents of sections 10, 26, 29 to 32, 34, 37, 38, 40 and 42 to 46 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
 #
 # Each arm is a folder RUNS/SECTION/ARM with a folder for each seed. Arms that are finished are passed over, and one that was
 # stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29 to 34) read the seeds' folders.
@@ -199,6 +199,7 @@ for section in "$@"; do
             done
             ;;
         45) grid navigation 45 hill "2 0 0.5" "learned widens breaking plain" seed=2640 seeds=10 agent=crossq ;;
-        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates, 40, 42, 43-rates, 43, 44-rates, 44, 45-rates or 45" >&2 && exit 2 ;;
+        46) grid swarm 46 fault "2 0" "chain strict learned breaking" seed=2660 seeds=10 total_steps=20000 ;;
+        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates, 40, 42, 43-rates, 43, 44-rates, 44, 45-rates, 45 or 46" >&2 && exit 2 ;;
     esac
 done
