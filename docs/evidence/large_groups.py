@@ -1,8 +1,8 @@
-"""Agents on tasks with large groups that are broken in one place; settings are in `protocol.md`, sections 40, 43, 44 and 45.
+"""Agents on tasks with large groups that are broken in one place; settings are in `protocol.md`, sections 40 and 43 to 46.
 
 python docs/evidence/large_groups.py --specs                    # write the specs of the arms *wrong* and *plain-learned*
 python docs/evidence/large_groups.py --rates RUNS/40-rates/*/seed*
-python docs/evidence/large_groups.py RUNS/40/*/seed*            # adds to large_groups.json, and draws figure and table
+python docs/evidence/large_groups.py RUNS/4[03456]/*/seed*      # adds to large_groups.json, and draws figure and table
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from rppdyn.groups import Z
 HERE = Path(__file__).parent
 DATA, PAGE = HERE / "large_groups.json", HERE.parent / "concepts" / "approximate-tasks.md"
 MARK = "<!-- table: made by `docs/evidence/large_groups.py` -->"
-TESTED = {"HeadingAnt": ["learned"], "Navigation": ["learned"], "Swarm": ["chain, learned", "learned"]}
+TESTED = {
+    "HeadingAnt": ["learned"], "Navigation": ["learned"], "Navigation by CrossQ": ["learned"],
+    "Swarm": ["chain, learned", "learned"], "Swarm, 20000 steps": ["chain, learned"],
+}  # fmt: skip
 """The arms of each task that are tested against every other."""
 TASKS = {
     "ant": ("rppdyn/HeadingAnt-v0", None),
@@ -68,9 +71,10 @@ def arm_of(config: Config) -> str:
 
 
 def cell_of(config: Config) -> str:
-    """Name a task by its environment and the number that breaks it."""
+    """Name a task by its environment, the learner unless it is SAC, and the number that breaks it."""
     ((name, strength),) = config["env"]["kwargs"].items()
-    return f"{config['env']['id'].removeprefix('rppdyn/')}, {name} {strength:g}"
+    learner = " by CrossQ" if config["agent"].get("crossq") else ""
+    return f"{config['env']['id'].removeprefix('rppdyn/')}{learner}, {name} {strength:g}"
 
 
 def print_rates(paths: list[Path]) -> None:
@@ -111,8 +115,9 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def cell_task(cell: str) -> str:
-    """The task's name at the beginning of a cell's."""
-    return cell.partition("-")[0]
+    """The task's name in a cell's, with the steps where it is asked twice."""
+    task, _, steps = cell.split(", ")
+    return task.replace("-v0", "") + f", {steps}" * (steps == "20000 steps")
 
 
 def main() -> None:
@@ -127,7 +132,9 @@ def main() -> None:
     if arguments.rates:
         return print_rates(arguments.runs)
     rows = read_rows(DATA, rows_of(arguments.runs, cell_of, arm_of))
-    panels = {cell.rsplit(", ", 1)[0]: list(arms.values()) for cell, arms in sorted(by_cell(rows).items())}
+    panels = {
+        f"{cell_task(cell)}, {cell.split(', ')[1]}": list(arms.values()) for cell, arms in sorted(by_cell(rows).items())
+    }
     draw(panels, HERE / "large_groups.png", seeds=False)  # of ten arms nothing can be seen behind 200 lines
     write_table(PAGE, MARK, table(rows))
     print(table(rows))
