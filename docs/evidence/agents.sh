@@ -190,7 +190,7 @@ for section in "$@"; do
                 done
             done
             ;;
-        44) grid ant 44 payload "2 0 0.25" "$ant_arms" seed=2620 seeds=10 ;;
+        44) grid ant 44 payload "2 0 0.25" "$ant_arms" seed=2630 seeds=10 ;;
         45-rates)
             for arm in breaking plain learned; do
                 for rate in 1e-3 3e-3; do
