@@ -91,7 +91,7 @@ name = "InvertedPendulum-v5"
 agent = PPO(
     RPPActorCriticPolicy, DummyVecEnv([lambda: gym.make(name)] * 4), learning_rate=3e-3, n_steps=128, batch_size=128,
     policy_kwargs=dict(spec=symmetry_spec(name), model="rpp", hidden=32), seed=0, device="cpu",
-).learn(4_000)
+).learn(6_000)  # on this and three other seeds; after 4,000 one of the four balances
 mean, _ = evaluate_policy(agent, gym.wrappers.TimeLimit(gym.make(name), 1000), n_eval_episodes=1, warn=False)
 assert mean >= 950, mean
 """
