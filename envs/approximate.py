@@ -190,7 +190,7 @@ class HeadingAnt(AntEnv):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, np.float64, bool, bool, dict[str, np.float64]]:
         obs, reward, terminated, truncated, info = super().step(action)
         forward = self._forward_reward_weight * np.dot((info["x_velocity"], info["y_velocity"]), self.data.qpos[-2:])
-        terminated |= bool(self.data.body("torso").xmat[8] < 0)
+        terminated = bool(terminated or self.data.body("torso").xmat[8] < 0)
         return obs, reward - info["reward_forward"] + forward, terminated, truncated, info | {"reward_forward": forward}
 
 

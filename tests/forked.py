@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a fork of a server whose OpenMP has threads waits for them for ever
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     ["torch._dynamo", "tensorboard.summary.writer.event_file_writer", "matplotlib.figure", "rppdyn.jobs.train_agent",

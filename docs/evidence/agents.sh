@@ -69,6 +69,12 @@ grid() { # navigation, swarm or ant, SECTION, the number that breaks it, its val
         done
     done
 }
+rates() { # navigation, swarm or ant, SECTION, arms, then further words: each arm at both rates
+    local arm rate
+    for arm in $3; do
+        for rate in 1e-3 3e-3; do large "$1" "$2-rates/$rate" "$arm" "agent.learning_rate=$rate" "${@:4}"; done
+    done
+}
 navigation_arms="strict plain learned control breaking wrong plain-learned certified widens"
 swarm_arms="chain strict learned plain control subgroup breaking wrong certified"
 ant_arms="strict learned plain breaking control wrong certified"
@@ -159,13 +165,7 @@ for section in "$@"; do
                 done
             done
             ;;
-        40-rates)
-            for arm in $navigation_arms larger; do
-                for rate in 1e-3 3e-3; do
-                    large navigation "40-rates/$rate" $arm env.kwargs.hill=0.5 agent.learning_rate=$rate seed=2480 seeds=3
-                done
-            done
-            ;;
+        40-rates) rates navigation 40 "$navigation_arms larger" env.kwargs.hill=0.5 seed=2480 seeds=3 ;;
         40)
             for arms in "$navigation_arms" larger; do grid navigation 40 hill "2 0 0.5" "$arms" seed=2500 seeds=20; done
             ;;
@@ -175,29 +175,11 @@ for section in "$@"; do
                     checkpoint_every=6000 seed=2540 seeds=5
             done
             ;;
-        43-rates)
-            for arm in strict plain learned; do
-                for rate in 1e-3 3e-3; do
-                    large swarm "43-rates/$rate" $arm env.kwargs.fault=0.5 agent.learning_rate=$rate seed=2580 seeds=2
-                done
-            done
-            ;;
+        43-rates) rates swarm 43 "strict plain learned" env.kwargs.fault=0.5 seed=2580 seeds=2 ;;
         43) grid swarm 43 fault "2 0 0.5" "$swarm_arms" seed=2600 seeds=10 ;;
-        44-rates)
-            for arm in strict plain learned; do
-                for rate in 1e-3 3e-3; do
-                    large ant "44-rates/$rate" $arm env.kwargs.payload=1 agent.learning_rate=$rate seed=2390 seeds=3
-                done
-            done
-            ;;
+        44-rates) rates ant 44 "strict plain learned" env.kwargs.payload=1 seed=2390 seeds=3 ;;
         44) grid ant 44 payload "2 0 0.25" "$ant_arms" seed=2630 seeds=10 ;;
-        45-rates)
-            for arm in breaking plain learned; do
-                for rate in 1e-3 3e-3; do
-                    large navigation "45-rates/$rate" $arm env.kwargs.hill=0.5 agent=crossq agent.learning_rate=$rate seed=2680 seeds=3
-                done
-            done
-            ;;
+        45-rates) rates navigation 45 "breaking plain learned" env.kwargs.hill=0.5 seed=2680 seeds=3 agent=crossq ;;
         45) grid navigation 45 hill "2 0 0.5" "learned widens breaking plain" seed=2640 seeds=10 agent=crossq ;;
         46) grid swarm 46 fault "2 0" "chain strict learned breaking" seed=2660 seeds=10 total_steps=20000 ;;
         *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates, 40, 42, 43-rates, 43, 44-rates, 44, 45-rates, 45 or 46" >&2 && exit 2 ;;

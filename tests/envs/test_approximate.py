@@ -205,7 +205,7 @@ def test_the_ant_is_paid_for_its_speed_along_its_heading_and_begins_in_any_direc
     for height, upright in ((1.0, True), (0.5, False)):  # it ends where the ant lies on its back
         qpos = np.r_[0, 0, height, (1, 0, 0, 0) if upright else (0, 1, 0, 0), env.init_qpos[7:]]
         env.set_state(qpos, np.zeros_like(env.init_qvel))
-        assert env.step(np.zeros(8))[2] is not upright
+        assert env.step(np.zeros(8))[2] is (not upright)
 
 
 def test_the_ants_payload_is_on_one_side_and_its_group_stays():
