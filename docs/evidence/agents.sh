@@ -64,7 +64,7 @@ grid() { # navigation, swarm or ant, SECTION, the number that breaks it, its val
     for strength in $4; do
         for arm in $5; do
             case $strength,$arm in 0,certified | 0,widens) continue ;; esac # it is strict there
-            case $task,$arm in navigation,strict | swarm,plain) rate=1e-3 ;; *) rate=3e-3 ;; esac
+            case $task,$arm in navigation,strict | swarm,plain | ant,plain) rate=1e-3 ;; *) rate=3e-3 ;; esac
             large "$task" "$section/$strength" "$arm" "env.kwargs.$number=$strength" "agent.learning_rate=$rate" "${@:6}"
         done
     done
