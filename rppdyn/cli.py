@@ -28,6 +28,7 @@ from rppdyn._version import __version__
 from rppdyn.errors import (
     UserCodeError,
     UserError,
+    is_from_drawing,
     is_out_of_memory,
     is_out_of_space,
     is_user_error,
@@ -126,12 +127,11 @@ def report_error(error: BaseException, prefix: str = "") -> int:
     elif isinstance(error, UserCodeError) or place_in_users_code(error) is not None:
         message += " (--traceback shows the rest)"
     if is_out_of_memory(error):
-        message = (
-            f"not enough memory for sizes as they are configured: {message or type(error).__name__}; give smaller ones"
-        )
+        message = f"not enough memory for sizes as configured: {message or type(error).__name__}; give smaller ones"
     if is_out_of_space(error):
-        remedy = "make room, or raise the limit, and type it again, a run under way with --resume"
-        message = f"no room for a file ({message}): {remedy}"
+        message = f"no room for a file ({message}): make room, or raise the limit, and type it again (runs: --resume)"
+    if is_from_drawing(error):
+        message = f"MUJOCO_GL={os.environ.get('MUJOCO_GL')}: {message}; unset it, or give egl or osmesa"
     # control characters would change a terminal
     message = "".join(c if c.isprintable() else repr(c)[1:-1] for c in prefix + message)
     if len(message) > MAX_CHARACTERS:

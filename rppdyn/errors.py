@@ -124,15 +124,13 @@ def _is_ours(frame: FrameType) -> bool:
 def is_user_error(error: BaseException) -> bool:
     """Return whether an error is the user's to fix: a UserError, or an error in the user's own code.
 
-    So are exhausted memory or disk, an OSError with a file name, and a ValueError or TypeError of a `raise` statement of this
-    package, by which its mathematics refuse arguments. An error of NumPy or of `int` has no such statement.
+    So are exhausted memory or disk, a missing drawing library, an OSError with a file name, and a ValueError or TypeError of a
+    `raise` statement of this package, by which its mathematics refuse arguments. An error of NumPy or of `int` has none.
     """
-    if is_out_of_memory(error) or is_out_of_space(error) or isinstance(error, UserError | UserCodeError):
+    if isinstance(error, UserError | UserCodeError) or is_out_of_memory(error) or is_out_of_space(error):
         return True
-    if place_in_users_code(error) is not None:
+    if place_in_users_code(error) is not None or is_from_drawing(error):
         return True
-    if isinstance(error, RuntimeError):
-        return False
     if isinstance(error, OSError):
         return error.filename is not None
     return isinstance(error, ValueError | TypeError) and _is_raised_here(error)
@@ -150,11 +148,8 @@ def _is_raised_here(error: BaseException) -> bool:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether memory was exhausted; for the CPU's memory torch raises a RuntimeError."""
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
-    )
+    refused = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return refused or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 def is_out_of_space(error: BaseException) -> bool:
@@ -162,6 +157,11 @@ def is_out_of_space(error: BaseException) -> bool:
     if isinstance(error, RuntimeError):
         return "PytorchStreamWriter failed" in str(error) or "unexpected pos" in str(error)
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_from_drawing(error: BaseException) -> bool:
+    """Return whether MuJoCo failed to load the drawing library that the environment variable MUJOCO_GL names."""
+    return any("mujoco/rendering" in frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 # -- modules of the user's own -----------------------------------------------------------------------------------------

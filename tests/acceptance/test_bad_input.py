@@ -153,6 +153,14 @@ assert "torch" not in sys.modules, "torch was imported"
     )
 
 
+def test_a_drawing_library_that_mujoco_cant_load(environment, tmp_path):
+    words = [sys.executable, "-m", "rppdyn.cli", "certify", "Walker2d-v5"]
+    environment = {**environment, "MUJOCO_GL": "nonsense"}
+    ended = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith("rppdyn: error: MUJOCO_GL=nonsense") and "unset it" in ended.stderr
+
+
 def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr("rppdyn.jobs.config.compose.composed", None)
     with pytest.raises(TypeError, match="not callable"):
