@@ -84,6 +84,8 @@ def claim(ours, others, **changes):
         ([1.5] * 4 + [1.6], {"mlp": [1.0] * 5}, {}, "contradicted"),  # from five on, by whichever arm
         ([0.99, 0.98, 0.99], {"control": [1.0] * 3}, {}, "open"),  # less than 2 % suggests nothing
         ([0.9] * 9 + [0.8], {"control": [1.0] * 10, "emlp": [0.5] * 10}, {}, "contradicted"),  # the best other counts
+        ([0.7] * 9 + [0.71], {"control": [1.0] * 10}, {"margin": 0.75}, "decided"),  # ahead by a third
+        ([0.8] * 9 + [0.81], {"control": [1.0] * 10}, {"margin": 0.75}, "contradicted"),
         ([1.01] * 9 + [1.0], {"emlp": [1.0] * 10}, {"relation": "level"}, "decided"),
         ([1.0] * 9 + [1.001], {"control": [1.0] * 10}, {"relation": "same"}, "decided"),
         ([0.5], {"control": [1.0]}, {}, "open"),

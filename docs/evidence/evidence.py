@@ -75,10 +75,12 @@ def values_of(claim: Claim, arm: str) -> tuple[NDArray[np.float64], NDArray[np.f
 
 
 def bounds(claim: Claim) -> tuple[float, ...]:
-    """The ratios that a claim says it differs from: it is ahead of 1, level below a margin, or the same between two."""
-    return {"ahead": (1.0,), "level": (claim.get("margin", LEVEL_MARGIN),), "same": (1 / SAME_MARGIN, SAME_MARGIN)}[
-        claim.get("relation", "ahead")
-    ]
+    """The ratios that a claim says it differs from: it is ahead of 1 or a margin, level below one, or the same between two."""
+    return {
+        "ahead": (claim.get("margin", 1.0),),
+        "level": (claim.get("margin", LEVEL_MARGIN),),
+        "same": (1 / SAME_MARGIN, SAME_MARGIN),
+    }[claim.get("relation", "ahead")]
 
 
 def measure(claim: Claim) -> dict[str, Any]:
