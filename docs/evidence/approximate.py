@@ -58,7 +58,7 @@ def wind_of(row: Row) -> float:
 
 
 def table(rows: list[Row]) -> str:
-    """The longest runs as Markdown: an arm in each row, a wind in each column, what an arm is of the best in parentheses."""
+    """The longest runs as Markdown: an arm in each row, a wind in each column: mean, what it is of the best, final return."""
     longest = {wind: max(row["steps"][-1] for row in rows if wind_of(row) == wind) for wind in map(wind_of, rows)}
     here = {
         (row["arm"], wind_of(row)): row for row in rows if row["steps"][-1] == longest[wind_of(row)]
@@ -77,7 +77,8 @@ def table(rows: list[Row]) -> str:
         cells = []
         for wind in winds:
             row = here.get((arm, wind))
-            cells.append(f"{np.mean(row['values']):.1f} ({row['to_best']:.2f})" if row else "–")
+            final = np.mean([curve[-1] for curve in row["returns"]]) if row else None
+            cells.append(f"{np.mean(row['values']):.1f} ({row['to_best']:.2f}), {final:.0f}" if row else "–")
         cells.append(f"{min(ratios[arm]):.2f}" if len(ratios[arm]) == len(winds) else "–")
         for wind, key in ((winds[-1], f"p_{STRICT}"), (winds[0], f"p_{PLAIN}")):
             row = here.get((arm, wind), {})
