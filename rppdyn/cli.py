@@ -131,7 +131,7 @@ def report_error(error: BaseException, prefix: str = "") -> int:
     if is_out_of_space(error):
         message = f"no room for a file ({message}): make room, or raise the limit, and type it again (runs: --resume)"
     if is_from_drawing(error):
-        message = f"MUJOCO_GL={os.environ.get('MUJOCO_GL')}: {message}; unset it, or give egl or osmesa"
+        message = f"MUJOCO_GL={os.environ.get('MUJOCO_GL')}: {message}; unset it, or give a library that is installed"
     # control characters would change a terminal
     message = "".join(c if c.isprintable() else repr(c)[1:-1] for c in prefix + message)
     if len(message) > MAX_CHARACTERS:

@@ -116,8 +116,8 @@ def _display_path(file: str) -> str:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__", ""))
     # under `python -m rppdyn.cli` the module of the command line is called __main__
+    module = str(frame.f_globals.get("__name__", ""))
     return module.split(".")[0] == "rppdyn" or frame.f_globals.get("__package__") == "rppdyn"
 
 
@@ -127,9 +127,8 @@ def is_user_error(error: BaseException) -> bool:
     So are exhausted memory or disk, a missing drawing library, an OSError with a file name, and a ValueError or TypeError of a
     `raise` statement of this package, by which its mathematics refuse arguments. An error of NumPy or of `int` has none.
     """
-    if isinstance(error, UserError | UserCodeError) or is_out_of_memory(error) or is_out_of_space(error):
-        return True
-    if place_in_users_code(error) is not None or is_from_drawing(error):
+    theirs = (is_out_of_memory, is_out_of_space, is_from_drawing, place_in_users_code)
+    if isinstance(error, UserError | UserCodeError) or any(is_theirs(error) for is_theirs in theirs):
         return True
     if isinstance(error, OSError):
         return error.filename is not None
@@ -161,7 +160,8 @@ def is_out_of_space(error: BaseException) -> bool:
 
 def is_from_drawing(error: BaseException) -> bool:
     """Return whether MuJoCo failed to load the drawing library that the environment variable MUJOCO_GL names."""
-    return any("mujoco/rendering" in frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(code.co_name == "<module>" and "mujoco/rendering" in code.co_filename for code in codes)
 
 
 # -- modules of the user's own -----------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ import shlex
 import subprocess
 import sys
 
+import mujoco
 import pytest
 
 from rppdyn.cli import main
+from rppdyn.errors import is_from_drawing
 
 BAD = r"""
 trian-agent -> 'trian-agent' | did you mean 'train-agent'
@@ -159,6 +161,13 @@ def test_a_drawing_library_that_mujoco_cant_load(environment, tmp_path):
     ended = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1
     assert ended.stderr.startswith("rppdyn: error: MUJOCO_GL=nonsense") and "unset it" in ended.stderr
+
+
+def test_what_a_user_asks_of_mujocos_renderer_is_not_blamed_on_its_library():
+    model = mujoco.MjModel.from_xml_string("<mujoco/>")
+    with pytest.raises(ValueError, match="width") as refused:
+        mujoco.Renderer(model, width=10**6)
+    assert not is_from_drawing(refused.value)
 
 
 def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
