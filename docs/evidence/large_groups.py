@@ -55,7 +55,7 @@ def write_specs() -> None:
 
 def write_spec(name: str, spec: SymmetrySpec) -> None:
     """Write a spec's file."""
-    (HERE / "data" / f"{name}.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
+    (HERE / "data" / f"{name}.json").write_text(json.dumps(spec.to_dict(), separators=(",", ":")), encoding="utf-8")
 
 
 def arm_of(config: Config) -> str:
