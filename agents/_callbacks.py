@@ -16,7 +16,7 @@ from rppdyn.agents._networks import sample_with_log_prob
 from rppdyn.agents._update import bootstrapped, with_features
 from rppdyn.nn import RPPEMLP, Pathway, RelaxedLinear
 from rppdyn.nn._pathways import named_pathways
-from rppdyn.priors import Categorical, Gaussian, Likelihood, free_share, free_variance, joint_evidence
+from rppdyn.priors import Categorical, Gaussian, Likelihood, free_variance, joint_evidence
 
 if TYPE_CHECKING:
     from rppdyn.agents._sac import RPPSAC
@@ -61,9 +61,10 @@ class LearnVariances(PeriodicCallback):
     Adam's steps keep their share of the prior. The likelihood is normal around the critics' targets, with the mean squared
     error of the critics as its variance; of classes for a categorical head. Its number of data is that by which the priors
     are divided. The losses keep the agent's `noise_variance`: with the measured one priors weigh so little that free pathways
-    grow where nothing is broken. The actor's loss is no likelihood: in each layer its free pathway (with a chain, each pathway
-    but the largest group's) gets the critics' share s of the prior (:func:`rppdyn.priors.free_share`), averaged as the
-    geometric mean of s / (1 - s).
+    grow where nothing is broken. The actor's loss is no likelihood: in each layer the free pathway's share of its prior (with a
+    chain, each pathway's but the largest group's; :func:`rppdyn.priors.free_variance`) becomes its critics' share of squared
+    weights, :math:`s = |B|^2 / (|A|^2 + |B|^2)`, averaged as the geometric mean of s / (1 - s). Their share of the prior is
+    larger, as data determine few of the free coefficients.
     **An experiment**: targets move, transitions are correlated, and the data change with the policy, so it is no marginal
     likelihood of a fixed data set.
 
@@ -114,12 +115,11 @@ class LearnVariances(PeriodicCallback):
         return statistics.fmean(float((net(x).squeeze(-1) - y).square().mean()) for net in agent.critic.q_networks)
 
     def _move_actor(self) -> dict[str, float]:
-        """Give the actor's free pathways the mean share of the critics' ones."""
+        """Give the actor's free pathways the mean share of squared weights that the critics' ones have."""
         odds: dict[str, list[float]] = defaultdict(list)
         for net in self.model.critic.q_networks:
-            for name, (wide, free, inputs) in _free_pathways(net).items():
-                share = free_share(float(free.variance), float(wide.variance), inputs)
-                odds[name].append(math.log(share) - math.log(max(1 - share, 1e-15)))
+            for name, (wide, free, _) in _free_pathways(net).items():
+                odds[name].append(2 * math.log(max(float(free.norm()), 1e-15) / max(float(wide.norm()), 1e-15)))
         moved = {}
         for name, (wide, free, inputs) in _free_pathways(self.model.actor.net).items():
             if name in odds:

@@ -182,6 +182,16 @@ for section in "$@"; do
         45-rates) rates navigation 45 "breaking plain learned" env.kwargs.hill=0.5 seed=2680 seeds=3 agent=crossq ;;
         45) grid navigation 45 hill "2 0 0.5" "learned widens breaking plain" seed=2640 seeds=10 agent=crossq ;;
         46) grid swarm 46 fault "2 0" "chain strict learned breaking" seed=2660 seeds=10 total_steps=20000 ;;
-        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates, 40, 42, 43-rates, 43, 44-rates, 44, 45-rates, 45 or 46" >&2 && exit 2 ;;
+        47)
+            grid ant 47/ant payload "0 2" learned seed=2630 seeds=10
+            for wind in 0.03 0; do
+                go "47/pendulum/$wind-learned" $pendulum env.kwargs.wind=$wind model=rpp model.free_variance=learned total_steps=21000 \
+                    evaluation.every=1500 checkpoint_every=6000 seed=1100 seeds=10
+            done
+            grid navigation 47/navigation hill "2 0" learned seed=2500 seeds=20
+            grid swarm 47/swarm fault "2 0" learned seed=2600 seeds=10
+            grid ant 47/ant payload 0.25 learned seed=2630 seeds=10
+            ;;
+        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates, 40, 42, 43-rates, 43, 44-rates, 44, 45-rates, 45, 46 or 47" >&2 && exit 2 ;;
     esac
 done

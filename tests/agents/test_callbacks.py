@@ -97,7 +97,7 @@ def test_variances_widen_on_a_straight_line_of_their_logarithms():
     assert model.actor.net.pathway_variances()["head"]["free"] == pytest.approx(1e-3)
 
 
-def test_the_actor_has_the_shares_of_its_critics_and_acts_as_before():
+def test_the_actor_has_its_critics_shares_of_squared_weights_and_acts_as_before():
     model = agent(1e-6, env="Walker2d-v5").learn(100)
     callback = LearnVariances(rate=1.0)
     callback.model, callback.num_timesteps = model, 100
@@ -107,17 +107,13 @@ def test_the_actor_has_the_shares_of_its_critics_and_acts_as_before():
     callback.update()
     assert np.allclose(model.predict(observations, deterministic=True)[0], before, atol=1e-5)
 
-    def odds(net, layer):
-        own, inputs = net.pathway_variances()[layer], net.get_submodule(layer).rep_in.dim
+    for layer in ("blocks.0.linear", "head"):
+        norms = [net.pathway_norms()[layer] for net in model.critic.q_networks]
+        odds = np.prod([own["free"] / own["equivariant"] for own in norms])  # the geometric mean of two squares
+        own, inputs = model.actor.net.pathway_variances()[layer], model.actor.net.get_submodule(layer).rep_in.dim
         share = free_share(own["free"], own["equivariant"], inputs)
-        return share / (1 - share)
-
-    layers = ("blocks.0.linear", "head")
-    assert {layer for layer in model.actor.net.pathway_variances()} >= set(layers)
-    for layer in layers:
-        of_critics = [odds(net, layer) for net in model.critic.q_networks]
-        assert odds(model.actor.net, layer) == pytest.approx(np.prod(of_critics) ** 0.5, rel=1e-6)
-        assert odds(model.actor.net, layer) > 10 * 1e-6 * 16
+        assert share / (1 - share) == pytest.approx(odds, rel=1e-5)
+        assert share != pytest.approx(1e-6 * 16, rel=0.01)
 
 
 def test_a_certified_variance_is_a_number_of_the_saved_policy(tmp_path, monkeypatch):
