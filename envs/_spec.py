@@ -38,6 +38,8 @@ class Encoding:
         dim: n.
         angles: indices of the angles, in radians.
         quaternions: index of the first entry of each quaternion (w, x, y, z).
+    Attributes:
+        blocks: (kind, slice of coordinates, slice of features) of each block; kind is "linear", "angle" or "quaternion".
     Raises:
         ValueError: indices out of range or overlapping.
     """
@@ -45,6 +47,7 @@ class Encoding:
     dim: int
     angles: tuple[int, ...] = ()
     quaternions: tuple[int, ...] = ()
+    blocks: tuple[tuple[str, slice, slice], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         object.__setattr__(self, "angles", tuple(sorted(int(i) for i in self.angles)))
@@ -54,15 +57,6 @@ class Encoding:
             raise ValueError(
                 f"angles {self.angles} and quaternions {self.quaternions} must be distinct entries of {self.dim}"
             )
-
-    @property
-    def is_identity(self) -> bool:
-        """True if features are the coordinates themselves."""
-        return not (self.angles or self.quaternions)
-
-    @cached_property
-    def blocks(self) -> tuple[tuple[str, slice, slice], ...]:
-        """(kind, slice of coordinates, slice of features) of each block; kind is "linear", "angle" or "quaternion"."""
         sizes = {"linear": (1, 1), "angle": (1, 2), "quaternion": (4, 9)}
         kinds = dict.fromkeys(self.angles, "angle") | dict.fromkeys(self.quaternions, "quaternion")
         blocks: list[tuple[str, slice, slice]] = []
@@ -76,7 +70,12 @@ class Encoding:
             else:
                 blocks.append((kind, slice(raw, raw + a), slice(feature, feature + b)))
             raw, feature = raw + a, feature + b
-        return tuple(blocks)
+        object.__setattr__(self, "blocks", tuple(blocks))  # here, as a compiled update can't be the first to ask
+
+    @property
+    def is_identity(self) -> bool:
+        """True if features are the coordinates themselves."""
+        return not (self.angles or self.quaternions)
 
     @property
     def rotations(self) -> tuple[int, ...]:
@@ -246,6 +245,8 @@ class Space:
         origin: the fixed point of the action, n numbers; empty means zero. Zero where a coordinate is encoded.
         angles: coordinates encoded as (cos, sin).
         quaternions: first coordinates of the quaternions encoded as rotation matrices (row-major).
+    Attributes:
+        encoding: the map from coordinates, less the origin, to features.
     Raises:
         ValueError: a matrix or the origin has the wrong size, or an entry is not finite.
     """
@@ -256,6 +257,7 @@ class Space:
     origin: tuple[float, ...] = ()
     angles: tuple[int, ...] = ()
     quaternions: tuple[int, ...] = ()
+    encoding: Encoding = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -274,15 +276,11 @@ class Space:
         encoding = Encoding(n, tuple(angles), tuple(quaternions))
         object.__setattr__(self, "angles", encoding.angles)
         object.__setattr__(self, "quaternions", encoding.quaternions)
+        object.__setattr__(self, "encoding", encoding)
         if any(self.origin[i] for i in range(n) if len(encoding.features_of(i)) > 1):
             raise ValueError(f"origin {self.origin} must be zero where a coordinate is encoded")
         for key, matrices in {"discrete_generators": discrete_generators, "lie_algebra": lie_algebra}.items():
             object.__setattr__(self, key, tuple(_matrix(m, encoding.feature_dim, key) for m in matrices))
-
-    @cached_property
-    def encoding(self) -> Encoding:
-        """The map from coordinates, less the origin, to features."""
-        return Encoding(len(self.entries), self.angles, self.quaternions)
 
     @property
     def dim(self) -> int:

@@ -43,6 +43,14 @@ def test_a_mixed_encoding_keeps_the_order_and_returns():
     assert torch.allclose(encoding.encode(torch.from_numpy(y)), torch.from_numpy(z), rtol=0, atol=1e-15)
 
 
+def test_compiled_code_may_be_the_first_to_encode():
+    """As in a resumed agent, whose first call is a compiled update."""
+    space = Space([f"x{i}" for i in range(5)], quaternions=(1,))
+    y = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
+    encode = torch.compile(space.encode, backend="eager", fullgraph=True)
+    assert torch.equal(encode(y), space.encode(y))
+
+
 def test_overlapping_or_missing_coordinates_are_refused():
     with pytest.raises(ValueError, match=r"angles \(2,\) and quaternions \(0,\)"):
         Encoding(5, angles=(2,), quaternions=(0,))
