@@ -32,18 +32,23 @@ def longest(rows: list[Row]) -> Tasks:
 
 
 def table(tasks: Tasks) -> str:
-    """Means over seeds as Markdown; p-values are of the relaxed arm against the others, in their order, by Holm in a cell."""
+    """Means over seeds as Markdown, over training and at the end.
+
+    P-values are of the relaxed arm against the others, in their order, by Holm in a cell and metric.
+    """
     there = [arm for arm in UNRELAXED if any(arm in arms for arms in tasks.values())]
-    lines = [
-        f"| mean return over training | steps | seeds | {' | '.join(there)} | relaxed | p against each |",
-        f"| --- |{' ---: |' * (len(there) + 3)} --- |",
-    ]
+    heads = ["mean return over training; at the end", "steps", "seeds", *there, "relaxed", "p against each; at the end"]
+    lines = [f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * (len(there) + 3)} --- |"]
     for task, arms in tasks.items():
         (relaxed,) = (arm for arm in arms if arm not in UNRELAXED)
-        ps = rank_tests(arms, [(relaxed, arm) for arm in there if arm in arms])
-        means = [f"{np.mean(arms[arm]['values']):.4g}" if arm in arms else "–" for arm in (*there, relaxed)]
-        row = arms[relaxed]
-        cells = (task, f"{row['steps'][-1]:,}", len(row["seeds"]), *means, ", ".join(f"{p:.2g}" for p in ps))
+        final = {arm: row | {"values": [curve[-1] for curve in row["returns"]]} for arm, row in arms.items()}
+        means, ps = [], []
+        for metric in (arms, final):
+            means.append([f"{np.mean(metric[arm]['values']):.4g}" if arm in arms else "–" for arm in (*there, relaxed)])
+            tests = rank_tests(metric, [(relaxed, arm) for arm in there if arm in arms])
+            ps.append(", ".join(f"{p:.2g}" for p in tests))
+        pairs = ["; ".join(pair) if pair[0] != "–" else "–" for pair in zip(*means, strict=True)]
+        cells = (task, f"{arms[relaxed]['steps'][-1]:,}", len(arms[relaxed]["seeds"]), *pairs, "; ".join(ps))
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
