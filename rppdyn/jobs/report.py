@@ -23,7 +23,7 @@ from rppdyn.agents.policy import MODELS, NetworkOptions
 from rppdyn.envs import Certificate, SymmetrySpec
 from rppdyn.envs.certification._certificate import APPROXIMATE_BELOW, EXACT_BELOW
 from rppdyn.jobs.config.agent import TrainAgentConfig
-from rppdyn.jobs.config.base import free_variance_number
+from rppdyn.jobs.config.base import LEARNED, free_variance_number
 from rppdyn.jobs.config.command import ReportConfig, is_agent_file
 from rppdyn.jobs.figure import ROLLOUT_PANELS, read_runs
 from rppdyn.jobs.loading import measure_file
@@ -76,14 +76,14 @@ def read_groups(folders: Sequence[str]) -> list[RunGroup]:
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def scientific(value: float | None) -> Cell:
-    """Format a number of any size."""
+def scientific(value: float | None, before: str = "") -> Cell:
+    """Format a number of any size, with a word before it."""
     if value is None:
         return MISSING
     if value == 0 or 1e-3 <= abs(value) < 1e4:
-        return f"{value:.3g}"
+        return f"{before}{value:.3g}"
     digits, exponent = f"{value:.1e}".split("e")
-    return html.power("" if digits == "1.0" else f"{digits}×", str(int(exponent)).replace("-", "−"))
+    return html.power(before if digits == "1.0" else f"{before}{digits}×", str(int(exponent)).replace("-", "−"))
 
 
 def plain(value: float) -> str:
@@ -174,8 +174,6 @@ def page_of(groups: Sequence[RunGroup], file_agents: Sequence[FileAgent] = ()) -
     lead = f"{count(runs, 'run')} in {count(len(groups), 'configuration')} on {', '.join(subjects)}."
     if not groups:
         lead = f"{count(len(file_agents), 'agent')} from stable-baselines3's files on {', '.join(subjects)}."
-    if any(re.fullmatch(".* [A-Z]+", group.label) for group in groups):
-        lead += " A letter stands for settings, which are under What was trained."
     title = f"rppdyn: {', '.join(subjects) if len(subjects) <= MAX_TITLE_TASKS else f'{len(subjects)} tasks'}"
     anchors = [re.sub(r"\W+", "-", heading.lower()).strip("-") for heading, _ in sections]
     footer = f"Made by rppdyn {__version__} from the runs' own files; this page loads nothing."
@@ -442,7 +440,7 @@ def _measured_details(group: RunGroup, identity: str, opened: bool) -> Markup | 
 
 
 def _priors(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
-    """Variances of the priors, configured or learned, and norms of the pathways of agents."""
+    """Variances of the priors, of agents that learn them those they start from, and norms of pathways."""
     parts: list[Markup | None] = []
     metrics = dict.fromkeys(m for g in groups for m in g.metrics if m.startswith("pathway/") and m.endswith("_norm"))
     rows, norms = [], {}
@@ -452,7 +450,9 @@ def _priors(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
                 norm = f"pathway/{network}_{pathway}_norm"
                 if norm in metrics:
                     norms[f"{network}, {pathway}"] = norm
-                prior = scientific(variance) if variance else html.faint("no such pathway")
+                moves = (network, pathway) != ("actor", "equivariant")
+                learned = moves and group.runs[0].model.get("free_variance") == LEARNED
+                prior = scientific(variance, "from " * learned) if variance else html.faint("no such pathway")
                 end = estimate(group.final(norm), plain) if variance else MISSING
                 rows.append([html.label(group), network, pathway, prior, end])
     if norms:

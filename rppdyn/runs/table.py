@@ -5,6 +5,7 @@ A run is one seed here: an agent, or one member of a fit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, nan
@@ -239,29 +240,36 @@ def label_runs(runs: Sequence[Run], max_length: int | None = None) -> list[str]:
     """A label for each run: its model, and the settings that differ among the runs on its subject.
 
     Args:
-        max_length: largest length of a label; a longer one is replaced by the model and a letter.
+        max_length: a longer label keeps only what tells the configurations of its model apart, files without their folders.
     """
     labels: list[str] = []
-    letters: dict[str, str] = {}
     for run in runs:
         peers = [peer for peer in runs if peer.subject == run.subject]
-        namesakes = different_keys([peer.config for peer in peers if peer.name == run.name])
+        namesakes = [peer.config for peer in peers if peer.name == run.name]
+        differ = different_keys(namesakes)
         keys = [  # a setting of the model counts if it differs among runs of that model
             key
             for key in different_keys([peer.config for peer in peers])
             if key in run.config or key.startswith(STOCK_KEYS)
-            if key not in NAMED_KEYS and (key in namesakes or not key.startswith("model."))
+            if key not in NAMED_KEYS and (key in differ or not key.startswith("model."))
         ]
         label = " ".join(filter(None, [run.name, *(format_setting(run.config, key) for key in keys)]))
         if max_length is not None and len(label) > max_length:
-            label = letters.setdefault(label, f"{run.name} {_letter(len(letters))}")
+            label = _brief_label(run, namesakes, sorted(keys, key=lambda key: not key.startswith("model.")))
         labels.append(label)
     return labels
 
 
-def _letter(i: int) -> str:
-    """A, B, ..., Z, AA, AB, ..."""
-    return ("" if i < 26 else _letter(i // 26 - 1)) + chr(ord("A") + i % 26)
+def _brief_label(run: Run, namesakes: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
+    """The label of few settings that tell the configurations apart, each time the one that tells most."""
+    whole = lambda config, key: format_setting(config, key) if value_of(config, key) is not None else ""  # noqa: E731
+    brief = lambda config, key: re.sub("=.*/", "=", whole(config, key))  # noqa: E731
+    parts = [(text, key) for text in (brief, whole) for key in keys]
+    told = lambda some: len({tuple(text(config, key) for text, key in some) for config in namesakes})  # noqa: E731
+    kept: list[Any] = []
+    while parts and told([*kept, best := max(parts, key=lambda part: told([*kept, part]))]) > told(kept):
+        kept.append(best)
+    return " ".join(filter(None, [run.name, *(text(run.config, key) for text, key in kept)]))
 
 
 def group_runs(

@@ -153,10 +153,18 @@ def test_priors_are_those_that_the_networks_were_built_with(tmp_path):
     assert (rows["rpp", "actor", "free"], rows["rpp", "critic", "free"]) == ("0.001", "0.5")
     assert (rows["emlp", "actor", "equivariant"], rows["emlp", "actor", "free"]) == ("105", none)
     assert (rows["mlp", "critic", "equivariant"], rows["mlp", "critic", "free"]) == (none, "105")
-    assert (rows["rpp_policy_only", "actor", "free"], rows["rpp_policy_only", "critic", "equivariant"]) == (
-        "0.001",
-        none,
-    )
+    policy_only = {
+        "actor": rows["rpp_policy_only", "actor", "free"],
+        "critic": rows["rpp_policy_only", "critic", "equivariant"],
+    }
+    assert policy_only == {"actor": "0.001", "critic": none}
+    learns = [make_run(tmp_path / "learns", "model=rpp", "model.free_variance=learned")]
+    starts = {
+        row[1]: row[3]
+        for row in rows_of(written(learns, tmp_path), "Variances of the priors on InvertedPendulum-v5")
+        if row[2] == "free"
+    }
+    assert starts == dict.fromkeys(("actor", "critic"), "from 10−4")
 
 
 def test_runs_that_are_unfinished_or_lack_files_say_so(tmp_path):

@@ -45,10 +45,19 @@ def test_labels_say_what_differs_on_one_subject(others, expected):
     assert labels(*(make(**other) for other in others)) == expected
 
 
-def test_long_labels_become_letters():
-    runs = [make(agent__tau=tau, agent__a="a" * 40) for tau in (1, 2)] + [make(subject="Swimmer-v5")]
-    assert labels(*runs, make(agent__a="b"), max_length=40)[:2] == ["rpp A", "rpp B"]
-    assert labels(*runs, max_length=40) == ["rpp tau=1", "rpp tau=2", "rpp"]
+def test_a_long_label_keeps_what_tells_configurations_apart():
+    specs = [{"env__spec": f"/{folder}/{'wrong' * 8}.json"} for folder in "ab"]
+    others = [make(agent__a=1, name="mlp"), *(make(agent__a=2, agent__b=tau, model__tau=tau) for tau in (1, 2))]
+    assert labels(*others, *(make(agent__a=2, **spec) for spec in specs[:1]), max_length=14)[:3] == [
+        "mlp a=1",
+        "rpp tau=1",
+        "rpp tau=2",
+    ]
+    assert labels(*(make(**spec) for spec in specs), max_length=14) == [
+        f"rpp spec={spec['env__spec']}" for spec in specs
+    ]
+    named = [make(env__spec=f"/a/{name}.json") for name in ("x" * 9, "y" * 9)]
+    assert labels(*named, max_length=14) == [f"rpp spec={letter * 9}.json" for letter in "xy"]
 
 
 def test_one_seed_is_not_two():
