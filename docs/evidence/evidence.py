@@ -37,7 +37,7 @@ LEVEL_MARGIN = 1.1  # an arm is level with another if the ratio's upper end is b
 SAME_MARGIN = 1.02  # and changes nothing if the interval lies between the inverse of this and this
 READABLE = {"emlp": "strict", "mlp": "plain", "mlp, mirrored replay": "plain, mirrored replay", "fc": "fully connected"}
 """Names, in figures and tables, of arms of the raw data; ``rpp`` with a variance is the relaxed network."""
-CONTROL = "control"  # the arm of the same layers without preference, unless a claim names another
+CONTROL = "control"  # the arm of the same layers without preference
 MODEL_COLOUR, RETURN_COLOUR = COLOURS[0], COLOURS[1]
 Claim = dict[str, Any]
 
@@ -86,20 +86,21 @@ def bounds(claim: Claim) -> tuple[float, ...]:
 def measure(claim: Claim) -> dict[str, Any]:
     r"""Compare an arm with the best of the others. Below a ratio of 1 it is better.
 
-    Errors are paired by seed: ratio :math:`\exp \langle \log a_i / b_i \rangle` with a 95 % t interval, and its t test.
-    Classification errors can be zero and returns are not paired: the ratio of means, of returns above zero its inverse, with a
+    A claim's `kind` decides how. Errors ("error") are paired by seed: ratio :math:`\exp \langle \log a_i / b_i \rangle` with
+    a 95 % t interval, and its t test. Classification errors ("rate") can be zero and returns ("return") are not paired: the
+    ratio of means, of returns above zero its inverse, with a
     bootstrap interval, and the rank test of Mann and Whitney. Tests are two-sided, of the ratio against the claim's bounds; of
     two the larger p counts. Returns at the end are compared with the same arm's, by a rank test against 1.
     """
     read = {arm: values_of(claim, arm) for arm in (claim["arm"], *claim["against"])}
     arms = {arm: values for arm, (values, _) in read.items()}
-    ours, is_return = arms[claim["arm"]], claim["better"] == "higher"
+    ours, is_return = arms[claim["arm"]], claim["kind"] == "return"
     # the sizes of returns below zero are better lower, as errors are
     sign = -1 if is_return and any((values > 0).any() for values in arms.values()) else 1
     best = (max if is_return else min)(claim["against"], key=lambda arm: arms[arm].mean())
     other, n = arms[best], len(ours)
     measured: dict[str, Any] = {"best": best, "seeds": n, "means": {arm: short(v.mean()) for arm, v in arms.items()}}
-    if claim["statistic"] == "paired":
+    if claim["kind"] == "error":
         logarithms = np.log(ours) - np.log(other)
         centre = logarithms.mean()
         error = logarithms.std(ddof=1) / math.sqrt(n) if n >= INTERVAL_FROM else math.nan
@@ -148,8 +149,7 @@ def verdict(claim: Claim, measured: dict[str, Any], corrected: float | None) -> 
     """One word, by the protocol: decided, suggestive, open or contradicted. A lead of less than 2 % suggests nothing.
 
     The correction keeps claims from being taken; that one is contradicted takes none.
-    That an arm is ahead is decided only beside the control without preference. It is the claim's `control`, if it has one: with
-    point-wise activations the plain network has the relaxed one's layers.
+    That an arm is ahead is decided only beside the control, the same layers without preference: a plain network is none.
 
     Args:
         corrected: the p-value by Holm over all claims of its kind, on errors or on returns; None with fewer than five seeds.
@@ -161,7 +161,7 @@ def verdict(claim: Claim, measured: dict[str, Any], corrected: float | None) -> 
     if not least < ratio < most:
         return "contradicted" if measured["p"] < 0.05 else "open"
     enough = measured["seeds"] >= DECIDED_FROM
-    if corrected < 0.05 and enough and (not ahead or claim.get("control", CONTROL) in claim["against"]):
+    if corrected < 0.05 and enough and (not ahead or CONTROL in claim["against"]):
         return "decided"
     leans = not ahead or ratio < 1 / SAME_MARGIN
     return "suggestive" if leans and measured["p"] < SUGGESTIVE_BELOW else "open"
@@ -190,8 +190,10 @@ def recompute(claims: list[Claim]) -> list[Claim]:
     """The claims, each with what its raw data say of it; claims without data are open."""
     measured = [measure(claim) if claim.get("data") else None for claim in claims]
     corrected: dict[int, float] = {}
-    for better in ("lower", "higher"):  # errors and returns
-        tested = [i for i, one in enumerate(measured) if one and "p" in one and claims[i]["better"] == better]
+    for returns in (False, True):  # errors and returns apart
+        tested = [
+            i for i, one in enumerate(measured) if one and "p" in one and (claims[i]["kind"] == "return") == returns
+        ]
         corrected |= zip(tested, holm([measured[i]["p"] for i in tested]), strict=True)  # type: ignore[index]
     return [
         {key: value for key, value in claim.items() if key not in ("measured", "verdict")}
@@ -244,7 +246,7 @@ def draw(claims: list[Claim]) -> Figure:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for y, claim in enumerate(shown):
-        one, colour = claim["measured"], RETURN_COLOUR if claim["better"] == "higher" else MODEL_COLOUR
+        one, colour = claim["measured"], RETURN_COLOUR if claim["kind"] == "return" else MODEL_COLOUR
         axes.plot(one["points"], np.full(len(one["points"]), y), ".", color=colour, alpha=0.35, ms=5, mew=0)
         if one["interval"]:
             axes.plot(one["interval"], [y, y], color=colour, lw=1.6)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from agent_runs import read_rows
-from evidence import arms_parser, holm, rank_test, write_rows
+from evidence import arms_parser, holm, rank_test, write_rows, write_table
 from goals import commit
 from stable_baselines3.common.callbacks import BaseCallback
 
@@ -26,7 +26,9 @@ from rppdyn.agents import RPPSAC, policy_equivariance_error, train_many
 from rppdyn.envs import make_env, symmetry_spec
 from rppdyn.nn import RelaxedLinear
 
-DATA = Path(__file__).parent / "penalty_unit.json"
+HERE = Path(__file__).parent
+DATA, PAGE = HERE / "penalty_unit.json", HERE.parent / "concepts" / "priors.md"
+MARK = "<!-- table: made by `docs/evidence/penalty_unit.py` -->"
 SEEDS = range(2520, 2530)
 STEPS, EVALUATIONS, EPISODES = 6000, 12, 10
 NARROW, WIDE = 1e-4, 1e5
@@ -97,26 +99,31 @@ def row_of(hill: float, arm: str, seeds: list[int]) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Means over seeds as Markdown, and p-values by Holm over the tests of a height and metric."""
+    """Means over seeds as Markdown."""
     lines = [
         "| hill | arm | mean return | final return | free share | equivariance error |",
         "| --- | --- |" + " ---: |" * 4,
     ]
-    tests = []
     for hill in dict.fromkeys(row["hill"] for row in rows):
         here = {row["arm"]: row for row in rows if row["hill"] == hill}
         curves = {arm: np.array(row["returns"]) for arm, row in here.items()}
         for arm, row in here.items():
             numbers = curves[arm].mean(), curves[arm][:, -1].mean(), np.mean(row["free_shares"]), np.mean(row["errors"])
             lines.append(f"| {hill:g} J | {arm} | " + " | ".join(f"{number:.3g}" for number in numbers) + " |")
+    return "\n".join(lines)
+
+
+def tests(rows: list[dict[str, Any]]) -> str:
+    """P-values by Holm over the tests of a height and metric."""
+    lines = []
+    for hill in dict.fromkeys(row["hill"] for row in rows):
+        curves = {row["arm"]: np.array(row["returns"]) for row in rows if row["hill"] == hill}
         for name, values in (("mean", lambda curve: curve.mean(1)), ("final", lambda curve: curve[:, -1])):
-            pairs = [(a, b) for a, b in TESTS if a in here and b in here]
+            pairs = [(a, b) for a, b in TESTS if a in curves and b in curves]
             ps = holm([rank_test(values(curves[a]), values(curves[b])) for a, b in pairs])
-            tests.append(
-                f"\np, {name}, {hill:g} J: "
-                + ", ".join(f"{a} against {b} {p:.2g}" for (a, b), p in zip(pairs, ps, strict=True))
-            )
-    return "\n".join([*lines, *tests])
+            found = ", ".join(f"{a} against {b} {p:.2g}" for (a, b), p in zip(pairs, ps, strict=True))
+            lines.append(f"p, {name}, {hill:g} J: {found}")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -130,7 +137,8 @@ def main() -> None:
         for arm in asked.arms:
             rows = [row for row in rows if (row["hill"], row["arm"]) != (hill, arm)] + [row_of(hill, arm, asked.seeds)]
             write_rows(asked.out, rows)
-    print(table(rows))
+    write_table(PAGE, MARK, table(rows))
+    print(table(rows), tests(rows), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def table(cells: dict[str, tuple[str, Arms]]) -> str:
 
         def ratio(arm: str, against: list[str], file: str = file, cell: str = cell) -> tuple[str, str]:
             claim = {"id": cell, "data": file, "cell": cell + NOTE, "arm": arm, "against": against}
-            found = measure(claim | {"better": "lower", "statistic": "paired"})
+            found = measure(claim | {"kind": "error"})
             return f"{found['ratio']:.2f} [{found['interval'][0]:.2f}, {found['interval'][1]:.2f}]", found["best"]
 
         best, arm = ratio(ours, list(named.values()))

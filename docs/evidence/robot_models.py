@@ -35,7 +35,6 @@ ARMS = {
 }
 RELAXED, METRIC = ("narrow", "certified", "learned"), "test/error_10"
 CELLS = [robot for robot in ROBOTS if robot != "Walker2d, weak"]
-PAIRED = {"better": "lower", "statistic": "paired"}
 Row = dict[str, Any]
 
 
@@ -84,7 +83,9 @@ def table(rows: list[Row], arms: Iterable[str] = tuple(ARMS), data: Path = DATA,
         errors = {arm: 100 * np.mean(own[arm]["values"]) for arm in arms}
         best = min((arm for arm in arms if arm in RELAXED), key=errors.__getitem__)
         others = [arm for arm in arms if arm not in RELAXED]
-        found = measure({"id": robot, "data": data.name, "cell": robot, "arm": best, "against": others} | PAIRED)
+        found = measure(
+            {"id": robot, "data": data.name, "cell": robot, "arm": best, "against": others, "kind": "error"}
+        )
         ratio = f"{best} / {found['best']}: {found['ratio']:.2f}"
         if found["interval"]:
             ratio += " [{:.2f}, {:.2f}]".format(*found["interval"])

@@ -63,7 +63,7 @@ class EquivarianceResult:
         seeds, diverged: seeds of a fit's members, and of members left out because of outputs that are not finite.
         rollouts: errors along rollouts of a fit to trajectories.
         pathways: norms and shares of the pathways of an RPP policy.
-        breaking: learned constant inputs (:class:`rppdyn.nn._pathways.BreakingInputs`) by network.
+        breaking: what the group moves of constant inputs (:class:`rppdyn.nn._pathways.BreakingInputs`), by network.
         json, figure: files of the result.
     """
 
@@ -149,9 +149,9 @@ def _measure_agent(config: EquivarianceConfig) -> EquivarianceResult:
 
 
 def _constant_inputs(networks: Mapping[str, Sequence[Any]]) -> dict[str, list[list[float]]]:
-    """Values of the constant inputs of networks that have any, by name."""
+    """The parts that the group moves of the constant inputs of networks that have any, by name."""
     values = {
-        name: [net.breaking.value().tolist() for net in nets if getattr(net, "breaking", None) is not None]
+        name: [net.breaking.moved().tolist() for net in nets if getattr(net, "breaking", None) is not None]
         for name, nets in networks.items()
     }
     return {name: vectors for name, vectors in values.items() if vectors}

@@ -445,14 +445,14 @@ def _priors(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     metrics = dict.fromkeys(m for g in groups for m in g.metrics if m.startswith("pathway/") and m.endswith("_norm"))
     rows, norms = [], {}
     for group in groups:
+        learns = group.runs[0].model.get("free_variance") == LEARNED
         for network, variances in prior_variances(group.runs[0]).items():
             for pathway, variance in variances.items():
                 norm = f"pathway/{network}_{pathway}_norm"
                 if norm in metrics:
                     norms[f"{network}, {pathway}"] = norm
-                moves = (network, pathway) != ("actor", "equivariant")
-                learned = moves and group.runs[0].model.get("free_variance") == LEARNED
-                prior = scientific(variance, "from " * learned) if variance else html.faint("no such pathway")
+                start = learns and (network, pathway) != ("actor", "equivariant")
+                prior = scientific(variance, "from " * start) if variance else html.faint("no such pathway")
                 end = estimate(group.final(norm), plain) if variance else MISSING
                 rows.append([html.label(group), network, pathway, prior, end])
     if norms:

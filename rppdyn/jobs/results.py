@@ -123,9 +123,7 @@ class TrainAgentResult(RunResult):
     metrics: dict[str, Any] = field(default_factory=dict)  # the last record of metrics.jsonl
     prior: str = ""  # the free pathways' share of the prior, in words
     compiled: bool = False  # whether torch.compile was used in this process, which affects rounding
-    fresh_episodes: bool = (
-        False  # whether a resumed run begins a new episode, since the environment has no readable state
-    )
+    fresh_episodes: bool = False  # whether resuming begins a new episode: the environment's state can't be read
     seconds: float = 0.0  # of this process; those of earlier ones are in timing.jsonl
     interrupted: bool = False
     note: str = ""
@@ -147,6 +145,9 @@ class TrainAgentResult(RunResult):
             names = {network: f"pathway/{network}_free_share" for network in ("actor", "critic")}
             shares = ", ".join(f"{network} {100 * m[name]:.3g}%" for network, name in names.items() if name in m)
             rows["free pathway"] = f"{shares} of the squared weights"
+            norms = {name: m.get(f"pathway/{name}_breaking_norm") for name in ("actor", "critic")}
+            if constants := ", ".join(f"{name} {norm:.2g}" for name, norm in norms.items() if norm is not None):
+                rows["constant inputs"] = f"{constants}  (norms of what the group moves; 0 breaks nothing)"
         rows |= {"its prior allows": self.prior} if self.prior else {}
         if self.fresh_episodes:
             rows["when it goes on"] = "from the last checkpoint, with a fresh episode"

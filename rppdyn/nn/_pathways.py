@@ -430,11 +430,11 @@ class FreePathway(LinearPathway):
 class BreakingInputs(Pathway):
     r"""Constant inputs b beside x, which transform under a representation: through them a strict network leaves its symmetry.
 
-    An equivariant network has :math:`f(gx, gb) = g f(x, b)`. With b fixed, :math:`f(\cdot, b)` is equivariant under the
-    elements that fix b; with :math:`b = 0`, under all. So the norm of a learned b says how far the symmetry is broken, and its
-    direction which way (Smidt, Geiger & Miller 2021, where b are order parameters; Kaba & Ravanbakhsh 2023). A learned b starts
-    at zero, where its gradient needn't vanish, and has the prior :math:`N(0, \sigma^2)`. One that is not learned is drawn from
-    that prior and stays fixed.
+    An equivariant network has :math:`f(gx, gb) = g f(x, b)`: with b fixed it is equivariant under the elements that fix b, and
+    with :math:`b = 0` under all. So the norm of a learned b, less its invariant part, says how far the symmetry is broken, and
+    its direction which way, up to a sign that the next layer can undo (Smidt, Geiger & Miller 2021, where b are order
+    parameters; Kaba & Ravanbakhsh 2023). A learned b starts at zero, where its gradient needn't vanish, and has the prior
+    :math:`N(0, \sigma^2)`. One that is not learned is drawn from that prior.
     """
 
     vector: Tensor
@@ -455,8 +455,13 @@ class BreakingInputs(Pathway):
         """The current b."""
         return self.in_units(self.vector).detach()
 
+    def moved(self) -> Float[Tensor, " constants"]:
+        """The part of b that the group moves, on the CPU: the invariant part breaks nothing."""
+        b = self.value().double().cpu()
+        return b - self.rep.solve().project(b)
+
     def norm(self) -> Float[Tensor, ""]:
-        return self.value().norm()
+        return self.moved().norm()
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch wide"]:
         """The inputs with the constants after them."""
@@ -487,11 +492,10 @@ def format_variance(log_variance: Tensor) -> str:
 def prior_unit(variance: int | float, fan_in: int | float = 1) -> float:
     r"""The unit in which a free pathway is stored beside an equivariant one: :math:`\min(1, \sigma\sqrt{n_{in}})`.
 
-    Adam moves every parameter by about its learning rate, however small the gradient. Under a prior that is narrow
-    beside a weight's usual size :math:`1/\sqrt{n_{in}}`, weights stored as they are would move by more than their prior's
-    standard deviation in each step, and the data would have no say. In this unit a step is the same share of the prior's
-    standard deviation as it is of an ordinary weight's usual size. Wider priors leave the unit at 1. For the pathway of a
-    subgroup :math:`n_{in}` is the number of coefficients for each output.
+    Adam moves every parameter by about its learning rate, however small the gradient. Under a prior that is narrow beside a
+    weight's usual size :math:`1/\sqrt{n_{in}}`, weights stored as they are would move by more than their prior's standard
+    deviation in each step. In this unit a step is the same share of it as of an ordinary weight's usual size. Wider priors
+    leave the unit at 1. For the pathway of a subgroup :math:`n_{in}` is the number of coefficients for each output.
     """
     if not variance > 0:  # which the pathway refuses
         return 1.0

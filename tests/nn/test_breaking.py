@@ -107,3 +107,11 @@ def test_what_has_no_symmetry_to_leave_is_refused_and_other_layouts_are_not_load
     with pytest.raises(ValueError, match="T0"):
         other.load_state_dict(network(D(4)).state_dict())
     assert network(SO(3), breaking_variance=1e-6).breaking.unit is not None
+
+
+def test_the_norm_is_of_what_the_group_moves():
+    net = EMLP(2 * V, V, D(4), hidden=16, breaking=V + Scalar)
+    with torch.no_grad():
+        net.breaking.vector.copy_(torch.tensor([0.3, 0.4, 5.0]))
+    torch.testing.assert_close(net.breaking.moved(), torch.tensor([0.3, 0.4, 0.0]).double())
+    assert net.pathway_norms()[""]["breaking"] == pytest.approx(0.5)
