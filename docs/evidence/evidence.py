@@ -44,7 +44,7 @@ Claim = dict[str, Any]
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write a raw file, a row on each line."""
-    write_text(path, "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    write_text(path, "[\n" + ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) + "\n]\n")
 
 
 def readable(arm: str) -> str:
