@@ -63,8 +63,8 @@ class LearnVariances(PeriodicCallback):
     are divided. The losses keep the agent's `noise_variance`: with the measured one priors weigh so little that free pathways
     grow where nothing is broken. The actor's loss is no likelihood: in each layer the free pathway's share of its prior (with a
     chain, each pathway's but the largest group's; :func:`rppdyn.priors.free_variance`) becomes its critics' share of squared
-    weights, :math:`s = |B|^2 / (|A|^2 + |B|^2)`, averaged as the geometric mean of s / (1 - s). Their share of the prior is
-    larger, as data determine few of the free coefficients.
+    weights, :math:`s = |B|^2 / (|A|^2 + |B|^2)`, averaged as the geometric mean of s / (1 - s), at most 0.99. The
+    critics' share of the prior is larger, as data determine few of the free coefficients.
     **An experiment**: targets move, transitions are correlated, and the data change with the policy, so it is no marginal
     likelihood of a fixed data set.
 
@@ -124,7 +124,7 @@ class LearnVariances(PeriodicCallback):
         for name, (wide, free, inputs) in _free_pathways(self.model.actor.net).items():
             if name in odds:
                 share = 1 / (1 + math.exp(-statistics.fmean(odds[name])))
-                variance = free_variance(min(share, 1 - 1e-15), float(wide.variance), inputs)
+                variance = free_variance(min(max(share, 1e-12), 0.99), float(wide.variance), inputs)
                 free.log_variance.fill_(math.log(variance))
                 free.follow_variance(self.model.actor.optimizer)
                 moved[name] = math.log10(variance)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The agents of sections 10, 26, 29 to 32, 34, 37, 38, 40 and 42 to 46 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
+# The agents of sections 10, 26, 29 to 32, 34, 37, 38, 40 and 42 to 47 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
 #
 # Each arm is a folder RUNS/SECTION/ARM with a folder for each seed. Arms that are finished are passed over, and one that was
 # stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29 to 34) read the seeds' folders.

@@ -113,7 +113,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def tests(rows: list[dict[str, Any]]) -> str:
+def p_values(rows: list[dict[str, Any]]) -> str:
     """P-values by Holm over the tests of a height and metric."""
     lines = []
     for hill in dict.fromkeys(row["hill"] for row in rows):
@@ -121,8 +121,8 @@ def tests(rows: list[dict[str, Any]]) -> str:
         for name, values in (("mean", lambda curve: curve.mean(1)), ("final", lambda curve: curve[:, -1])):
             pairs = [(a, b) for a, b in TESTS if a in curves and b in curves]
             ps = holm([rank_test(values(curves[a]), values(curves[b])) for a, b in pairs])
-            found = ", ".join(f"{a} against {b} {p:.2g}" for (a, b), p in zip(pairs, ps, strict=True))
-            lines.append(f"p, {name}, {hill:g} J: {found}")
+            values_by_pair = ", ".join(f"{a} against {b} {p:.2g}" for (a, b), p in zip(pairs, ps, strict=True))
+            lines.append(f"p, {name}, {hill:g} J: {values_by_pair}")
     return "\n".join(lines)
 
 
@@ -137,8 +137,9 @@ def main() -> None:
         for arm in asked.arms:
             rows = [row for row in rows if (row["hill"], row["arm"]) != (hill, arm)] + [row_of(hill, arm, asked.seeds)]
             write_rows(asked.out, rows)
-    write_table(PAGE, MARK, table(rows))
-    print(table(rows), tests(rows), sep="\n\n")
+    if asked.out == DATA:
+        write_table(PAGE, MARK, table(rows))
+    print(table(rows), p_values(rows), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -440,7 +440,7 @@ def _measured_details(group: RunGroup, identity: str, opened: bool) -> Markup | 
 
 
 def _priors(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
-    """Variances of the priors, of agents that learn them those they start from, and norms of pathways."""
+    """Prior variances, or where learning starts for agents that learn them, and norms of pathways."""
     parts: list[Markup | None] = []
     metrics = dict.fromkeys(m for g in groups for m in g.metrics if m.startswith("pathway/") and m.endswith("_norm"))
     rows, norms = [], {}

@@ -175,7 +175,7 @@ NAMED_KEYS = {"model.kind", "model.system"}
 """Keys whose values are in the name of a model."""
 STOCK_KEYS = ("env.actuator_scale.", "env.kwargs.")
 """Prefixes of keys that mean the stock environment where they are absent."""
-MAX_LABEL = 40  # characters, on a page
+MAX_LABEL = 40  # characters on a page; a longer label keeps what tells configurations apart
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -240,36 +240,45 @@ def label_runs(runs: Sequence[Run], max_length: int | None = None) -> list[str]:
     """A label for each run: its model, and the settings that differ among the runs on its subject.
 
     Args:
-        max_length: a longer label keeps only what tells the configurations of its model apart, files without their folders.
+        max_length: a longer label keeps what tells the model's own configurations apart, and files lose their folders.
     """
     labels: list[str] = []
     for run in runs:
         peers = [peer for peer in runs if peer.subject == run.subject]
-        namesakes = [peer.config for peer in peers if peer.name == run.name]
-        differ = different_keys(namesakes)
+        namesakes = different_keys([peer.config for peer in peers if peer.name == run.name])
         keys = [  # a setting of the model counts if it differs among runs of that model
             key
             for key in different_keys([peer.config for peer in peers])
             if key in run.config or key.startswith(STOCK_KEYS)
-            if key not in NAMED_KEYS and (key in differ or not key.startswith("model."))
+            if key not in NAMED_KEYS and (key in namesakes or not key.startswith("model."))
         ]
         label = " ".join(filter(None, [run.name, *(format_setting(run.config, key) for key in keys)]))
         if max_length is not None and len(label) > max_length:
-            label = _brief_label(run, namesakes, sorted(keys, key=lambda key: not key.startswith("model.")))
+            label = _brief_label(run, runs, sorted(keys, key=lambda key: not key.startswith("model.")))
         labels.append(label)
     return labels
 
 
-def _brief_label(run: Run, namesakes: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
-    """The label of few settings that tell the configurations apart, each time the one that tells most."""
-    whole = lambda config, key: format_setting(config, key) if value_of(config, key) is not None else ""  # noqa: E731
-    brief = lambda config, key: re.sub("=.*/", "=", whole(config, key))  # noqa: E731
-    parts = [(text, key) for text in (brief, whole) for key in keys]
-    told = lambda some: len({tuple(text(config, key) for text, key in some) for config in namesakes})  # noqa: E731
-    kept: list[Any] = []
-    while parts and told([*kept, best := max(parts, key=lambda part: told([*kept, part]))]) > told(kept):
-        kept.append(best)
-    return " ".join(filter(None, [run.name, *(text(run.config, key) for text, key in kept)]))
+def _brief_label(run: Run, runs: Sequence[Run], keys: Sequence[str]) -> str:
+    """The model and few settings that tell its configurations on all subjects apart, each time the one that tells most."""
+    configs = {repr(peer.config): peer.config for peer in runs if peer.name == run.name}.values()
+
+    def describe(config: Mapping[str, Any], setting: tuple[str, bool]) -> str:
+        key, has_folders = setting
+        words = format_setting(config, key) if value_of(config, key) is not None else ""
+        return words if has_folders else re.sub("=.*/", "=", words)
+
+    def count_distinct(settings: Sequence[tuple[str, bool]]) -> int:
+        return len({tuple(describe(config, setting) for setting in settings) for config in configs})
+
+    candidates = [(key, has_folders) for has_folders in (False, True) for key in keys]
+    chosen: list[tuple[str, bool]] = []
+    while candidates:
+        best = max(candidates, key=lambda setting: count_distinct([*chosen, setting]))
+        if count_distinct([*chosen, best]) == count_distinct(chosen):
+            break
+        chosen.append(best)
+    return " ".join(filter(None, [run.name, *(describe(run.config, setting) for setting in chosen)]))
 
 
 def group_runs(

@@ -116,6 +116,24 @@ def test_the_actor_has_its_critics_shares_of_squared_weights_and_acts_as_before(
         assert share != pytest.approx(1e-6 * 16, rel=0.01)
 
 
+def test_a_critic_without_equivariant_or_free_weights_leaves_the_actor_a_prior():
+    model = agent(1e-6, env="Walker2d-v5").learn(100)
+    callback = LearnVariances()
+    callback.model = model
+    inputs = model.actor.net.head.rep_in.dim
+    for pathway, share in (("free", 1e-12), ("equivariant", 0.99)):
+        for net in model.critic.q_networks:
+            for coefficients in getattr(net.head, pathway).parameters():
+                coefficients.data.zero_()
+        callback._move_actor()
+        variances = model.actor.net.pathway_variances()["head"]
+        assert free_share(variances["free"], variances["equivariant"], inputs) == pytest.approx(share, rel=1e-6)
+        with torch.no_grad():
+            for net in model.critic.q_networks:
+                for coefficients in net.head.parameters():
+                    coefficients.fill_(1.0)
+
+
 def test_a_certified_variance_is_a_number_of_the_saved_policy(tmp_path, monkeypatch):
     monkeypatch.setenv("RPPDYN_CACHE_DIR", str(tmp_path / "cache"))
     env = make_env("Walker2d-v5", actuator_scale={"leg_joint": 0.5})
