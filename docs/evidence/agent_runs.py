@@ -33,7 +33,14 @@ NAMES = {
 UNRELAXED = ("strict", "plain", "plain, mirrored replay", "plain, mirror loss", "control", "strict, breaking input")
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK = COLOURS
 LOOKS = dict(zip(UNRELAXED, (ORANGE, GREEN, YELLOW, PINK, BLACK, "0.55"), strict=True))
-LOOKS |= {"chain, learned": PINK, "learned": BLUE, "certified, widens": SKY, "certified": BLACK, "narrow": PINK}
+LOOKS |= {
+    "learned, by weights": "#004c8c",
+    "chain, learned": PINK,
+    "learned": BLUE,
+    "certified, widens": SKY,
+    "certified": BLACK,
+    "narrow": PINK,
+}
 LOOKS |= {
     "plain, learned": "#8c6d31",
     "wrong group": "#7b3294",
@@ -65,6 +72,7 @@ def name_of(config: Config) -> str:
     model, agent = config["model"], config["agent"]
     arm = arm_of(model)
     parts = [NAMES.get(arm, arm)]
+    parts += ["by weights"] * ("47" in Path(config["run_dir"]).parts)  # the actor's rule since that section
     parts += ["mirrored replay"] * bool(agent["augment"]) + ["mirror loss"] * bool(agent["mirror_loss"])
     parts += ["breaking input"] * bool(model.get("breaking")) + ["widens"] * (model.get("widen") is not None)
     if (scale := model.get("free_scale")) is not None:

@@ -1,8 +1,10 @@
-"""Agents on tasks with large groups that are broken in one place; settings are in `protocol.md`, sections 40 and 43 to 46.
+"""Agents on tasks with large groups that are broken in one place; settings are in `protocol.md`, sections 40 and 43 to 47.
 
 python docs/evidence/large_groups.py --specs                    # write the specs of the arms *wrong* and *plain-learned*
 python docs/evidence/large_groups.py --rates RUNS/40-rates/*/seed*
-python docs/evidence/large_groups.py RUNS/4[03456]/*/seed*      # adds to large_groups.json, and draws figure and table
+python docs/evidence/large_groups.py RUNS/4[03456]/*/seed* RUNS/47/[ans]*/*/seed*
+
+The last adds to large_groups.json, and draws figure and table.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ HERE = Path(__file__).parent
 DATA, PAGE = HERE / "large_groups.json", HERE.parent / "concepts" / "approximate-tasks.md"
 MARK = "<!-- table: made by `docs/evidence/large_groups.py` -->"
 TESTED = {
-    "HeadingAnt": ["learned"], "Navigation": ["learned"], "Navigation by CrossQ": ["learned"],
-    "Swarm": ["chain, learned", "learned"], "Swarm, 20000 steps": ["chain, learned"],
+    "HeadingAnt": ["learned", "learned, by weights"], "Navigation": ["learned", "learned, by weights"],
+    "Navigation by CrossQ": ["learned"], "Swarm": ["chain, learned", "learned"], "Swarm, 20000 steps": ["chain, learned"],
 }  # fmt: skip
 """The arms of each task that are tested against every other."""
 TASKS = {

@@ -1,6 +1,6 @@
-"""Free shares of agents with learned variances; settings are in `protocol.md`, section 42.
+"""Free shares of agents with learned variances; settings are in `protocol.md`, sections 42 and 47.
 
-python docs/evidence/learned_noise.py RUNS/42/*/seed*           # rewrites learned_noise.json and the table
+python docs/evidence/learned_noise.py RUNS/42/*/seed* RUNS/47/pendulum/*/seed*    # into learned_noise.json, and the table
 
 Rows of the pilot, whose variants of `LearnVariances` are not in the package, stand in the file as they were printed.
 """
@@ -20,16 +20,19 @@ from rppdyn.runs.folder import read_metrics, series
 HERE = Path(__file__).parent
 DATA, PAGE = HERE / "learned_noise.json", HERE.parent / "concepts" / "marginal-likelihood.md"
 MARK = "<!-- table: made by `docs/evidence/learned_noise.py` -->"
-ARM = "as it is now, fresh seeds"
+ARMS = {"42": "2048 rows, measured noise, fresh seeds", "47": "the same, actors by squared weights, fresh seeds"}
+"""Arms by the section whose folder their runs are in."""
 
 
 def read(paths: list[Path]) -> list[Row]:
     """One row for each wind: the last return and the actor's last free share of each seed."""
-    rows: dict[float, Row] = {}
+    rows: dict[tuple[str, float], Row] = {}
     for folder in map(RunFolder.open, paths):
         config, metrics = folder.config(), read_metrics(folder.metrics.path)
         wind = float(config["env"]["kwargs"]["wind"])
-        row = rows.setdefault(wind, {"arm": ARM, "wind": wind, "seeds": [], "steps": [], "returns": [], "shares": []})
+        arm = next(ARMS[part] for part in folder.path.parts if part in ARMS)
+        new: Row = {"arm": arm, "wind": wind, "seeds": [], "steps": [], "returns": [], "shares": []}
+        row = rows.setdefault((arm, wind), new)
         for key, value in (("seeds", config["seed"]), ("steps", metrics[-1]["step"])):
             row[key].append(value)
         for key, metric in (("returns", "eval/return_mean"), ("shares", "pathway/actor_free_share")):
@@ -57,7 +60,8 @@ def table(rows: list[Row]) -> str:
 if __name__ == "__main__":
     found = json.loads(DATA.read_text(encoding="utf-8"))
     if new := read([Path(path) for path in sys.argv[1:]]):
-        found = [row for row in found if row["arm"] != ARM] + new
+        read_again = {(row["arm"], row["wind"]) for row in new}
+        found = [row for row in found if (row["arm"], row["wind"]) not in read_again] + new
         write_rows(DATA, found)
     write_table(PAGE, MARK, table(found))
     print(table(found))
