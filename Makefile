@@ -125,6 +125,7 @@ newcomer: $(RUN_READY)
 evidence: $(RUN_READY)
 	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/evidence.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/approximate.py
+	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/crossq.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/large_groups.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/learned_models.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/evidence/learned_noise.py

@@ -44,13 +44,16 @@ def test_the_table_of_agents_is_that_of_their_returns(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["large_groups", "learned_noise", "penalty_unit", "prior", "returns", "robot_models", "robot_rates"]
+    "name",
+    ["crossq", "large_groups", "learned_noise", "penalty_unit", "prior", "returns", "robot_models", "robot_rates"],
 )
 def test_other_tables_are_those_of_their_raw_data(name, monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS / "evidence"))
     script = runpy.run_path(str(DOCS / "evidence" / f"{name}.py"))
     if name in ("large_groups", "learned_noise", "penalty_unit"):
         tables = {script["PAGE"]: script["table"](json.loads(script["DATA"].read_text(encoding="utf-8")))}
+    elif name == "crossq":
+        tables = {script["PAGE"]: script["base_table"](script["read_rows"](script["DATA"]))}
     elif name == "prior":
         tables = {script["PAGE"]: script["table"](script["read"]())}
     elif name.startswith("robot_"):

@@ -152,8 +152,18 @@ def rank_tests(arms: Mapping[str, Row], pairs: Sequence[tuple[str, str]]) -> lis
     ])  # fmt: skip
 
 
-def draw(panels: Mapping[str, Sequence[Row]], path: Path, share_axis: bool = False, seeds: bool = True) -> None:
-    """Draw learning curves in a panel for each title: means as thick lines, dashed if not relaxed, and seeds as thin ones."""
+def draw(
+    panels: Mapping[str, Sequence[Row]],
+    path: Path,
+    share_axis: bool = False,
+    seeds: bool = True,
+    levels: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:
+    """Draw learning curves in a panel for each title: means as thick lines, dashed if not relaxed, and seeds as thin ones.
+
+    Args:
+        levels: returns, by title and name, that are drawn as dotted lines behind the curves.
+    """
     arms = sorted({row["arm"] for rows in panels.values() for row in rows}, key=lambda arm: (arm not in UNRELAXED, arm))
     left = cycle(COLOURS)
     colours = {arm: LOOKS.get(arm) or next(left) for arm in arms}
@@ -179,6 +189,9 @@ def draw(panels: Mapping[str, Sequence[Row]], path: Path, share_axis: bool = Fal
             if seeds:
                 axes.plot(row["steps"], returns.T, color=colours[row["arm"]], linewidth=0.4, alpha=0.3)
             axes.plot(row["steps"], returns.mean(0), **thick[row["arm"]])
+        for name, level in (levels or {}).get(title, {}).items():
+            axes.axhline(level, color="0.6", linewidth=1, linestyle=":", zorder=1)
+            axes.annotate(name, (0, level), (2, 2), textcoords="offset points", fontsize="x-small", color="0.4")
         axes.set(title=title, xlabel="environment steps", ylabel="return")
         axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k" if steps else "0")
         axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,78 @@
+"""CrossQ on Gymnasium's robots beside public levels: `python docs/evidence/crossq.py RUNS/3[78]/*/seed*`.
+
+Settings are in `protocol.md`, sections 37 and 38. Adds the seeds of finished runs to `data/crossq.json`, then draws the figure
+and writes the tables of `docs/concepts/rpp-crossq.md`. Without RUNS it reads the file and does the rest again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from agent_runs import Row, by_cell, draw, read_rows, rows_of
+from evidence import write_table
+
+HERE = Path(__file__).parent
+DATA, PAGE = HERE / "data" / "crossq.json", HERE.parent / "concepts" / "rpp-crossq.md"
+MARK = "<!-- table: made by `docs/evidence/crossq.py` -->"
+PUBLIC = {
+    "Hopper-v5": {"CrossQ": (2764, 823), "SAC": 1103},
+    "Walker2d-v5": {"CrossQ": (3914, 1729), "SAC": 690},
+    "HalfCheetah-v5": {"CrossQ": (8112, 944), "SAC": 6156},
+    "Ant-v5": {"CrossQ": (2299, 1347), "SAC": 747},
+}
+"""Returns at 100,000 steps of the -v4 tasks: of CrossQ the mean and standard deviation over ten seeds, of SAC the mean
+(`results/baseline` of the repository `DAVIAN-Robotics/SimbaV2`, commit 86899c2)."""
+
+
+def merged(rows: Sequence[Row], new: Sequence[Row]) -> list[Row]:
+    """New rows with the seeds of older ones of their cell and arm that they lack, in the order of seeds."""
+    held = {(row["cell"], row["arm"]): row for row in rows}
+    for row in new:
+        old = held.get((row["cell"], row["arm"]))
+        if old is None:
+            continue
+        each = dict(zip(old["seeds"], zip(old["values"], old["returns"], strict=True), strict=True))
+        each |= zip(row["seeds"], zip(row["values"], row["returns"], strict=True), strict=True)
+        row["seeds"] = sorted(each)
+        row["values"], row["returns"] = ([each[seed][i] for seed in row["seeds"]] for i in (0, 1))
+        row["commit"] = " ".join(sorted({*old["commit"].split(), *row["commit"].split()}))
+    return list(new)
+
+
+def base_table(rows: Sequence[Row]) -> str:
+    """Final returns of plain agents beside public levels, as Markdown."""
+    lines = [
+        "| final return, 100,000 steps | seeds | each | mean | public CrossQ | less one deviation | public SAC |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for cell, arms in by_cell(rows).items():
+        robot = cell.split(",")[0]
+        (mean, deviation), sac = PUBLIC[robot]["CrossQ"], PUBLIC[robot]["SAC"]
+        if "plain" in arms:
+            final = [curve[-1] for curve in arms["plain"]["returns"]]
+            each = ", ".join(f"{value:.0f}" for value in final)
+            numbers = (f"{np.mean(final):.0f}", mean, mean - deviation, sac)
+            lines.append(f"| {robot} | {len(final)} | {each} | {' | '.join(map(str, numbers))} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Read the runs, and write the file, the figure and the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUNS")
+    finished = [path for path in parser.parse_args().runs if (path / "result.json").exists()]
+    rows = read_rows(DATA, merged(read_rows(DATA), rows_of(finished)))
+    levels = {
+        robot: {"public CrossQ": public["CrossQ"][0], "public SAC": public["SAC"]} for robot, public in PUBLIC.items()
+    }
+    panels = {cell.split(",")[0]: list(arms.values()) for cell, arms in by_cell(rows).items()}
+    draw(panels, HERE / "crossq.png", levels=levels)
+    write_table(PAGE, MARK, base_table(rows))
+    print(base_table(rows))
+
+
+if __name__ == "__main__":
+    main()
