@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The agents of sections 10, 26, 29 to 32, 34, 37, 38, 40 and 42 to 47 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
+# The agents of sections 10, 26, 29 to 32, 34, 37, 38, 40, 42 to 47 and 49 of protocol.md: bash docs/evidence/agents.sh RUNS SECTION...
 #
 # Each arm is a folder RUNS/SECTION/ARM with a folder for each seed. Arms that are finished are passed over, and one that was
 # stopped goes on. Afterwards: approximate.py (10), learned_models.py (26) and returns.py (29 to 34) read the seeds' folders.
@@ -34,7 +34,7 @@ reacher() { # SECTION, first seed, tilt: the arms of TiltedReacher
 }
 
 large() { # navigation, swarm or ant, SECTION/PREFIX, ARM, then further words: one arm of a task with a large group
-    local task=$1 to="$2-$3" arm=$3 learned="model=rpp model.free_variance=learned"
+    local task=$1 to="$2-$3" arm=$3 width learned="model=rpp model.free_variance=learned"
     local at="agent.gamma=0.95 evaluation.episodes=10" early="agent.learning_starts=200 model.learn_every=1000"
     shift 3
     case $task in
@@ -46,7 +46,10 @@ large() { # navigation, swarm or ant, SECTION/PREFIX, ARM, then further words: o
     case $task,$arm in *,wrong | *,plain-learned) ;; navigation,*) at="$at env.symmetry=D8" ;; esac
     case $arm in
         strict) go "$to" $at model=emlp "$@" ;;
-        larger) go "$to" $at model=emlp model.hidden=272 "$@" ;; # as many parameters as plain
+        larger) # as many parameters as plain
+            case $task in ant) width=216 ;; *) width=272 ;; esac
+            go "$to" $at model=emlp model.hidden=$width "$@"
+            ;;
         subgroup) go "$to" $at model=emlp 'env.symmetry="D(4)"' "$@" ;; # what a fault leaves of the swarm's group
         breaking) go "$to" $at model=emlp model.breaking=V "$@" ;;
         plain) go "$to" $at model=mlp "$@" ;;
@@ -192,6 +195,10 @@ for section in "$@"; do
             grid swarm 47/swarm fault "2 0" learned seed=2600 seeds=10
             grid ant 47/ant payload 0.25 learned seed=2630 seeds=10
             ;;
-        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates, 40, 42, 43-rates, 43, 44-rates, 44, 45-rates, 45, 46 or 47" >&2 && exit 2 ;;
+        49)
+            grid ant 49 payload "2 0 0.25" "larger widens plain-learned" seed=2630 seeds=10
+            grid swarm 49 fault "2 0 0.5" "widens plain-learned" seed=2600 seeds=10
+            ;;
+        *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates, 40, 42, 43-rates, 43, 44-rates, 44, 45-rates, 45, 46, 47 or 49" >&2 && exit 2 ;;
     esac
 done

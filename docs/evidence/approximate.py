@@ -19,7 +19,6 @@ HERE = Path(__file__).parent
 DATA, PAGE = HERE / "approximate.json", HERE / "approximate.md"
 MARK = "<!-- table: made by `approximate.py` -->"
 STRICT, PLAIN = "strict", "plain"
-LENGTHS = (15_000, 21_000)  # steps; of the first result and of the second
 
 
 def same_as_strict(rows: list[Row]) -> list[Row]:
@@ -102,7 +101,7 @@ def main() -> None:
     """Read the runs, and write the file, the figure and the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUNS")
-    runs = rows_of(parser.parse_args().runs, lengths=LENGTHS)
+    runs = rows_of(parser.parse_args().runs)
     rows = tested(read_rows(DATA, runs + same_as_strict(runs)))
     draw(panels(rows), HERE / "approximate.png", share_axis=True)
     write_table(PAGE, MARK, table(rows))

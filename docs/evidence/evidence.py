@@ -60,11 +60,17 @@ def short(value: float) -> float:
 def values_of(claim: Claim, arm: str) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
     """Read one arm's values, in the order of its seeds, and its returns at the last evaluation, if they are known.
 
+    A claim on returns may have `steps`, fewer than its cell's runs have: then they are taken as far as that.
+
     Raises:
         ValueError: the raw file has not exactly one such arm in the claim's cell.
     """
     rows = json.loads((HERE / claim["data"]).read_text(encoding="utf-8"))
     rows = [row for row in rows if row["cell"] == claim["cell"] and row["arm"] == arm]
+    if "steps" in claim:
+        counts = [sum(step <= claim["steps"] for step in row["steps"]) for row in rows]
+        returns = [np.array(row["returns"])[:, :count] for row, count in zip(rows, counts, strict=True)]
+        rows = [row | {"returns": r, "values": r[:, 1:].mean(1)} for row, r in zip(rows, returns, strict=True)]
     if len(rows) != 1:
         raise ValueError(
             f"{claim['id']}: {claim['data']} has {len(rows)} rows {arm!r} of {claim['cell']!r}; it takes one"
@@ -278,8 +284,9 @@ def draw(claims: list[Claim]) -> Figure:
     handles = [
         axes.plot([], [], "D-", color=MODEL_COLOUR, ms=4.5, label="error of models")[0],
         axes.plot([], [], "D-", color=RETURN_COLOUR, ms=4.5, label="mean return over training")[0],
-        axes.plot([], [], "|", color="black", ms=11, mew=1.6, label="published")[0],
     ]
+    if any(claim["published"].get("ratio") for claim in shown):
+        handles.append(axes.plot([], [], "|", color="black", ms=11, mew=1.6, label="published")[0])
     figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, fontsize="small")
     return figure
 

@@ -1,8 +1,8 @@
-"""Agents on tasks with large groups that are broken in one place; settings are in `protocol.md`, sections 40 and 43 to 47.
+"""Agents on tasks with large groups that are broken in one place; settings are in `protocol.md`, sections 40, 43 to 47 and 49.
 
 python docs/evidence/large_groups.py --specs                    # write the specs of the arms *wrong* and *plain-learned*
 python docs/evidence/large_groups.py --rates RUNS/40-rates/*/seed*
-python docs/evidence/large_groups.py RUNS/4[03456]/*/seed* RUNS/47/[ans]*/*/seed*
+python docs/evidence/large_groups.py RUNS/4[034569]/*/seed* RUNS/47/[ans]*/*/seed*
 
 The last adds to large_groups.json, and draws figure and table.
 """
@@ -45,11 +45,11 @@ def write_specs() -> None:
         images[-2] = np.linalg.matrix_power(images[-2], 3)  # the turn; the mirror image is last
         wrong = replace(spec.action, discrete_generators=images)
         write_spec(f"{name}_wrong", replace(spec, action=wrong))
-        if name == "ant":  # without the arm *plain-learned*
-            continue
+        spaces = {
+            part: space for part in ("obs", "action", "qpos", "qvel") if (space := getattr(spec, part)) is not None
+        }
         alone = {
-            part: replace(getattr(spec, part), discrete_generators=[np.eye(getattr(spec, part).dim)])
-            for part in ("obs", "action")
+            part: replace(space, discrete_generators=[np.eye(space.feature_dim)]) for part, space in spaces.items()
         }
         names = (spec.symmetries[0]._replace(name="identity"),)
         write_spec(f"{name}_identity", replace(spec, group=Z(1), symmetries=names, **alone))
@@ -134,9 +134,8 @@ def main() -> None:
     if arguments.rates:
         return print_rates(arguments.runs)
     rows = read_rows(DATA, rows_of(arguments.runs, cell_of, arm_of))
-    panels = {
-        f"{cell_task(cell)}, {cell.split(', ')[1]}": list(arms.values()) for cell, arms in sorted(by_cell(rows).items())
-    }
+    cells = sorted(by_cell(rows).items(), key=lambda item: (cell_task(item[0]), item[0]))
+    panels = {f"{cell_task(cell)}, {cell.split(', ')[1]}": list(arms.values()) for cell, arms in cells}
     draw(panels, HERE / "large_groups.png", seeds=False)  # of ten arms nothing can be seen behind 200 lines
     write_table(PAGE, MARK, table(rows))
     print(table(rows))
