@@ -254,31 +254,29 @@ def label_runs(runs: Sequence[Run], max_length: int | None = None) -> list[str]:
         ]
         label = " ".join(filter(None, [run.name, *(format_setting(run.config, key) for key in keys)]))
         if max_length is not None and len(label) > max_length:
-            label = _brief_label(run, runs, sorted(keys, key=lambda key: not key.startswith("model.")))
+            label = _brief_label(run, runs, sorted(keys, key=lambda key: key.startswith("model.")))
         labels.append(label)
     return labels
 
 
 def _brief_label(run: Run, runs: Sequence[Run], keys: Sequence[str]) -> str:
-    """The model and few settings that tell its configurations on all subjects apart, each time the one that tells most."""
+    """The label with only settings without which the model's configurations, on all subjects, can't be told apart."""
     configs = {repr(peer.config): peer.config for peer in runs if peer.name == run.name}.values()
 
-    def describe(config: Mapping[str, Any], setting: tuple[str, bool]) -> str:
-        key, has_folders = setting
-        words = format_setting(config, key) if value_of(config, key) is not None else ""
-        return words if has_folders else re.sub("=.*/", "=", words)
+    def describe(config: Mapping[str, Any], settings: Sequence[str]) -> str:
+        words = (format_setting(config, key) for key in settings if value_of(config, key) is not None)
+        return " ".join(filter(None, words))
 
-    def count_distinct(settings: Sequence[tuple[str, bool]]) -> int:
-        return len({tuple(describe(config, setting) for setting in settings) for config in configs})
-
-    candidates = [(key, has_folders) for has_folders in (False, True) for key in keys]
-    chosen: list[tuple[str, bool]] = []
-    while candidates:
-        best = max(candidates, key=lambda setting: count_distinct([*chosen, setting]))
-        if count_distinct([*chosen, best]) == count_distinct(chosen):
-            break
-        chosen.append(best)
-    return " ".join(filter(None, [run.name, *(describe(run.config, setting) for setting in chosen)]))
+    kept = list(keys)
+    for key in keys:
+        fewer = [other for other in kept if other != key]
+        if len({describe(config, fewer) for config in configs}) == len({describe(config, kept) for config in configs}):
+            kept = fewer
+    texts = {describe(config, kept) for config in configs}
+    text = describe(run.config, kept)
+    without_folders = {re.sub(r"=\S*/", "=", each) for each in texts}
+    text = re.sub(r"=\S*/", "=", text) if len(without_folders) == len(texts) else text
+    return f"{run.name} {text}".strip()
 
 
 def group_runs(
