@@ -152,6 +152,31 @@ def rank_tests(arms: Mapping[str, Row], pairs: Sequence[tuple[str, str]]) -> lis
     ])  # fmt: skip
 
 
+def arms_table(name: str, cells: Mapping[str, Mapping[str, Row]], tested: Sequence[str]) -> str:
+    """Means over seeds as Markdown, over training and final; in parentheses p against each tested arm, by Holm in a column.
+
+    Args:
+        cells: the rows of each cell by arm, by the cell's heading.
+        tested: arms that every other is tested against.
+    """
+    arms = dict.fromkeys(arm for rows in cells.values() for arm in rows)
+    heads = [f"{cell}, {part}" for cell in cells for part in ("mean", "final")]
+    lines = [f"| {name} | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
+    columns = []
+    for rows in cells.values():
+        final = {arm: row | {"values": [curve[-1] for curve in row["returns"]]} for arm, row in rows.items()}
+        for metric in (rows, final):
+            column = {arm: [f"{np.mean(row['values']):.1f}"] for arm, row in metric.items()}
+            for one in (arm for arm in tested if arm in metric):
+                others = [arm for arm in metric if arm != one]
+                for arm, p in zip(others, rank_tests(metric, [(one, arm) for arm in others]), strict=True):
+                    column[arm].append(f"{p:.2g}")
+            columns.append({arm: mean + f" ({', '.join(ps)})" * bool(ps) for arm, (mean, *ps) in column.items()})
+    for arm in sorted(arms, key=lambda arm: (arm not in tested, arm)):
+        lines.append(f"| {arm} | {' | '.join(column.get(arm, '–') for column in columns)} |")
+    return "\n".join(lines)
+
+
 def draw(
     panels: Mapping[str, Sequence[Row]],
     path: Path,

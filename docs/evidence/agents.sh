@@ -78,6 +78,25 @@ rates() { # navigation, swarm or ant, SECTION, arms, then further words: each ar
         for rate in 1e-3 3e-3; do large "$1" "$2-rates/$rate" "$arm" "agent.learning_rate=$rate" "${@:4}"; done
     done
 }
+crossq() { # robot, its words, seeds, arms: those of section 38
+    local seed arm at
+    for seed in $3; do
+        for arm in $4; do
+            at="$2 agent=crossq total_steps=100000 evaluation.every=5000 evaluation.episodes=5 checkpoint_every=5000 seed=$seed"
+            case $arm in
+                plain) at="$at model=mlp" ;;
+                narrower) at="$at model=mlp model.hidden=64" ;;
+                strict) at="$at model=emlp" ;;
+                replay) at="$at model=mlp agent.augment=true" ;;
+                learned) at="$at model=rpp model.free_variance=learned" ;;
+                certified) at="$at model=rpp model.free_variance=certified" ;;
+                control) at="$at model=rpp model.free_variance=1e5" ;;
+            esac
+            go "38/$1-$arm/seed$seed" $at
+        done
+    done
+}
+
 navigation_arms="strict plain learned control breaking wrong plain-learned certified widens"
 swarm_arms="chain strict learned plain control subgroup breaking wrong certified"
 ant_arms="strict learned plain breaking control wrong certified"
@@ -155,18 +174,16 @@ for section in "$@"; do
                 done
             done
             ;;
-        38)
-            words="agent=crossq total_steps=100000 evaluation.every=5000 evaluation.episodes=5 checkpoint_every=5000"
-            for robot in Ant Walker2d; do
-                for seed in 2210 2211 2212 2213 2214 2215 2216 2217 2218 2219; do
-                    at="env=$robot-v5 $words seed=$seed"
-                    go "38/$robot-plain/seed$seed" $at model=mlp
-                    go "38/$robot-strict/seed$seed" $at model=emlp
-                    go "38/$robot-replay/seed$seed" $at model=mlp agent.augment=true
-                    go "38/$robot-learned/seed$seed" $at model=rpp model.free_variance=learned
-                    go "38/$robot-control/seed$seed" $at model=rpp model.free_variance=1e5
-                done
-            done
+        38) # like section 37; five seeds of the first two cells come before the others
+            ant="env=Ant-v5" walker="env=Walker2d-v5"
+            leg="$ant env.actuator_scale.hip_4=0.5 env.actuator_scale.ankle_4=0.5"
+            early="2210 2211 2212 2213 2214" late="2215 2216 2217 2218 2219"
+            six="plain strict replay learned control narrower" five="plain strict learned certified control"
+            crossq Ant "$ant" "$early" "$six"
+            crossq Ant-leg "$leg" "$early" "$five"
+            crossq Ant "$ant" "$late" "$six"
+            crossq Ant-leg "$leg" "$late" "$five"
+            crossq Walker2d "$walker" "$early $late" "$six"
             ;;
         40-rates) rates navigation 40 "$navigation_arms larger" env.kwargs.hill=0.5 seed=2480 seeds=3 ;;
         40)

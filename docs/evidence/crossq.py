@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from agent_runs import Row, by_cell, draw, read_rows, rows_of
+from agent_runs import MEANS, Config, Row, arms_table, by_cell, draw, name_of, read_rows, rows_of
 from evidence import write_table
 
 HERE = Path(__file__).parent
@@ -27,13 +27,26 @@ PUBLIC = {
 (`results/baseline` of the repository `DAVIAN-Robotics/SimbaV2`, commit 86899c2)."""
 
 
+def cell_of(config: Config) -> str:
+    """Name a robot; those of section 38, which has many arms, by whether one leg is weak, too."""
+    weak = "one leg at half" if config["env"]["actuator_scale"] else "intact"
+    return config["env"]["id"] + f", {weak}" * ("38" in Path(config["run_dir"]).parts)
+
+
+def arm_of(config: Config) -> str:
+    """Name an arm as the protocol does."""
+    return name_of(config) + ", narrower" * (config["model"]["hidden"] == 64)
+
+
 def merged(rows: Sequence[Row], new: Sequence[Row]) -> list[Row]:
     """New rows with the seeds of older ones of their cell and arm that they lack, in the order of seeds."""
     held = {(row["cell"], row["arm"]): row for row in rows}
     for row in new:
         old = held.get((row["cell"], row["arm"]))
-        if old is None:
+        if old is None or set(old["seeds"]) <= set(row["seeds"]):
             continue
+        for key in MEANS:
+            row.pop(key, None)  # they would be means of the new seeds alone
         each = dict(zip(old["seeds"], zip(old["values"], old["returns"], strict=True), strict=True))
         each |= zip(row["seeds"], zip(row["values"], row["returns"], strict=True), strict=True)
         row["seeds"] = sorted(each)
@@ -43,20 +56,31 @@ def merged(rows: Sequence[Row], new: Sequence[Row]) -> list[Row]:
 
 
 def base_table(rows: Sequence[Row]) -> str:
-    """Final returns of plain agents beside public levels, as Markdown."""
+    """Final returns of section 37's plain agents beside public levels, as Markdown."""
     lines = [
         "| final return, 100,000 steps | seeds | each | mean | public CrossQ | less one deviation | public SAC |",
         "| --- | ---: | --- | ---: | ---: | ---: | ---: |",
     ]
-    for cell, arms in by_cell(rows).items():
-        robot = cell.split(",")[0]
-        (mean, deviation), sac = PUBLIC[robot]["CrossQ"], PUBLIC[robot]["SAC"]
-        if "plain" in arms:
-            final = [curve[-1] for curve in arms["plain"]["returns"]]
-            each = ", ".join(f"{value:.0f}" for value in final)
-            numbers = (f"{np.mean(final):.0f}", mean, mean - deviation, sac)
-            lines.append(f"| {robot} | {len(final)} | {each} | {' | '.join(map(str, numbers))} |")
+    for robot, public in PUBLIC.items():
+        final = [curve[-1] for curve in by_cell(rows)[f"{robot}, 100000 steps"]["plain"]["returns"]]
+        each = ", ".join(f"{value:.0f}" for value in final)
+        mean, deviation = public["CrossQ"]
+        numbers = (f"{np.mean(final):.0f}", mean, mean - deviation, public["SAC"])
+        lines.append(f"| {robot} | {len(final)} | {each} | {' | '.join(map(str, numbers))} |")
     return "\n".join(lines)
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """The base's table, then one for each robot of section 38."""
+    robots: dict[str, dict[str, dict[str, Row]]] = {}
+    for cell, arms in by_cell(rows).items():
+        robot, *state, _ = cell.split(", ")
+        if state:
+            robots.setdefault(robot, {})[state[0]] = arms
+    return "\n\n".join([
+        base_table(rows),
+        *(arms_table(f"{robot}, CrossQ", cells, ["learned", "strict"]) for robot, cells in robots.items()),
+    ])  # fmt: skip
 
 
 def main() -> None:
@@ -64,14 +88,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUNS")
     finished = [path for path in parser.parse_args().runs if (path / "result.json").exists()]
-    rows = read_rows(DATA, merged(read_rows(DATA), rows_of(finished)))
+    rows = read_rows(DATA, merged(read_rows(DATA), rows_of(finished, cell_of, arm_of)))
     levels = {
-        robot: {"public CrossQ": public["CrossQ"][0], "public SAC": public["SAC"]} for robot, public in PUBLIC.items()
+        robot + state: {"public CrossQ": public["CrossQ"][0], "public SAC": public["SAC"]}
+        for robot, public in PUBLIC.items()
+        for state in ("", ", intact")
     }
-    panels = {cell.split(",")[0]: list(arms.values()) for cell, arms in by_cell(rows).items()}
+    panels = {cell.removesuffix(", 100000 steps"): list(arms.values()) for cell, arms in by_cell(rows).items()}
     draw(panels, HERE / "crossq.png", levels=levels)
-    write_table(PAGE, MARK, base_table(rows))
-    print(base_table(rows))
+    write_table(PAGE, MARK, tables(rows))
+    print(tables(rows))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from agent_runs import Config, Row, by_cell, draw, name_of, rank_tests, read_rows, rows_of
+from agent_runs import Config, Row, arms_table, by_cell, draw, name_of, read_rows, rows_of
 from evidence import write_table
 
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
@@ -86,34 +86,13 @@ def print_rates(paths: list[Path]) -> None:
         print(f"{row['arm']:40} {np.mean(row['values']):6.2f}  {row['values']}")
 
 
-def task_table(cells: dict[str, dict[str, Row]], tested: Sequence[str]) -> str:
-    """Means over seeds as Markdown, over training and final; in parentheses p against each tested arm, by Holm in a column."""
-    arms = list(dict.fromkeys(arm for rows in cells.values() for arm in rows))
-    heads = [f"{cell.split(', ')[1]}, {part}" for cell in cells for part in ("mean", "final")]
-    lines = [f"| {cell_task(next(iter(cells)))} | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
-    columns = []
-    for rows in cells.values():
-        final = {arm: row | {"values": [curve[-1] for curve in row["returns"]]} for arm, row in rows.items()}
-        for metric in (rows, final):
-            column = {arm: [f"{np.mean(row['values']):.1f}"] for arm, row in metric.items()}
-            for one in (arm for arm in tested if arm in metric):
-                others = [arm for arm in metric if arm != one]
-                for arm, p in zip(others, rank_tests(metric, [(one, arm) for arm in others]), strict=True):
-                    column[arm].append(f"{p:.2g}")
-            columns.append({arm: mean + f" ({', '.join(ps)})" * bool(ps) for arm, (mean, *ps) in column.items()})
-    for arm in sorted(arms, key=lambda arm: (arm not in tested, arm)):
-        lines.append(f"| {arm} | {' | '.join(column.get(arm, '–') for column in columns)} |")
-    return "\n".join(lines)
-
-
 def table(rows: Sequence[Row]) -> str:
     """The tables of all tasks, strengths in ascending order."""
     cells = dict(sorted(by_cell(rows).items()))
-    return "\n\n".join(
-        task_table({cell: arms for cell, arms in cells.items() if cell_task(cell) == task}, tested)
-        for task, tested in TESTED.items()
-        if any(cell_task(cell) == task for cell in cells)
-    )
+    tasks = {
+        task: {cell.split(", ")[1]: arms for cell, arms in cells.items() if cell_task(cell) == task} for task in TESTED
+    }
+    return "\n\n".join(arms_table(task, tasks[task], tested) for task, tested in TESTED.items() if tasks[task])
 
 
 def cell_task(cell: str) -> str:
