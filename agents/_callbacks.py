@@ -145,6 +145,8 @@ class LearnVariances(PeriodicCallback):
         pathways, targets = ({(k, name): p for k, name, p in named_pathways(n)} for n in (net, target_net))
         moved = {}
         for entry, gamma in zip(evidence.pathways, effective.tolist(), strict=True):
+            if not entry.layer:
+                continue  # constant inputs keep their variance, as the actor's do
             pathway, target = pathways[entry.layer, entry.name], targets[entry.layer, entry.name]
             if entry.squared_norm > 0 and gamma > 0:
                 best = torch.tensor(entry.squared_norm / gamma, dtype=torch.float64).log()

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
-from torch import Tensor
 
 from rppdyn.envs._catalogue import single_environment
 from rppdyn.envs._mirror import env_name
@@ -60,7 +59,10 @@ class HindsightBuffer(HerReplayBuffer):
                 "longer than an episode"
             )
         data = super().sample(batch_size, env)
-        observations, next_observations = map(self._flatten, (data.observations, data.next_observations))
+        observations, next_observations = (
+            torch.cat([part.flatten(1) for part in parts.values()], 1)
+            for parts in (data.observations, data.next_observations)
+        )
         return ReplayBufferSamples(observations, data.actions, next_observations, data.dones, data.rewards)
 
     def _parts(self, vectors: NDArray) -> dict[str, NDArray]:
@@ -68,9 +70,6 @@ class HindsightBuffer(HerReplayBuffer):
         ends = np.cumsum([spaces.flatdim(space) for space in inner.values()])[:-1]
         parts = zip(inner.items(), np.split(vectors, ends, axis=-1), strict=True)
         return {key: part.reshape(-1, *space.shape) for (key, space), part in parts}
-
-    def _flatten(self, parts: dict[str, Tensor]) -> Tensor:
-        return torch.cat([part.flatten(1) for part in parts.values()], 1)
 
     def end_episodes(self) -> None:
         """Truncate running episodes, for an environment that begins new ones."""

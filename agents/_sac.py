@@ -26,6 +26,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3 import SAC, HerReplayBuffer
+from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise, NormalActionNoise
@@ -185,6 +186,7 @@ class RPPSAC(SymmetricAgent, SAC):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        env = maybe_make_env(env, verbose)
         refuse_vector_env(env)
         env = flattened(env) if isinstance(env, gym.Env) else env
         check_actions(env.action_space)  # before stable-baselines3 asserts it

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from typing import Any
@@ -57,7 +57,11 @@ class SeedTrainer:
         self.observations: NDArray | None = None
         self._rollout: RolloutSteps | None = None
         with self.guard(reports=False):
-            self.agent = _build_agent(build)
+            if not callable(build):
+                raise TypeError(f"{build!r} is no function that builds an agent: give one, such as lambda: RPPSAC(...)")
+            if not isinstance(agent := build(), RPPSAC):
+                raise TypeError(f"the function that builds it returned {agent!r}: let it return an RPPSAC")
+            self.agent = agent
 
     def __call__(self) -> RPPSAC:
         if self.error is not None:
@@ -143,15 +147,6 @@ class SeedTrainer:
                 self.agent.check_finite()
 
 
-def _build_agent(build: Callable[[], RPPSAC]) -> RPPSAC:
-    if not callable(build):
-        raise TypeError(f"{build!r} is no function that builds an agent: give one, such as lambda: RPPSAC(...)")
-    agent = build()
-    if not isinstance(agent, RPPSAC):
-        raise TypeError(f"the function that builds it returned {agent!r}: let it return an RPPSAC")
-    return agent
-
-
 def _configuration(agent: RPPSAC) -> dict[str, Any]:
     """The settings that agents must have in common to be trained at once."""
     names = ("batch_size", "gradient_steps", "target_update_interval", "learning_starts", "augment", "matmul_precision",
@@ -159,16 +154,6 @@ def _configuration(agent: RPPSAC) -> dict[str, Any]:
     settings = dataclasses.asdict(agent.settings()) | {"learning_rate": agent.lr_schedule(1), "tau": agent.tau}
     return {**agent.identity(), **settings, **{name: getattr(agent, name) for name in names},
             "dtype": agent.policy.features_extractor.dtype}  # fmt: skip
-
-
-def _refuse_different(configurations: Iterable[Mapping[str, Any]]) -> None:
-    first, *rest = configurations
-    for configuration in rest:
-        for name, value in first.items():
-            if value != configuration[name]:
-                raise ValueError(
-                    f"agents that are trained together have one configuration; {name} is {value} and {configuration[name]}"
-                )
 
 
 def train_many(
@@ -204,8 +189,11 @@ def train_many(
         ]
         new = [t for t, build in zip(trainers, builds, strict=True) if not isinstance(build, SeedTrainer)]
         configurations = [_configuration(t.agent) for t in new if t.error is None]
-        if configurations:
-            _refuse_different(configurations)
+        for name, value, other in ((key, configurations[0][key], c[key]) for c in configurations for key in c):
+            if value != other:
+                raise ValueError(
+                    f"agents that are trained together have one configuration; {name} is {value} and {other}"
+                )
         _refuse_shared([t for t in trainers if t.error is None])
         train_together(trainers, total_timesteps)
     finally:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,6 +27,7 @@ from rppdyn.agents._update import Batch, Metrics, SACSettings, SACUpdate, State,
 from rppdyn.agents.policy import RPPPolicy
 from rppdyn.envs import SymmetrySpec
 from rppdyn.nn._normalisation import WARM_UP, RowNorm
+from rppdyn.reps._rep import is_int
 
 CRITIC_HEADS = ("scalar", "categorical")
 TARGET_SETTINGS = ("tau", "target_update_interval")
@@ -140,6 +143,11 @@ def project_on_atoms(values: Tensor, probabilities: Tensor, atoms: Tensor) -> Te
     return (probabilities.unsqueeze(-1) * shares).sum(-2)
 
 
+def _is_range(ends: Any) -> bool:
+    numbers = isinstance(ends, Sequence) and len(ends) == 2 and all(isinstance(end, Real) for end in ends)
+    return numbers and -math.inf < ends[0] < 0 < ends[1] < math.inf
+
+
 class RPPCrossQ(RPPSAC):
     """CrossQ with residual pathway priors.
 
@@ -153,7 +161,8 @@ class RPPCrossQ(RPPSAC):
         policy_delay: updates of the critics for one of actor and temperature.
         critic_head: "scalar"; or "categorical", critics with probabilities of `bins` values, and rewards divided by a running
             scale.
-        bins, value_range: number of those values, and the least and the largest.
+        bins, value_range: number of those values, and the least and the largest, below and above 0. Scaled returns stay
+            within the nearer one.
         weight_norm: scale the rows of hidden layers to norm 1 after each update. Rows that a symmetry exchanges are scaled by
             one number, the same in all pathways. With `critic_head="categorical"` this is XQC.
         policy_kwargs: RPPPolicy's arguments; `normalisation` defaults to "renorm", and the activation to "relu".
@@ -184,39 +193,47 @@ class RPPCrossQ(RPPSAC):
             if name in kwargs:
                 raise ValueError(f"{name}={kwargs[name]!r}: RPPCrossQ has no targets; leave it out, or use RPPSAC")
         self.policy_delay, self.weight_norm = policy_delay, weight_norm
-        self.critic_head, self.bins, self.value_range = critic_head, bins, tuple(value_range)
+        self.critic_head, self.bins, self.value_range = critic_head, bins, value_range
         arguments = {"normalisation": "renorm", **(policy_kwargs or {})}
         if "activation_fn" not in arguments:
             arguments["network_kwargs"] = {"activation": "relu", **(arguments.get("network_kwargs") or {})}
-        if critic_head == "categorical":
-            arguments["atoms"] = [*self.value_range, bins]
+        if critic_head == "categorical" and _is_range(value_range):
+            arguments["atoms"] = [*map(float, value_range), bins]
         super().__init__(
             policy, env, spec, learning_rate=learning_rate, learning_starts=learning_starts, tau=1.0,
             policy_kwargs=arguments, **kwargs,
         )  # fmt: skip
 
     def _setup_model(self) -> None:
-        low, high = self.value_range
         normalisation = self.policy_kwargs.get("normalisation")
         rules = {
-            "policy_delay": (
-                isinstance(self.policy_delay, int) and self.policy_delay >= 1,
-                "give a number of at least 1",
-            ),
+            "policy_delay": (is_int(self.policy_delay) and self.policy_delay >= 1, "give a number of at least 1"),
             "critic_head": (self.critic_head in CRITIC_HEADS, f"choose {' or '.join(map(repr, CRITIC_HEADS))}"),
-            "bins": (isinstance(self.bins, int) and self.bins >= 2, "give a number of at least 2"),
-            "value_range": (-math.inf < low < high < math.inf, "give the least and the largest value"),
+            "bins": (is_int(self.bins) and self.bins >= 2, "give a number of at least 2"),
+            "value_range": (_is_range(self.value_range), "give a number below 0 and one above"),
+            "weight_norm": (isinstance(self.weight_norm, bool), "give True or False"),
         }
         for name, (is_right, remedy) in rules.items():
             if not is_right:
                 raise ValueError(f"{name}={getattr(self, name)!r}: {remedy}")
         if normalisation not in WARM_UP:
             raise ValueError(
-                f"normalisation={normalisation!r}: RPPCrossQ's networks need one; choose {' or '.join(map(repr, WARM_UP))}"
+                f"normalisation={normalisation!r}: RPPCrossQ's networks need one; choose {' or '.join(map(repr, WARM_UP))}; "
+                "an RPPSAC file is loaded by RPPSAC"
             )
+        atoms = [*map(float, self.value_range), self.bins] if self.critic_head == "categorical" else None
+        if self.policy_kwargs.get("atoms") != atoms:
+            raise ValueError("critic_head, bins and value_range are those of the saved networks: leave them out")
         super()._setup_model()
         if self.critic_head == "categorical":
             self._discounted_returns = np.zeros(self.n_envs)
+
+    def _setup_learn(
+        self, total: int, callback: MaybeCallback = None, reset_num_timesteps: bool = True, *args: Any, **kwargs: Any
+    ) -> tuple[int, BaseCallback]:
+        if self.critic_head == "categorical" and (reset_num_timesteps or self._last_obs is None):
+            self._discounted_returns = np.zeros(self.n_envs)  # new episodes begin
+        return super()._setup_learn(total, callback, reset_num_timesteps, *args, **kwargs)
 
     def settings(self) -> CrossQSettings:
         """The settings of the next update."""

@@ -142,15 +142,12 @@ class NetworkOptions:
         if isinstance(self.hidden, list):
             self.num_layers = len(self.hidden)
         if self.groups is not None or self.variances is not None:
-            self._read_chain()
-
-    def _read_chain(self) -> None:
-        chain: Any = self.groups  # which may be none
-        if isinstance(chain, Sequence):
-            chain = [Group.from_dict(G) if isinstance(G, Mapping) else G for G in chain]
-        check_chain(chain, self.variances)
-        self.variances = list(self.variances)
-        self.groups = [G.to_dict() for G in chain]
+            chain: Any = self.groups  # which may be none
+            if isinstance(chain, Sequence):
+                chain = [Group.from_dict(G) if isinstance(G, Mapping) else G for G in chain]
+            check_chain(chain, self.variances)
+            self.variances = list(self.variances)
+            self.groups = [G.to_dict() for G in chain]
 
     @classmethod
     def read(cls, critic_key: str, *, net_arch: Any = None, activation_fn: Any = None, **fields: Any) -> NetworkOptions:
@@ -464,7 +461,7 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
             shared = {id(self.features_extractor): self.features_extractor}
             self.critic_target = copy.deepcopy(self.critic, shared)
         if "atoms" in self._arguments:
-            self.reward_scale = RewardScale(self._arguments["atoms"][1])
+            self.reward_scale = RewardScale(min(map(abs, self._arguments["atoms"][:2])))
         for module, networks in ((self.actor, self.actor.net), (self.critic, self.critic.q_networks)):
             module.optimizer = torch.optim.Adam(networks.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 

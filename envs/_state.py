@@ -236,6 +236,8 @@ def _restore_simulator(base: Any, state: Mapping[str, Any]) -> None:
         owner, name = (base.model.opt, key[4:]) if key.startswith("opt.") else (base.model, key)
         current = getattr(owner, name)
         if isinstance(current, np.ndarray):
+            if np.size(value) != current.size:
+                raise ValueError(f"{key} has {np.size(value)} entries, the model {current.size}; use the same model")
             current[...] = np.asarray(value, current.dtype).reshape(current.shape)
         elif current != type(current)(value):
             setattr(owner, name, type(current)(value))

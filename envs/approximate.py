@@ -57,6 +57,9 @@ TARGET_ARMATURE = 1e6
 
 MAX_PAYLOAD = 2.0  # kg
 
+MAX_CURRENT = 2.0
+"""m/s; largest current."""
+
 BROKEN_CURRENT = 0.55
 """m/s; from this current on a certificate's defect is above 1, so the symmetry is called broken."""
 
@@ -106,10 +109,10 @@ class CurrentSwimmer(SwimmerEnv):
     y -> -y reverses: left-right and planar rotation are broken by it.
 
     Args:
-        current: speed of the flow along y, m/s; 0 is Swimmer-v5.
+        current: speed of the flow along y, m/s, 0 to 2; 0 is Swimmer-v5.
         options: options of Swimmer-v5.
     Raises:
-        ValueError: the speed is negative or not finite.
+        ValueError: the speed is not between 0 and 2.
 
     Version history: v0, the first.
     """
@@ -118,7 +121,7 @@ class CurrentSwimmer(SwimmerEnv):
     """The symmetries to choose from, the default first, and the names of each one's generators."""
 
     def __init__(self, current: float = 0.0, **options: Any):
-        self.current = check_range(CURRENT_SWIMMER, "current", current, math.inf)
+        self.current = check_range(CURRENT_SWIMMER, "current", current, MAX_CURRENT)
         super().__init__(**options)
         EzPickle.__init__(self, current, **options)
         self.model.opt.wind[:] = np.array([0.0, self.current, 0.0])
@@ -156,9 +159,9 @@ class HeadingAnt(AntEnv):
 
     def __init__(self, payload: float = 0.0, **options: Any):
         self.payload = check_range(HEADING_ANT, "payload", payload, MAX_PAYLOAD)
-        off = ("healthy_reward", "ctrl_cost_weight", "contact_cost_weight", "terminate_when_unhealthy")
-        given = {"frame_skip": 10, **dict.fromkeys(off, 0), **options}
-        super().__init__(include_cfrc_ext_in_observation=False, **given)
+        off = ("healthy_reward", "ctrl_cost_weight", "contact_cost_weight", "terminate_when_unhealthy",
+               "include_cfrc_ext_in_observation")  # fmt: skip
+        super().__init__(**{"frame_skip": 10, **dict.fromkeys(off, 0), **options})
         EzPickle.__init__(self, payload, **options)
 
     def _initialize_simulation(self) -> tuple[mujoco.MjModel, mujoco.MjData]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -129,6 +129,8 @@ class PointMasses(gym.Env[np.ndarray, np.ndarray]):
     def restore_simulator_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `simulator_state` returned."""
         values = np.array(state["state"], dtype=np.float64)
+        if values.shape != self.observation_space.shape or not np.isfinite(values).all():
+            raise ValueError(f"{self.env_id}: state {values.tolist()} must be {3 * self._goals.size} finite numbers")
         self._positions, self._velocities, self._goals = values.reshape(3, *self._goals.shape)
 
     def render(self) -> np.ndarray | None:
@@ -186,7 +188,7 @@ def check_range(env_id: str, name: str, value: float, largest: float) -> float:
     Raises:
         ValueError: it does not.
     """
-    if not (math.isfinite(value) and 0 <= value <= largest):
+    if not (isinstance(value, Real) and 0 <= value <= largest):
         raise ValueError(f"{env_id}: {name}={value}: give 0 to {largest:.4g}")
     return float(value)
 
@@ -209,7 +211,7 @@ class Navigation(PointMasses):
     Observation (6,) and action (2,): `PointMasses`.
 
     Args:
-        hill: height of the hill in joules, 0 to 2, at (0.5, 0), with a radius of 0.25 m; from 0.83 J on its slope is too steep
+        hill: height of the hill in joules, 0 to 2, at (0.45, 0), with a radius of 0.3 m; from 0.99 J on its slope is too steep
             for full thrust.
         render_mode: "rgb_array" or None.
     Raises:

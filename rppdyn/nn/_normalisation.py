@@ -53,7 +53,7 @@ def pools(rep: Rep) -> tuple[Tensor, int]:
             if not (torch.allclose(lie, -lie.mT) and torch.allclose(h @ h.mT, eye.expand_as(h))):
                 raise ValueError(
                     f"normalisation of {rep} of {rep.G}: {part} is not orthogonal, so the size of its features depends on "
-                    "where one looks from; leave normalisation out, or give hidden layers without it"
+                    "where one looks from; leave normalisation out (of agents: RPPSAC in place of RPPCrossQ)"
                 )
             is_permuted = not is_lie and torch.allclose(h, h.round()) and bool((h.round() >= 0).all())
             (centred if is_permuted else uncentred).extend(copy[at] for copy in index)
@@ -83,7 +83,7 @@ class BatchNorm(ExactBuffers):
     Attributes:
         running: the running means, variances, and the number of batches, in this order.
     Raises:
-        ValueError: a representation that is not orthogonal, is complex, or is bound to no group.
+        ValueError: a representation that is not orthogonal, is complex, or is bound to no group; a number out of range.
     """
 
     running: Tensor
@@ -92,6 +92,8 @@ class BatchNorm(ExactBuffers):
 
     def __init__(self, rep: Rep, *, warm_up: int | float = math.inf, momentum: float = 0.01, eps: int | float = 1e-3):
         super().__init__()
+        if not (0 < momentum <= 1 and 0 <= eps < math.inf and warm_up >= 0):
+            raise ValueError(f"momentum={momentum}, eps={eps}, warm_up={warm_up}: give a share, and 0 or more")
         self.rep_in = self.rep_out = bind(rep, None)
         self.warm_up, self.momentum, self.eps = warm_up, momentum, eps
         labels, self.centred = pools(self.rep_in)
@@ -139,6 +141,7 @@ class BatchNorm(ExactBuffers):
         self, x: Float[Tensor, "*stack batch n"], weight: Float[Tensor, "*stack out n"], bias: Tensor | None
     ) -> tuple[AffineMap, Float[Tensor, "*stack statistics"]]:
         """:meth:`fold` with the statistics of a batch, and the new running statistics."""
+        check_size(x, self.rep_in)
         variance, mean = torch.var_mean(x, dim=-2, correction=0)
         centre = self._pool_means(mean)[..., : self.centred]
         about = self._pool_means(variance + (mean - self._spread(self._pad_means(centre))).square())
@@ -174,7 +177,8 @@ class RowNorm:
 
     Norms are those of the dense weight, the sum of a layer's pathways. The parameters of all pathways, biases too, are
     multiplied by one number for each pool. So the ratio of pathways stays, and with "relu" and normalisation the function
-    stays, too.
+    stays, too. Rows that no weight of the first pathway reaches, such as scalars from vectors alone, stay as they are:
+    scaled to 1, what is left of them would outgrow its prior.
 
     Args:
         net: a network with the layers to scale.
@@ -192,11 +196,12 @@ class RowNorm:
             if not isinstance(linear, RelaxedLinear) or layer == "head":
                 continue
             labels, _ = pools(linear.rep_out)
+            reached: Tensor | None = None
             for pathway in linear.linear_pathways:
                 name = next(n for n, child in linear.named_children() if child is pathway)
-                places |= {
-                    f"{layer}.{name}.{k}": start + place for k, place in _parameter_pools(pathway, labels).items()
-                }
+                of = _parameter_pools(pathway, labels)
+                reached = of.get("weight", labels[:0]) if reached is None else reached
+                places |= {f"{layer}.{name}.{k}": (start + p) * torch.isin(p, reached) for k, p in of.items()}
             membership = F.one_hot(labels).to(next(net.parameters()))
             self.means.append(membership / membership.sum(0))
             start += membership.shape[1]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, partial
 from itertools import pairwise
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -123,10 +124,10 @@ class Pendulum:
     def __post_init__(self):
         for field in fields(self):
             value = getattr(self, field.name)
-            value = tuple(map(float, value)) if field.name == "w" else float(value)
-            object.__setattr__(self, field.name, value)
-            if not all(map(math.isfinite, value if field.name == "w" else [value])):
+            values = value if field.name == "w" else [value]
+            if not all(isinstance(number, Real) and math.isfinite(number) for number in values):
                 raise ValueError(f"{field.name}={value}: give a finite number")
+            object.__setattr__(self, field.name, tuple(map(float, values)) if field.name == "w" else float(value))
         if len(self.w) != 3:
             raise ValueError(f"w={self.w}: give the wind's force as three numbers")
         for name in ("m1", "m2"):

@@ -66,6 +66,7 @@ train-agent model.widen=100 -> model.widen=100 with model.free_variance=1e-07 | 
 train-agent seed=9999 seeds=2 -> seed=10000 | evaluation episodes have the seeds 10000 to 10009 | another seed
 train-agent model=mlp model.free_variance=certified
     -> model.free_variance=certified with model=mlp | one pathway | model=rpp
+train-agent model=emlp model.breaking=V model.breaking_variance=0 -> model.breaking_variance=0: must be greater than 0
 train-agent model=mlp model.breaking=V -> model.breaking=V with model=mlp | symmetry to break
 train-agent model=rpp_policy_only model.free_variance=learned
     -> model.free_variance=learned | critics have one pathway | model=rpp

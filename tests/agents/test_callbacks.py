@@ -14,9 +14,9 @@ from rppdyn.nn._pathways import FreePathway, named_pathways, prior_unit
 from rppdyn.priors import Gaussian, free_share, free_variance, joint_evidence
 
 
-def agent(free_variance=1e-4, env="InvertedPendulum-v5", **kwargs):
+def agent(free_variance=1e-4, env="InvertedPendulum-v5", network_kwargs=None, **kwargs):
     small = dict(seed=0, device="cpu", learning_starts=60, batch_size=32, buffer_size=500)
-    policy = dict(model="rpp", hidden=16, num_layers=1, free_variance=free_variance)
+    policy = dict(model="rpp", hidden=16, num_layers=1, free_variance=free_variance, network_kwargs=network_kwargs)
     return RPPSAC("RPPPolicy", env, policy_kwargs=policy, **small | kwargs)
 
 
@@ -83,6 +83,13 @@ def test_variances_move_during_training():
     )
     actor = model.actor.net.pathway_variances()
     assert actor["head"]["free"] != pytest.approx(1e-4) and actor["head"]["equivariant"] == pytest.approx(1e5)
+
+
+def test_constant_inputs_keep_their_prior():
+    model = agent(env="rppdyn/Navigation-v0", network_kwargs=dict(breaking="V", breaking_variance=0.1))
+    model.learn(130, callback=LearnVariances(every=40, data=64))
+    variances = [net.breaking.variance.item() for net in (*model.critic.q_networks, model.actor.net)]
+    assert variances == pytest.approx([0.1] * 3) and model.critic.q_networks[0].pathway_norms()[""]["breaking"] > 0
 
 
 def test_variances_widen_on_a_straight_line_of_their_logarithms():

@@ -127,6 +127,21 @@ def test_weight_normalisation_scales_the_sum_of_pathways(model):
     assert shares(networks[1]) == pytest.approx(ratios, rel=1e-3)
 
 
+@pytest.mark.parametrize("model", ["emlp", "rpp"])
+def test_rows_that_the_symmetry_leaves_empty_are_not_scaled(model):
+    """Of vectors no scalar is linear: such rows hold rounding, or what is left of a narrow prior."""
+    torch.manual_seed(0)
+    agent = made(model, "rppdyn/Navigation-v0", weight_norm=True, policy_kwargs=dict(hidden=32))
+    agent.learn(120)
+    for net in (agent.actor.net, *agent.critic.q_networks):
+        weight, bias = (part.detach() for part in net.blocks[0].linear.assemble())
+        linear = net.blocks[0].linear
+        empty = linear.equivariant.dense(None)[0].norm(dim=1) < 1e-6
+        assert empty.any() and weight[empty].norm(dim=1).max() < 1e-2 and bias.abs().max() < 10
+        assert weight[~empty].norm(dim=1).square().mean().item() == pytest.approx(1, rel=0.3)
+    assert agent.policy.pathway_statistics()["actor_free_share"] < 1e-4
+
+
 def shares(net):
     return [p.norm().item() / block.linear.assemble()[0].norm().item()
             for block in net.blocks for p in block.linear.linear_pathways]  # fmt: skip
@@ -142,6 +157,42 @@ def test_projection_keeps_mean_and_mass():
     assert torch.allclose(q @ atoms, (p * values).sum(-1))
     one = project_on_atoms(torch.full((1, 9), 7.0, dtype=torch.float64), p[:1], atoms)
     assert torch.allclose(one, torch.eye(9, dtype=torch.float64)[-1:])  # beyond the last atom
+
+
+def test_returns_begin_with_episodes():
+    agent = made("emlp", critic_head="categorical", bins=11)
+    agent.learn(30)
+    agent.learn(1)
+    assert agent._discounted_returns.tolist() == [1.0]  # InvertedPendulum pays 1 a step
+    assert agent.policy.reward_scale.bound == 5.0
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (dict(value_range=(-5, 0)), "value_range=.*below 0 and one above"),
+        (dict(value_range=5), "value_range=5: give a number below 0"),
+        (dict(value_range=(-1, 2, 3)), "value_range=.*below 0"),
+        (dict(bins=2.5), "bins=2.5: give a number of at least 2"),
+        (dict(policy_delay=True), "policy_delay=True: give"),
+        (dict(weight_norm="false"), "weight_norm='false': give True or False"),
+    ],
+)
+def test_options_that_are_none(option, words):
+    with pytest.raises(ValueError, match=words):
+        made(critic_head="categorical", **option)
+
+
+def test_what_saved_networks_fix_is_refused(tmp_path):
+    made().save(tmp_path / "scalar")
+    assert RPPCrossQ.load(tmp_path / "scalar", env="InvertedPendulum-v5").learn(3).num_timesteps == 3
+    with pytest.raises(ValueError, match="those of the saved networks: leave them out"):
+        RPPCrossQ.load(tmp_path / "scalar", critic_head="categorical")
+    made(critic_head="categorical", bins=11, value_range=(-2, 7)).save(tmp_path / "classes")
+    loaded = RPPCrossQ.load(tmp_path / "classes")
+    assert (loaded.bins, loaded.policy.reward_scale.bound) == (11, 2.0)
+    with pytest.raises(ValueError, match="those of the saved networks: leave them out"):
+        RPPCrossQ.load(tmp_path / "classes", bins=51)
 
 
 def test_rewards_are_scaled_by_deviation_and_bound():

@@ -9,7 +9,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rppdyn.envs import certificate_for, certified_share, certify, make_env, save_certificate, symmetry_spec
+from rppdyn.envs import (
+    capture_state,
+    certificate_for,
+    certified_share,
+    certify,
+    make_env,
+    restore_state,
+    save_certificate,
+    symmetry_spec,
+)
 from rppdyn.envs._catalogue import symmetry_choices
 from rppdyn.envs.approximate import CURRENT_SWIMMER, HEADING_ANT, KNOBS, TILTED_REACHER
 from rppdyn.envs.certification._certificate import find_certificate
@@ -227,6 +236,9 @@ def test_the_ants_payload_is_on_one_side_and_its_group_stays():
     ("env_id", "option"),
     [
         (HEADING_ANT, {"payload": 3.0}),
+        (CURRENT_SWIMMER, {"current": float("inf")}),
+        (TILTED_REACHER, {"tilt": "steep"}),
+        (WINDY_PENDULUM, {"wind": "strong"}),
         (NAVIGATION, {"hill": 2.5}),
         (SWARM, {"fault": -1}),
         (SWARM, {"render_mode": "human"}),
@@ -236,6 +248,18 @@ def test_options_that_are_none(env_id, option):
     ((name, value),) = option.items()
     with pytest.raises(ValueError, match=f"{name}=.*{value}"):
         type(gym.make(env_id).unwrapped)(**option)
+
+
+def test_states_that_are_none():
+    env = gym.make(NAVIGATION)
+    env.reset(seed=0)
+    for values in ([np.nan] * 6, [0.0] * 7, [[0.0, 0.0]] * 3):
+        with pytest.raises(ValueError, match=r"Navigation-v0: state .* must be 6 finite numbers"):
+            env.unwrapped.restore_simulator_state({"state": values})
+    loaded, other = (make_env(HEADING_ANT, payload=payload) for payload in (1.0, 0.0))
+    loaded.reset(seed=0), other.reset(seed=0)
+    with pytest.raises(ValueError, match="use the same model"):
+        restore_state(other, capture_state(loaded))
 
 
 @pytest.mark.parametrize(("env_id", "option"), [(NAVIGATION, {"hill": 1.0}), (SWARM, {"fault": 1.0})])

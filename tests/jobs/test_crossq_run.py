@@ -52,6 +52,10 @@ def test_stopped_and_resumed_bit_for_bit(tmp_path, monkeypatch):
     [
         (["agent.tau=0.01"], r"agent.tau=0.01: agent=crossq has no such setting"),
         (["agent.crossq.value_range=[1,0]"], r"agent.crossq.value_range"),
+        (
+            ["agent.crossq.value_range=[-5,0]"],
+            r"agent.crossq.value_range=\[-5,0\]: give a number below 0 and one above",
+        ),
         (["agent=sac", "agent.crossq.bins=5"], r"agent.crossq.bins=5: it is of agent=crossq alone"),
     ],
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
 
-from rppdyn.groups import Group, O2eR3
+from rppdyn.groups import D, Group, O2eR3
 from rppdyn.nn import RPPEMLP, Ensemble
 from rppdyn.reps import Scalar, V
 
@@ -76,6 +77,18 @@ def test_networks_of_other_groups_or_variances_are_not_stacked():
             ValueError, match=r"network 1 has another \S+ than the first: build all with the same arguments"
         ):
             Ensemble([net(0, 1.0), other])
+
+
+def test_constant_inputs_have_a_prior_variance_and_a_unit_of_their_own_in_each_member():
+    nets = [RPPEMLP(V, V, D(4), hidden=16, breaking="V", breaking_variance=0.1) for _ in range(2)]
+    ensemble, x = Ensemble(nets, own=False), torch.randn(2, 7, 2)
+    with torch.no_grad():
+        for net, variance in zip(nets, (0.01, 0.3), strict=True):
+            net.breaking.vector.fill_(1.0)
+            net.breaking.log_variance.fill_(math.log(variance))
+            net.breaking.follow_variance()
+    ensemble.restack_()
+    torch.testing.assert_close(ensemble(x), torch.stack([net(part) for net, part in zip(nets, x, strict=True)]))
 
 
 def test_inputs_without_the_axis_of_the_members_are_refused():

@@ -124,5 +124,10 @@ def test_ensembles_compute_what_their_members_do(case, kind):
 def test_what_has_no_invariant_size_is_refused():
     with pytest.raises(ValueError, match=r"not orthogonal.*leave normalisation out"):
         BatchNorm(V(O13()))
+    for option in (dict(momentum=0), dict(eps=-1.0), dict(warm_up=-1)):
+        with pytest.raises(ValueError, match="give a share, and 0 or more"):
+            BatchNorm(V(Z(2)), **option)
+    with pytest.raises(ValueError, match="the last axis must have"):
+        BatchNorm(V(Z(2))).on_batch(torch.zeros(4, 7), torch.zeros(1, 7), None)
     with pytest.raises(ValueError, match="normalisation='layer': choose 'batch', 'renorm' or None"):
         MLP(V, V, Z(2), normalisation="layer")

@@ -143,9 +143,9 @@ class CrossQConfig:
     weight_norm: bool = setting(False, "scale rows of hidden layers to norm 1 after each update")
 
     def __post_init__(self) -> None:
-        if self.value_range[0] >= self.value_range[1]:
+        if not self.value_range[0] < 0 < self.value_range[1]:
             raise ConfigError(
-                f"agent.crossq.value_range={format_value(self.value_range)}: give the least and the largest value, as [-5,5]"
+                f"agent.crossq.value_range={format_value(self.value_range)}: give a number below 0 and one above, as [-5,5]"
             )
 
 

@@ -111,7 +111,7 @@ class NetworkSettings:
     breaking: Text | None = setting(
         None, "representation, such as V, of inputs through which a strict network can break its symmetry; null: none"
     )
-    breaking_variance: Variance = setting(1.0, "prior variance of the constant inputs of model.breaking")
+    breaking_variance: Variance = setting(1.0, "prior variance of the constant inputs of model.breaking", gt=0)
     breaking_learned: bool = setting(True, "learn the constant inputs of model.breaking; false: drawn and fixed")
     groups: Chain = setting(
         None, 'chain of subgroups, beginning with the symmetry\'s group: ["O(3)","O2eR3()"]; null: that group only'
