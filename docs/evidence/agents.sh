@@ -88,7 +88,7 @@ crossq() { # robot, its words, seeds, arms: those of section 38
                 narrower) at="$at model=mlp model.hidden=64" ;;
                 strict) at="$at model=emlp" ;;
                 replay) at="$at model=mlp agent.augment=true" ;;
-                learned) at="$at model=rpp model.free_variance=learned" ;;
+                learned) at="$at model=rpp model.free_variance=learned model.learn_every=5000" ;;
                 certified) at="$at model=rpp model.free_variance=certified" ;;
                 control) at="$at model=rpp model.free_variance=1e5" ;;
             esac
