@@ -214,7 +214,7 @@ for section in "$@"; do
             ;;
         49)
             grid ant 49 payload "2 0 0.25" "larger widens plain-learned" seed=2630 seeds=10
-            grid swarm 49 fault "2 0 0.5" "widens plain-learned" seed=2600 seeds=10
+            grid swarm 49/swarm fault "2 0 0.5" "widens plain-learned" seed=2600 seeds=10
             ;;
         *) echo "$section: no such section; 10, 26, 29, 30, 30-gpu, 31, 32, 34, 37, 38, 40-rates, 40, 42, 43-rates, 43, 44-rates, 44, 45-rates, 45, 46, 47 or 49" >&2 && exit 2 ;;
     esac
