@@ -2,7 +2,7 @@
 
 python docs/evidence/large_groups.py --specs                    # write the specs of the arms *wrong* and *plain-learned*
 python docs/evidence/large_groups.py --rates RUNS/40-rates/*/seed*
-python docs/evidence/large_groups.py RUNS/4[034569]/*/seed* RUNS/47/[ans]*/*/seed*
+python docs/evidence/large_groups.py RUNS/4[034569]/*/seed* RUNS/4[79]/[ans]*/*/seed*
 
 The last adds to large_groups.json, and draws figure and table.
 """

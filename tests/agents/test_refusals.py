@@ -216,7 +216,7 @@ REFUSED = {
     r"policy_delay=0: give a number of at least 1": crossq(policy_delay=0),
     r"critic_head='quantile': choose 'scalar' or 'categorical'": crossq(critic_head="quantile"),
     r"bins=1: give a number of at least 2": crossq(critic_head="categorical", bins=1),
-    r"value_range=\(3.0, -3.0\): give the least": crossq(value_range=(3.0, -3.0)),
+    r"value_range=\(3.0, -3.0\): give a number below 0": crossq(value_range=(3.0, -3.0)),
     r"normalisation=None: RPPCrossQ's networks need one": crossq(policy_kwargs=dict(normalisation=None)),
     r"network_kwargs has 'normalisation'": crossq(policy_kwargs=dict(network_kwargs=dict(normalisation="batch"))),
     # what updates would pass over
