@@ -10,10 +10,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 from numpy.typing import NDArray
-from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.base_class import BaseAlgorithm, maybe_make_env
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
@@ -33,7 +34,7 @@ from rppdyn.agents.policy import certified_arguments
 from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.envs._catalogue import single_environment
 from rppdyn.envs._mirror import plain_spec
-from rppdyn.envs._wrappers import dictionary_of
+from rppdyn.envs._wrappers import dictionary_of, flattened, refuse_vector_env
 from rppdyn.envs.certification._evidence import require_symmetric_wrappers
 from rppdyn.errors import DivergedError
 from rppdyn.runs.files import first_non_finite
@@ -215,6 +216,13 @@ class SymmetricAgent(BaseAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_pending_log"]
+
+
+def flat_env(env: GymEnv | str, verbose: int) -> GymEnv:
+    """An environment, also of an id, with vectors in place of dictionaries; refuses Gymnasium's vector environments."""
+    env = maybe_make_env(env, verbose)
+    refuse_vector_env(env)
+    return flattened(env) if isinstance(env, gym.Env) else env
 
 
 def check_policy(agent: type[SymmetricAgent], policy: Any, spec: Any) -> None:

@@ -20,13 +20,11 @@ from collections.abc import Generator
 from functools import partial
 from typing import Any, ClassVar
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3 import SAC, HerReplayBuffer
-from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise, NormalActionNoise
@@ -46,6 +44,7 @@ from rppdyn.agents._base import (
     check_observations,
     check_policy,
     check_wrapper,
+    flat_env,
 )
 from rppdyn.agents._compiling import COMPILE_OPTIONS, check_matmul_precision, worth_compiling
 from rppdyn.agents._goals import HindsightBuffer
@@ -54,7 +53,6 @@ from rppdyn.agents._update import Metrics, SACSettings, SACUpdate, State, check_
 from rppdyn.agents.buffers import BatchSampler, RowReplayBuffer, refuse_changed_rewards
 from rppdyn.agents.policy import RPPPolicy
 from rppdyn.envs import SymmetrySpec
-from rppdyn.envs._wrappers import flattened, refuse_vector_env
 from rppdyn.errors import DivergedError
 from rppdyn.nn._compiling import check_compiler
 from rppdyn.runs.workers import use_numpy_generator
@@ -186,9 +184,7 @@ class RPPSAC(SymmetricAgent, SAC):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        env = maybe_make_env(env, verbose)
-        refuse_vector_env(env)
-        env = flattened(env) if isinstance(env, gym.Env) else env
+        env = flat_env(env, verbose)
         check_actions(env.action_space)  # before stable-baselines3 asserts it
         require_vectors("observation", env.observation_space)  # before it makes a buffer for them
         return SAC._wrap_env(env, verbose, monitor_wrapper)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import gymnasium as gym
 import torch
 from gymnasium import spaces
 from stable_baselines3 import PPO
@@ -22,12 +21,11 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
-from rppdyn.agents._base import SymmetricAgent, check_observations, check_policy
+from rppdyn.agents._base import SymmetricAgent, check_observations, check_policy, flat_env
 from rppdyn.agents._networks import SymmetricFeatures, cast_module, new_generator
 from rppdyn.agents._sac import RPPSAC
 from rppdyn.agents.policy import OUTPUT_SCALE, SymmetricPolicy
 from rppdyn.envs import SymmetrySpec
-from rppdyn.envs._wrappers import flattened, refuse_vector_env
 from rppdyn.errors import DivergedError
 from rppdyn.nn import RPPEMLP, RelaxedLinear
 from rppdyn.priors import negative_log_prior
@@ -246,9 +244,7 @@ class RelaxedPPO(SymmetricAgent, PPO):
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        refuse_vector_env(env)
-        env = flattened(env) if isinstance(env, gym.Env) else env
-        return PPO._wrap_env(env, verbose, monitor_wrapper)
+        return PPO._wrap_env(flat_env(env, verbose), verbose, monitor_wrapper)
 
     def train(self) -> None:
         """Update on the last rollout, and record metrics."""

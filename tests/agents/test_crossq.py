@@ -129,7 +129,7 @@ def test_weight_normalisation_scales_the_sum_of_pathways(model):
 
 @pytest.mark.parametrize("model", ["emlp", "rpp"])
 def test_rows_that_the_symmetry_leaves_empty_are_not_scaled(model):
-    """Of vectors no scalar is linear: such rows hold rounding, or what is left of a narrow prior."""
+    """Rows that the equivariant pathway leaves empty keep their size, under strict and under relaxed networks."""
     torch.manual_seed(0)
     agent = made(model, "rppdyn/Navigation-v0", weight_norm=True, policy_kwargs=dict(hidden=32))
     agent.learn(120)

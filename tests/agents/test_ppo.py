@@ -7,7 +7,7 @@ import torch
 from forked import run_code
 from stable_baselines3 import PPO
 
-from rppdyn.agents import RPPActorCriticPolicy
+from rppdyn.agents import RPPPPO, RPPActorCriticPolicy
 from rppdyn.envs import symmetry_spec
 from rppdyn.priors import negative_log_prior
 
@@ -100,3 +100,9 @@ assert mean >= 950, mean
 def test_it_balances_the_pendulum(tmp_path):
     """In a process of its own: the shape checks that tests put around functions take most of the time."""
     run_code(BALANCE, folder=tmp_path)
+
+
+def test_a_saved_agent_is_loaded_with_an_environments_id(tmp_path):
+    made = RPPPPO("RPPPolicy", "InvertedPendulum-v5", n_steps=16, batch_size=16, seed=0, device="cpu")
+    made.save(tmp_path / "agent")
+    assert RPPPPO.load(tmp_path / "agent", env="InvertedPendulum-v5", device="cpu").learn(16).num_timesteps == 16
