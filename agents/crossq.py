@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from torch import Tensor
 from torch.nn import functional as F
@@ -229,11 +228,11 @@ class RPPCrossQ(RPPSAC):
             self._discounted_returns = np.zeros(self.n_envs)
 
     def _setup_learn(
-        self, total: int, callback: MaybeCallback = None, reset_num_timesteps: bool = True, *args: Any, **kwargs: Any
-    ) -> tuple[int, BaseCallback]:
+        self, total_timesteps: int, callback: MaybeCallback = None, reset_num_timesteps: bool = True, *args, **kwargs
+    ):
         if self.critic_head == "categorical" and (reset_num_timesteps or self._last_obs is None):
             self._discounted_returns = np.zeros(self.n_envs)  # new episodes begin
-        return super()._setup_learn(total, callback, reset_num_timesteps, *args, **kwargs)
+        return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *args, **kwargs)
 
     def settings(self) -> CrossQSettings:
         """The settings of the next update."""
