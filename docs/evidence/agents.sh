@@ -78,10 +78,10 @@ rates() { # navigation, swarm or ant, SECTION, arms, then further words: each ar
         for rate in 1e-3 3e-3; do large "$1" "$2-rates/$rate" "$arm" "agent.learning_rate=$rate" "${@:4}"; done
     done
 }
-crossq() { # robot, its words, seeds, arms: those of section 38
+crossq() { # robot, its words, seeds, arms: those of sections 37 and 38, which share plain agents and so a folder
     local seed arm at
-    for seed in $3; do
-        for arm in $4; do
+    for arm in $4; do
+        for seed in $3; do
             at="$2 agent=crossq total_steps=100000 evaluation.every=5000 evaluation.episodes=5 checkpoint_every=5000 seed=$seed"
             case $arm in
                 plain) at="$at model=mlp" ;;
@@ -92,7 +92,7 @@ crossq() { # robot, its words, seeds, arms: those of section 38
                 certified) at="$at model=rpp model.free_variance=certified" ;;
                 control) at="$at model=rpp model.free_variance=1e5" ;;
             esac
-            go "38/$1-$arm/seed$seed" $at
+            go "37/$1-$arm/seed$seed" $at
         done
     done
 }
@@ -167,18 +167,15 @@ for section in "$@"; do
             swimmer 34 2040 10 1
             ;;
         37) # one seed of every robot before the next; several of these at once share the runs, since one under way is refused
-            words="agent=crossq model=mlp total_steps=100000 evaluation.every=5000 evaluation.episodes=5 checkpoint_every=5000"
             for seed in 2200 2201 2202 2203 2204; do
-                for robot in Hopper Walker2d Ant HalfCheetah; do
-                    go "37/$robot-plain/seed$seed" env=$robot-v5 $words seed=$seed
-                done
+                for robot in Hopper Walker2d Ant HalfCheetah; do crossq $robot "env=$robot-v5" $seed plain; done
             done
             ;;
-        38) # like section 37; five seeds of the first two cells come before the others
+        38) # plain agents of the first five seeds are section 37's; five seeds of the first two cells come before the others
             ant="env=Ant-v5" walker="env=Walker2d-v5"
             leg="$ant env.actuator_scale.hip_4=0.5 env.actuator_scale.ankle_4=0.5"
-            early="2210 2211 2212 2213 2214" late="2215 2216 2217 2218 2219"
-            six="plain strict replay learned control narrower" five="plain strict learned certified control"
+            early="2200 2201 2202 2203 2204" late="2205 2206 2207 2208 2209"
+            six="plain strict learned control replay narrower" five="plain strict learned certified control"
             crossq Ant "$ant" "$early" "$six"
             crossq Ant-leg "$leg" "$early" "$five"
             crossq Ant "$ant" "$late" "$six"

@@ -1,4 +1,4 @@
-"""CrossQ on Gymnasium's robots beside public levels: `python docs/evidence/crossq.py RUNS/3[78]/*/seed*`.
+"""CrossQ on Gymnasium's robots beside public levels: `python docs/evidence/crossq.py RUNS/37/*/seed*`.
 
 Settings are in `protocol.md`, sections 37 and 38. Adds the seeds of finished runs to `data/crossq.json`, then draws the figure
 and writes the tables of `docs/concepts/rpp-crossq.md`. Without RUNS it reads the file and does the rest again.
@@ -28,9 +28,8 @@ PUBLIC = {
 
 
 def cell_of(config: Config) -> str:
-    """Name a robot; those of section 38, which has many arms, by whether one leg is weak, too."""
-    weak = "one leg at half" if config["env"]["actuator_scale"] else "intact"
-    return config["env"]["id"] + f", {weak}" * ("38" in Path(config["run_dir"]).parts)
+    """Name a robot, and whether one leg is weak."""
+    return config["env"]["id"] + ", one leg at half" * bool(config["env"]["actuator_scale"])
 
 
 def arm_of(config: Config) -> str:
@@ -71,12 +70,12 @@ def base_table(rows: Sequence[Row]) -> str:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """The base's table, then one for each robot of section 38."""
+    """The base's table, then one for each robot of section 38, which has many arms."""
     robots: dict[str, dict[str, dict[str, Row]]] = {}
     for cell, arms in by_cell(rows).items():
         robot, *state, _ = cell.split(", ")
-        if state:
-            robots.setdefault(robot, {})[state[0]] = arms
+        if len(arms) > 1:
+            robots.setdefault(robot, {})[[*state, "intact"][0]] = arms
     return "\n\n".join([
         base_table(rows),
         *(arms_table(f"{robot}, CrossQ", cells, ["learned", "strict"]) for robot, cells in robots.items()),
@@ -90,9 +89,7 @@ def main() -> None:
     finished = [path for path in parser.parse_args().runs if (path / "result.json").exists()]
     rows = read_rows(DATA, merged(read_rows(DATA), rows_of(finished, cell_of, arm_of)))
     levels = {
-        robot + state: {"public CrossQ": public["CrossQ"][0], "public SAC": public["SAC"]}
-        for robot, public in PUBLIC.items()
-        for state in ("", ", intact")
+        robot: {"public CrossQ": public["CrossQ"][0], "public SAC": public["SAC"]} for robot, public in PUBLIC.items()
     }
     panels = {cell.removesuffix(", 100000 steps"): list(arms.values()) for cell, arms in by_cell(rows).items()}
     draw(panels, HERE / "crossq.png", levels=levels)
