@@ -345,6 +345,8 @@ def load_pretrained(cls: type[RPPSAC], name: str, env: GymEnv | str | None = Non
     """See `RPPSAC.pretrained`."""
     card, tensors = _read_pretrained(_pretrained_path(name))
     arguments = dict(card["policy"])
+    if not cls.update_class.has_targets:
+        raise ValueError(f"{name} has networks without normalisation: use RPPSAC.pretrained")
     spec = SymmetrySpec.from_dict(arguments.pop("spec"))
     options = {**card["settings"], **kwargs}
     agent = cls(

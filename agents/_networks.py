@@ -252,8 +252,9 @@ class RPPCritic(BaseModel):
 class RewardScale(ExactBuffers):
     """The number by which rewards are divided, so that returns have a standard deviation of at most 1 and stay within a bound.
 
-    G = gamma G + r runs along each environment's episodes; the scale is max(std of G, largest |G| / bound) (SimbaV2, Lee et al.
-    2025). The agent keeps the running returns G, and calls `observe` when it stores transitions.
+    G = gamma G + r runs along each environment's episodes, and on past time limits, as values do; the scale is
+    max(std of G, largest |G| / bound) (SimbaV2, Lee et al. 2025, where G ends there). The agent keeps the running returns G,
+    and calls `observe` when it stores transitions.
     """
 
     moments: Tensor

@@ -15,9 +15,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Generator
 from functools import partial
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -150,15 +152,17 @@ class RPPSAC(SymmetricAgent, SAC):
             check_compiled(self)
 
     def _setup_model(self) -> None:
-        check_settings(self)
+        for name, (is_right, remedy) in self._setting_rules().items():
+            if not is_right:
+                raise ValueError(f"{name}={getattr(self, name)!r}{remedy}")
+        rate = self.learning_rate(1) if callable(self.learning_rate) else self.learning_rate
+        if not 0 <= rate < math.inf:
+            raise ValueError(f"learning_rate={rate} must be positive, or 0 to learn nothing")
+        self.action_space = copy.deepcopy(self.action_space)  # environments may share one, and its state
         check_wrapper(self._vec_normalize_env)
-        has_targets, is_scalar = self.update_class.has_targets, getattr(self, "critic_head", "scalar") == "scalar"
-        for name, is_refused, remedy in (
-            ("normalisation", has_targets, "targets don't fit networks normalised by batch; use RPPCrossQ"),
-            ("atoms", is_scalar, "critics have one value here; use RPPCrossQ with critic_head='categorical'"),
-        ):
-            if is_refused and (value := self.policy_kwargs.get(name)) is not None:
-                raise ValueError(f"{name}={value!r}: {remedy}")
+        for name in ("normalisation", "atoms"):
+            if self.update_class.has_targets and (value := self.policy_kwargs.get(name)) is not None:
+                raise ValueError(f"{name}={value!r}: use RPPCrossQ, whose critics have it and no targets")
         # stable-baselines3 builds the buffer from this attribute; agents are saved with the user's class, not with ours
         buffer_class = self.replay_buffer_class
         is_plain = buffer_class in (None, ReplayBuffer) and self.n_steps == 1
@@ -188,6 +192,26 @@ class RPPSAC(SymmetricAgent, SAC):
         check_actions(env.action_space)  # before stable-baselines3 asserts it
         require_vectors("observation", env.observation_space)  # before it makes a buffer for them
         return SAC._wrap_env(env, verbose, monitor_wrapper)
+
+    def _setting_rules(self) -> dict[str, tuple[bool, str]]:
+        """For each setting, whether it is possible, and what to say if not; loaded agents may have been given others, too."""
+        entropy, norm = self.target_entropy, self.max_gradient_norm
+        return {
+            "noise_variance": (0 < self.noise_variance < math.inf, " must be positive and finite"),
+            "batch_size": (self.batch_size >= 1, " must be at least 1"),
+            "target_update_interval": (self.target_update_interval >= 1, " must be at least 1"),
+            "tau": (0 < self.tau <= 1, ": a share of the way to the critics, above 0 and at most 1"),
+            "gamma": (0 <= self.gamma <= 1, ": a discount from 0 to 1"),
+            "max_gradient_norm": (norm is None or 0 < norm < math.inf, " must be positive, or None for no clipping"),
+            "mirror_loss": (0 <= self.mirror_loss < math.inf, " must be positive, or 0 for none, and finite"),
+            "target_entropy": (
+                entropy == "auto" or (isinstance(entropy, Real) and math.isfinite(entropy)),
+                ": give a number of nats, or 'auto' for minus the actions",
+            ),
+            "augment": (isinstance(self.augment, bool), ": give True or False"),
+            "compile": (isinstance(self.compile, bool | None), ": give True or False or None"),
+            "use_sde": (not self.use_sde, ": its noise would not transform; leave it out"),
+        }
 
     # -- gradient updates ---------------------------------------------------------------------------------------------
 
@@ -442,7 +466,7 @@ class RPPSAC(SymmetricAgent, SAC):
             env: None makes the one that it was trained in.
             **kwargs: arguments of a new agent, in place of those it was trained with; not `spec` or `policy_kwargs`.
         Raises:
-            ValueError: an unknown name, a damaged file, or an environment with other spaces.
+            ValueError: an unknown name, an agent of another class, a damaged file, or an environment with other spaces.
 
         Its replay buffer is empty, and target critics begin as the critics are.
         """
@@ -457,34 +481,6 @@ class RPPSAC(SymmetricAgent, SAC):
     def _excluded_save_params(self) -> list[str]:
         counts, parts = ("_collected_steps", "_collected_episodes"), ("sampler", "_own_update", "_sums", "_log_alpha")
         return [*super()._excluded_save_params(), *counts, *parts, "_worth_compiling"]
-
-
-def check_settings(agent: RPPSAC) -> None:
-    """Refuse impossible settings, of new agents and of loaded ones, which may have been given other settings."""
-    entropy, norm = agent.target_entropy, agent.max_gradient_norm
-    rules = {
-        "noise_variance": (0 < agent.noise_variance < math.inf, " must be positive and finite"),
-        "batch_size": (agent.batch_size >= 1, " must be at least 1"),
-        "target_update_interval": (agent.target_update_interval >= 1, " must be at least 1"),
-        "tau": (0 < agent.tau <= 1, ": a share of the way to the critics, above 0 and at most 1"),
-        "gamma": (0 <= agent.gamma <= 1, ": a discount from 0 to 1"),
-        "max_gradient_norm": (norm is None or 0 < norm < math.inf, " must be positive, or None for no clipping"),
-        "mirror_loss": (0 <= agent.mirror_loss < math.inf, " must be positive, or 0 for none, and finite"),
-        "target_entropy": (
-            entropy == "auto" or math.isfinite(float(entropy)),
-            ": give a number of nats, or 'auto' for minus the actions",
-        ),
-        "augment": (isinstance(agent.augment, bool), ": give True or False"),
-        "compile": (isinstance(agent.compile, bool | None), ": give True or False or None"),
-    }
-    for name, (is_right, remedy) in rules.items():
-        if not is_right:
-            raise ValueError(f"{name}={getattr(agent, name)!r}{remedy}")
-    rate = agent.learning_rate(1) if callable(agent.learning_rate) else agent.learning_rate
-    if not 0 <= rate < math.inf:
-        raise ValueError(f"learning_rate={rate} must be positive, or 0 to learn nothing")
-    if agent.use_sde:
-        raise ValueError("RPPSAC does not support use_sde=True (its noise would not transform); leave it out")
 
 
 def check_compiled(agent: RPPSAC) -> None:

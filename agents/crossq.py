@@ -9,7 +9,6 @@ Source: Bhatt et al. 2024 (CrossQ); Palenicek et al. 2025 (XQC); Bellemare, Dabn
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -29,8 +28,8 @@ from rppdyn.nn._normalisation import WARM_UP, RowNorm
 from rppdyn.reps._rep import is_int
 
 CRITIC_HEADS = ("scalar", "categorical")
-TARGET_SETTINGS = ("tau", "target_update_interval")
-"""Settings of targets, which CrossQ does not have."""
+MAX_BINS, MAX_VALUE = 10_000, 1e6
+NO_TARGETS = ": RPPCrossQ has no targets; leave it out, or use RPPSAC"
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ def project_on_atoms(values: Tensor, probabilities: Tensor, atoms: Tensor) -> Te
 
 def _is_range(ends: Any) -> bool:
     numbers = isinstance(ends, Sequence) and len(ends) == 2 and all(isinstance(end, Real) for end in ends)
-    return numbers and -math.inf < ends[0] < 0 < ends[1] < math.inf
+    return numbers and -MAX_VALUE <= ends[0] < 0 < ends[1] <= MAX_VALUE
 
 
 class RPPCrossQ(RPPSAC):
@@ -153,15 +152,15 @@ class RPPCrossQ(RPPSAC):
         model = RPPCrossQ("RPPPolicy", "Ant-v5", policy_kwargs=dict(model="emlp"), seed=0).learn(100_000)
 
     Defaults are those of sb3-contrib's CrossQ, but for the critics' width, which is the actor's (256; there 1024, here
-    `policy_kwargs=dict(critic_hidden=1024)`).
+    `policy_kwargs=dict(critic_hidden=1024)`), and the temperature's Adam, which has the `betas` of the others.
 
     Args:
         policy, env, spec: as of :class:`RPPSAC`.
         policy_delay: updates of the critics for one of actor and temperature.
         critic_head: "scalar"; or "categorical", critics with probabilities of `bins` values, and rewards divided by a running
             scale.
-        bins, value_range: number of those values, and the least and the largest, below and above 0. Scaled returns stay
-            within the nearer one.
+        bins, value_range: number of those values, and the least and the largest, below and above 0. Running returns (of the
+            past), scaled, stay within the nearer one; values beyond the range are clipped.
         weight_norm: scale the rows of hidden layers to norm 1 after each update. Rows that a symmetry exchanges are scaled by
             one number, the same in all pathways. With `critic_head="categorical"` this is XQC.
         policy_kwargs: RPPPolicy's arguments; `normalisation` defaults to "renorm", and the activation to "relu".
@@ -188,9 +187,8 @@ class RPPCrossQ(RPPSAC):
         policy_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        for name in TARGET_SETTINGS:
-            if name in kwargs:
-                raise ValueError(f"{name}={kwargs[name]!r}: RPPCrossQ has no targets; leave it out, or use RPPSAC")
+        if "atoms" in (policy_kwargs or {}):
+            raise ValueError("policy_kwargs has atoms: give critic_head='categorical', bins and value_range for it")
         self.policy_delay, self.weight_norm = policy_delay, weight_norm
         self.critic_head, self.bins, self.value_range = critic_head, bins, value_range
         arguments = {"normalisation": "renorm", **(policy_kwargs or {})}
@@ -199,33 +197,32 @@ class RPPCrossQ(RPPSAC):
         if critic_head == "categorical" and _is_range(value_range):
             arguments["atoms"] = [*map(float, value_range), bins]
         super().__init__(
-            policy, env, spec, learning_rate=learning_rate, learning_starts=learning_starts, tau=1.0,
-            policy_kwargs=arguments, **kwargs,
+            policy, env, spec, learning_rate=learning_rate, learning_starts=learning_starts, policy_kwargs=arguments,
+            **{"tau": 1.0, **kwargs},
         )  # fmt: skip
+
+    def _setting_rules(self) -> dict[str, tuple[bool, str]]:
+        return super()._setting_rules() | {
+            "tau": (self.tau == 1, NO_TARGETS),
+            "target_update_interval": (self.target_update_interval == 1, NO_TARGETS),
+            "policy_delay": (is_int(self.policy_delay) and self.policy_delay >= 1, ": give a number of at least 1"),
+            "critic_head": (self.critic_head in CRITIC_HEADS, f": choose {' or '.join(map(repr, CRITIC_HEADS))}"),
+            "bins": (is_int(self.bins) and 2 <= self.bins <= MAX_BINS, f": give a number from 2 to {MAX_BINS}"),
+            "value_range": (_is_range(self.value_range), f": give a number below 0 and one above, up to {MAX_VALUE:g}"),
+            "weight_norm": (isinstance(self.weight_norm, bool), ": give True or False"),
+        }
 
     def _setup_model(self) -> None:
         normalisation = self.policy_kwargs.get("normalisation")
-        rules = {
-            "policy_delay": (is_int(self.policy_delay) and self.policy_delay >= 1, "give a number of at least 1"),
-            "critic_head": (self.critic_head in CRITIC_HEADS, f"choose {' or '.join(map(repr, CRITIC_HEADS))}"),
-            "bins": (is_int(self.bins) and self.bins >= 2, "give a number of at least 2"),
-            "value_range": (_is_range(self.value_range), "give a number below 0 and one above"),
-            "weight_norm": (isinstance(self.weight_norm, bool), "give True or False"),
-        }
-        for name, (is_right, remedy) in rules.items():
-            if not is_right:
-                raise ValueError(f"{name}={getattr(self, name)!r}: {remedy}")
         if normalisation not in WARM_UP:
             raise ValueError(
                 f"normalisation={normalisation!r}: RPPCrossQ's networks need one; choose {' or '.join(map(repr, WARM_UP))}; "
                 "an RPPSAC file is loaded by RPPSAC"
             )
+        super()._setup_model()
         atoms = [*map(float, self.value_range), self.bins] if self.critic_head == "categorical" else None
         if self.policy_kwargs.get("atoms") != atoms:
             raise ValueError("critic_head, bins and value_range are those of the saved networks: leave them out")
-        super()._setup_model()
-        if self.critic_head == "categorical":
-            self._discounted_returns = np.zeros(self.n_envs)
 
     def _setup_learn(
         self, total_timesteps: int, callback: MaybeCallback = None, reset_num_timesteps: bool = True, *args, **kwargs
@@ -251,7 +248,10 @@ class RPPCrossQ(RPPSAC):
         if self.critic_head == "categorical":
             self._discounted_returns = self.gamma * self._discounted_returns + reward
             self.policy.reward_scale.observe(torch.from_numpy(self._discounted_returns))
-            self._discounted_returns = np.where(dones, 0.0, self._discounted_returns)
+            # values go on after a time limit, and so do these
+            limits = [info.get("TimeLimit.truncated", False) for info in infos]
+            goes_on = replay_buffer.handle_timeout_termination & np.array(limits, dtype=bool)
+            self._discounted_returns = np.where(dones & ~goes_on, 0.0, self._discounted_returns)
 
     def identity(self) -> dict[str, Any]:
         return super().identity() | {

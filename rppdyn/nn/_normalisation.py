@@ -73,7 +73,7 @@ class BatchNorm(ExactBuffers):
     .. math:: \hat x = \frac{x - \mu}{\sigma} r + d, \quad
         r = \mathrm{clip}(\sigma / \sigma_{run}), \quad d = \mathrm{clip}((\mu - \mu_{run}) / \sigma_{run}),
 
-    without a gradient through r and d. Variances have Bessel's correction, over all entries of a pool.
+    without a gradient through r and d. Variances have Bessel's correction, over all entries of a pool that has a mean.
 
     Args:
         rep: the representation of ``x``.
@@ -176,9 +176,9 @@ class RowNorm:
     """Scales the rows of hidden layers to norm 1, those of one pool to a mean square norm of 1.
 
     Norms are those of the dense weight, the sum of a layer's pathways. The parameters of all pathways, biases too, are
-    multiplied by one number for each pool. So the ratio of pathways stays, and with "relu" and normalisation the function
-    stays, too. Rows that no weight of the first pathway reaches, such as scalars from vectors alone, stay as they are:
-    scaled to 1, what is left of them would outgrow its prior.
+    multiplied by one number for each pool. So the ratio of pathways stays. The function of a batch stays, too, in networks
+    of "relu" and normalisation (not with gates); running statistics follow with later batches. Rows that no weight of the
+    first pathway reaches, such as scalars from vectors alone, stay: scaled to 1, what is left of them would outgrow its prior.
 
     Args:
         net: a network with the layers to scale.
@@ -206,7 +206,7 @@ class RowNorm:
             self.means.append(membership / membership.sum(0))
             start += membership.shape[1]
         each = [places.get(name, torch.zeros(parameters[name].numel(), dtype=torch.int64)) for name in names]
-        self.index = torch.cat(each).to(self.means[0].device)
+        self.index = torch.cat(each).to(next(net.parameters()).device)
 
     @torch.no_grad()
     def scale_(self, vectors: Float[Tensor, "members n"], weights: Sequence[Float[Tensor, "members out in"]]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from sb3_contrib import CrossQ
@@ -167,13 +169,63 @@ def test_returns_begin_with_episodes():
     assert agent.policy.reward_scale.bound == 5.0
 
 
+class Ones(gym.Env):
+    """Pays 1 a step, and ends after three steps: a goal, or a time limit, where values go on."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, is_limit):
+        self.is_limit = is_limit
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        is_last = self.steps == 3
+        return np.zeros(2, np.float32), 1.0, is_last and not self.is_limit, is_last and self.is_limit, {}
+
+
+def test_returns_go_on_past_time_limits_as_values_do():
+    of = {}
+    for is_limit in (True, False):
+        agent = made(env=Ones(is_limit), critic_head="categorical", bins=11, gamma=0.5)
+        agent.learn(5)
+        of[is_limit] = agent._discounted_returns.tolist()
+    assert of == {True: [1.9375], False: [1.5]}  # sums of five and of two powers of 0.5
+
+
+def test_a_loaded_agent_goes_on_within_its_episode(tmp_path):
+    env = made(critic_head="categorical", bins=11).get_env()
+    agent = made(env=env, critic_head="categorical", bins=11)
+    agent.learn(3)
+    agent.save(tmp_path / "agent")
+    loaded = RPPCrossQ.load(tmp_path / "agent", env=env, force_reset=False)
+    loaded.learn(1, reset_num_timesteps=False)
+    expected = 1.0
+    for _ in range(3):
+        expected = 1 + 0.99 * expected
+    assert loaded._discounted_returns.tolist() == pytest.approx([expected])
+
+
+def test_networks_without_hidden_layers_have_no_rows_to_scale():
+    assert made(weight_norm=True, policy_kwargs=dict(num_layers=0)).learn(60)._n_updates == 10
+
+
+def test_agents_of_the_package_are_of_another_class():
+    with pytest.raises(ValueError, match=r"use RPPSAC\.pretrained"):
+        RPPCrossQ.pretrained("Walker2d-v5")
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [
         (dict(value_range=(-5, 0)), "value_range=.*below 0 and one above"),
         (dict(value_range=5), "value_range=5: give a number below 0"),
         (dict(value_range=(-1, 2, 3)), "value_range=.*below 0"),
-        (dict(bins=2.5), "bins=2.5: give a number of at least 2"),
+        (dict(bins=2.5), "bins=2.5: give a number from 2 to"),
         (dict(policy_delay=True), "policy_delay=True: give"),
         (dict(weight_norm="false"), "weight_norm='false': give True or False"),
     ],
@@ -189,6 +241,8 @@ def test_what_saved_networks_fix_is_refused(tmp_path):
     with pytest.raises(ValueError, match="those of the saved networks: leave them out"):
         RPPCrossQ.load(tmp_path / "scalar", critic_head="categorical")
     made(critic_head="categorical", bins=11, value_range=(-2, 7)).save(tmp_path / "classes")
+    with pytest.raises(ValueError, match=r"tau=0\.5: RPPCrossQ has no targets"):
+        RPPCrossQ.load(tmp_path / "scalar", tau=0.5)
     loaded = RPPCrossQ.load(tmp_path / "classes")
     assert (loaded.bins, loaded.policy.reward_scale.bound) == (11, 2.0)
     with pytest.raises(ValueError, match="those of the saved networks: leave them out"):

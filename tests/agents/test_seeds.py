@@ -222,3 +222,19 @@ def test_what_agents_share_and_would_both_move_is_refused(make):
     ):
         with pytest.raises(ValueError, match=f"agent 0 and agent 1 share their {name}, which has a state"):
             train_many([lambda seed=seed, build=build: build(seed) for seed in (0, 1)], 20)
+
+
+def test_first_actions_are_as_alone_where_environments_share_a_space(make):
+    space = gym.make("Pendulum-v1").unwrapped.action_space
+
+    def build(seed):
+        env = gym.make("Pendulum-v1")
+        env.unwrapped.action_space = space  # as where it is an attribute of the class
+        return make(seed, model="mlp", env=env)
+
+    alone = [build(seed).learn(10).replay_buffer.actions[:10].copy() for seed in (0, 1)]
+    together = [t.agent for t in train_many([functools.partial(build, seed) for seed in (0, 1)], 10)]
+    assert [np.array_equal(a, t.replay_buffer.actions[:10]) for a, t in zip(alone, together, strict=True)] == [
+        True,
+        True,
+    ]

@@ -138,14 +138,15 @@ class CrossQConfig:
     critic_head: Literal["scalar", "categorical"] = setting(
         "scalar", "scalar, or categorical: a distribution over bins, on rewards divided by a running scale"
     )
-    bins: Integer = setting(101, "number of bins of a categorical head", ge=2)
+    bins: Integer = setting(101, "number of bins of a categorical head", ge=2, le=10_000)
     value_range: list[Number] = setting([-5.0, 5.0], "smallest and largest value of bins", min_length=2, max_length=2)
     weight_norm: bool = setting(False, "scale rows of hidden layers to norm 1 after each update")
 
     def __post_init__(self) -> None:
-        if not self.value_range[0] < 0 < self.value_range[1]:
+        if not -1e6 <= self.value_range[0] < 0 < self.value_range[1] <= 1e6:
             raise ConfigError(
-                f"agent.crossq.value_range={format_value(self.value_range)}: give a number below 0 and one above, as [-5,5]"
+                f"agent.crossq.value_range={format_value(self.value_range)}: give a number below 0 and one above, as [-5,5], "
+                "up to 1e6"
             )
 
 
