@@ -63,8 +63,9 @@ class LearnVariances(PeriodicCallback):
     are divided. The losses keep the agent's `noise_variance`: with the measured one priors weigh so little that free pathways
     grow where nothing is broken. The actor's loss is no likelihood: in each layer the free pathway's share of its prior (with a
     chain, each pathway's but the largest group's; :func:`rppdyn.priors.free_variance`) becomes its critics' share of squared
-    weights, :math:`s = |B|^2 / (|A|^2 + |B|^2)`, averaged as the geometric mean of s / (1 - s), at most 0.99. The
-    critics' share of the prior is larger, as data determine few of the free coefficients.
+    weights, :math:`s = |B|^2 / (|A|^2 + |B|^2)`, averaged as the geometric mean of s / (1 - s), at most 0.99 (gates have no
+    equivariant pathway, and the actor's keep theirs). The critics' share of the prior is larger, as data determine few of the
+    free coefficients.
     **An experiment**: targets move, transitions are correlated, and the data change with the policy, so it is no marginal
     likelihood of a fixed data set.
 
@@ -95,8 +96,8 @@ class LearnVariances(PeriodicCallback):
         likelihood: Likelihood = Categorical()
         moved: dict[str, float] = {}
         if agent.critic.atoms is None:
-            moved["noise"] = self._mean_squared_error(x, batch)
-            likelihood = Gaussian(moved["noise"])
+            error = self._mean_squared_error(x, batch)
+            moved["noise"], likelihood = math.log10(error), Gaussian(error)
         pairs = zip(agent.critic.q_networks, agent.critic_target.q_networks, strict=True)
         for index, (net, target) in enumerate(pairs):
             critic = self._move(net, target, x, likelihood, int(batch["transitions"]))
@@ -171,7 +172,7 @@ class WidenVariances(PeriodicCallback):
     Args:
         steps: T, in environment steps.
         start: the narrow variance; a narrower one of the policy stays as it is.
-        every: environment steps between changes.
+        every: environment steps between changes, at most T.
     Raises:
         ValueError: a number that is not positive.
     """
@@ -179,7 +180,7 @@ class WidenVariances(PeriodicCallback):
     def __init__(self, steps: int, start: float = STRICT_VARIANCE, every: int = 250):
         super().__init__()
         _require_positive(steps=steps, start=start, every=every)
-        self.steps, self.start, self.every = steps, start, every
+        self.steps, self.start, self.every = steps, start, min(every, steps)
 
     def _on_training_start(self) -> None:
         self.update()

@@ -4,7 +4,7 @@
 environment                    number       what it is                                              symmetry
 =============================  ===========  ======================================================  =================
 rppdyn/WindyPendulum-v0        ``wind``     a steady wind on a double pendulum                      O(2), D4, D6
-rppdyn/TiltedReacher-v0        ``tilt``     rad: a table on which a loaded arm is drawn downhill       O(2)
+rppdyn/TiltedReacher-v0        ``tilt``     rad: a table on which a loaded arm is drawn downhill       O(2), SO(2)
 rppdyn/CurrentSwimmer-v0       ``current``  m/s: the medium flows along y, across the way           left-right
 rppdyn/HeadingAnt-v0           ``payload``  kg: a load on one side of Ant-v5, which walks where it is told      D4
 rppdyn/Navigation-v0           ``hill``     J: a hill beside the middle of a point mass's way        O(2), D8, D4
@@ -50,7 +50,7 @@ PAYLOAD_MASS = 20.0
 """kg; mass at the Reacher's fingertip."""
 
 MAX_TILT = 1.0
-"""rad; a steeper table makes the certificate's defect larger than 1."""
+"""rad; a vertical table's defect is 1, where a symmetry is called broken."""
 
 TARGET_ARMATURE = 1e6
 """kg; inertia of the Reacher's target, which would otherwise slide downhill."""
@@ -68,7 +68,7 @@ class TiltedReacher(ReacherEnv):
     """Gymnasium's Reacher-v5 with a payload at its fingertip, on a table that is tilted about the x axis.
 
     Observation, action, reward and episodes are Reacher-v5's. Gravity pulls the payload downhill, along -y, with a torque of
-    41 N m at most; the motors have 200 N m each. A turn or reflection of arm and target does not turn the hill, so O(2) is
+    35 N m at most; the motors have 200 N m each. A turn or reflection of arm and target does not turn the hill, so O(2) is
     broken in proportion to the sine of the tilt. On a level table it is exact. The target stays where it is.
 
     Args:

@@ -123,8 +123,8 @@ class PointMasses(gym.Env[np.ndarray, np.ndarray]):
         return np.concatenate([self._positions.ravel(), self._velocities.ravel(), self._goals.ravel()])
 
     def simulator_state(self) -> dict[str, Any]:
-        """The state that determines the next step, without the random generator; called by `rppdyn.envs.capture_state`."""
-        return {"state": self._observation()}
+        """The state that determines the next step and a frame, without the random generator; for `envs.capture_state`."""
+        return {"state": self._observation(), "thrusts": self._thrusts.ravel()}
 
     def restore_simulator_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `simulator_state` returned."""
@@ -132,6 +132,8 @@ class PointMasses(gym.Env[np.ndarray, np.ndarray]):
         if values.shape != self.observation_space.shape or not np.isfinite(values).all():
             raise ValueError(f"{self.env_id}: state {values.tolist()} must be {3 * self._goals.size} finite numbers")
         self._positions, self._velocities, self._goals = values.reshape(3, *self._goals.shape)
+        thrusts = state.get("thrusts", np.zeros(self._goals.size))  # of the last step, for a frame
+        self._thrusts = np.array(thrusts, dtype=np.float64).reshape(-1, 2)
 
     def render(self) -> np.ndarray | None:
         """A frame, (480, 480, 3) of uint8: masses, their goals and thrusts, and what breaks the symmetry in red."""
@@ -188,8 +190,8 @@ def check_range(env_id: str, name: str, value: float, largest: float) -> float:
     Raises:
         ValueError: it does not.
     """
-    if not (isinstance(value, Real) and 0 <= value <= largest):
-        raise ValueError(f"{env_id}: {name}={value}: give 0 to {largest:.4g}")
+    if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= value <= largest):
+        raise ValueError(f"{env_id}: {name}={value!r}: give a number from 0 to {largest:.4g}")
     return float(value)
 
 
@@ -208,7 +210,7 @@ def draw_disc(draw: ImageDraw.ImageDraw, centre: np.ndarray, radius: float, **st
 class Navigation(PointMasses):
     """One mass moves to its goal. Its symmetry O(2) is broken by a round hill beside the centre.
 
-    Observation (6,) and action (2,): `PointMasses`.
+    Observation (6,), action (2,) and reward: `PointMasses`; the potential on the hill costs, too.
 
     Args:
         hill: height of the hill in joules, 0 to 2, at (0.45, 0), with a radius of 0.3 m; from 0.99 J on its slope is too steep

@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python docs/evidence/penalty_unit.py [--hills 2 0] [--arms both penalty unit neither]    # adds rows
     python docs/evidence/penalty_unit.py --table
 
-A relaxed layer's free weights are stored as multiples of sigma sqrt(n_in) of their prior (`rppdyn.nn.prior_unit`), so that
+A relaxed layer's free weights are stored as multiples of sigma sqrt(n_in) of their prior (`prior_unit`), so that
 Adam's step shrinks with the variance, and the loss has the penalty |w|^2 / (2 sigma^2). Here each is taken away alone: without
 the penalty sigma^2 is 1e5 in the loss, without the unit it is 1e5 in what is stored. All begin with the same function.
 """

@@ -101,6 +101,11 @@ def widest(hidden: int | str | list, G: Group) -> int:
     return max(layer if isinstance(layer, int) else layer.dim for layer in layers)
 
 
+def plain_model(config: Any, variance: float = 1.0) -> Any:
+    """The model without a symmetry, and without what needs one."""
+    return replace(config, kind="mlp", free_variance=variance, breaking=None, bilinear="auto")
+
+
 def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: float = 1.0,
                 symmetries: Sequence[str] | None = None, plain: bool = False) -> Ensemble:  # fmt: skip
     """Build a stack with a member for each seed; further arguments are those of :func:`build_network`.
@@ -110,7 +115,7 @@ def build_stack(config: FitConfig, rep_in: Rep, rep_out: Rep, output_scale: floa
     Raises:
         ConfigError: the weights don't fit in memory.
     """
-    model = replace(config.model, kind="mlp", free_variance=config.model.free or 1.0) if plain else config.model
+    model: NetworkConfig = plain_model(config.model, config.model.free or 1.0) if plain else config.model
     try:
         with keys_of_sections(model=config.model):
             nets = [build_network(model, rep_in, rep_out, seed, output_scale, symmetries) for seed in config.all_seeds]

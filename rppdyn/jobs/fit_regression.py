@@ -19,7 +19,7 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of, file_stem
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.fit import FitRegressionConfig, RegressionTaskConfig
-from rppdyn.jobs.fit import StackFit, build_stack, equivariance_metrics, make_with_group, run_fit
+from rppdyn.jobs.fit import StackFit, build_stack, equivariance_metrics, make_with_group, plain_model, run_fit
 from rppdyn.jobs.own_data import (
     FittedFunction,
     data_file,
@@ -205,7 +205,7 @@ class Regression(StackFit):
             raise ConfigError(f"rep={task.rep}: {len(rows.names)} numbers are no {count} vectors")
         family = GL(len(rows.names) // count)
         candidate = OwnRows(rows, task, family)
-        plain = replace(self.config.model, kind="mlp", free_variance=1.0)
+        plain = plain_model(self.config.model)
         split_seed = self.config.seed if task.split_seed is None else task.split_seed
         ungrouped = replace(task, group=None, rep=None, rep_out=None, augment=False, split_seed=split_seed)
         first = Regression(replace(self.config, task=ungrouped, model=plain, seeds=1, objective="map"))

@@ -29,7 +29,7 @@ from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, device_of
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.fit import FitTrajectoriesConfig
-from rppdyn.jobs.fit import build_stack, run_fit
+from rppdyn.jobs.fit import build_stack, plain_model, run_fit
 from rppdyn.jobs.fit_dynamics import INITIAL_SCALE, DynamicsFit
 from rppdyn.jobs.own_data import (
     check_data,
@@ -141,7 +141,7 @@ class RecordingsFit(DynamicsFit):
             )
         split_seed = config.seed if config.task.split_seed is None else config.task.split_seed
         task = replace(config.task, group=None, rep=None, generators=None, split_seed=split_seed)
-        model = replace(config.model, kind="mlp", free_variance=1.0)
+        model = plain_model(config.model)
         plain = RecordingsFit(replace(config, task=task, model=model, seeds=1, objective="map"))
         field = take_all_steps(plain).predictor().vector_field
         return round_generators(discover_generators(field, rep, rep, torch.cat([r.states for r in train])), family)

@@ -91,7 +91,7 @@ def _pathway_table(rows: list[dict[str, Any]]) -> list[str]:
             for key in ("precision", "norm", "effective", "normalised", "relative")
         )
         share = f"{effective:.0f} of {row['coefficients']}"
-        name = f"{row['layer']}.{row['pathway']}"
+        name = f"{row['layer']}.{row['pathway']}".lstrip(".")
         lines.append(f"  {name:34} {precision:10.3g} {norm:8.3g} {share:>17} {normalised:10.2g} {relative:8.2f}")
     return lines
 

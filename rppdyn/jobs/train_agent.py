@@ -679,7 +679,7 @@ def _describe_prior(model: ModelConfig, agent: Agent) -> str:
         description = f"free variance {model.free:.3g}" + " (certified)" * (model.free_variance == CERTIFIED)
     if not any(shares.values()):
         return f"{description}: strict, without a free pathway"
-    each = ", ".join(f"{name} {100 * share:.2g}%" for name, share in shares.items())
+    each = ", ".join(f"{name} {100 * share:.{2 + (share >= 0.995)}g}%" for name, share in shares.items())
     return f"{each}; {description}" + (": practically a strict network" if max(shares.values()) < STRICT_SHARE else "")
 
 

@@ -299,11 +299,15 @@ class RPPEMLP(Network, ExactBuffers):
                 raise ValueError(
                     f"breaking={breaking!r}: a network without an equivariant pathway has no symmetry to leave"
                 )
-            if isinstance(breaking, str):
-                from rppdyn.reps.notation import representation  # with pydantic, for text alone
+            try:
+                if isinstance(breaking, str):
+                    from rppdyn.reps.notation import representation  # with pydantic, for text alone
 
-                breaking = representation(breaking, group, "breaking")
-            self.breaking = BreakingInputs(bind(breaking, group), breaking_variance, breaking_learned, generator)
+                    breaking = representation(breaking, group, "")
+                constants = bind(breaking, group)
+            except ValueError as error:
+                raise ValueError(f"breaking={str(error).strip()}") from None  # to which a command adds its section
+            self.breaking = BreakingInputs(constants, breaking_variance, breaking_learned, generator)
             rep = rep + self.breaking.rep
         rep_wide = rep  # representation of x and the constants
         shapes, bilinear = self._choose_hidden(_list_hidden(hidden, num_layers), architecture, bilinear, has_symmetry)
@@ -600,17 +604,17 @@ def check_bottlenecks(net: RPPEMLP) -> None:
     follows the non-zero entries of the linear maps from input to output. Products are taken to reach all features, unless their
     operands are invariant.
     """
-    depends = torch.ones(net.rep_in.dim, dtype=torch.bool)
-    is_invariant = False  # whether all features that depend on the input are invariant
+    depends = present = torch.ones(net.rep_in.dim, dtype=torch.bool)  # on the input; on it or on constant inputs
+    is_invariant = False  # whether all features that are present are invariant
     for name, layer in net.layers():
         if isinstance(layer, RelaxedLinear):
             if not layer.equivariant_pathways or layer.free is not None:
                 return
             widest = layer.equivariant_pathways[-1]
             is_invariant |= not any(
-                depends[index].any() for part, index in widest.rep_in.blocks() if not part.is_trivial
+                present[index].any() for part, index in widest.rep_in.blocks() if not part.is_trivial
             )
-            depends = _reached_outputs(widest, depends)
+            depends, present = (_reached_outputs(widest, mask) for mask in (depends, present))
             if not depends.any():
                 part = "" if widest.weight is None else "what depends on the input in "
                 raise ValueError(
@@ -619,11 +623,12 @@ def check_bottlenecks(net: RPPEMLP) -> None:
                     "those of an integer width, or the layers a free pathway (RPPEMLP)"
                 )
         elif isinstance(layer, BreakingInputs):
-            depends = F.pad(depends, (0, layer.rep.dim))
+            depends, present = F.pad(depends, (0, layer.rep.dim)), F.pad(present, (0, layer.rep.dim), value=True)
         elif isinstance(layer, AtPoints) and layer.outermost:
-            depends = depends.view(-1, layer.points)[-layer.layer.rep.dim :].T.flatten()
+            masks = _gated(cast(Gate, layer.layer), *(mask.view(-1, layer.points) for mask in (depends, present)))
+            depends, present = (mask.T.flatten() for mask in masks)
         elif isinstance(layer, Gate):
-            depends = depends[-layer.rep.dim :]
+            depends, present = _gated(layer, depends, present)
         elif not isinstance(layer, Pointwise | BatchNorm):  # a bilinear layer of any kind
             rep = cast(Rep, layer.rep)
             depends = torch.ones(rep.dim, dtype=torch.bool)
@@ -631,6 +636,7 @@ def check_bottlenecks(net: RPPEMLP) -> None:
                 H = net.blocks[0].linear.equivariant_pathways[-1].rep_in.G  # the smallest group
                 rows = (rep if H == rep.G else rep.restrict(H)).solve().sparse()[0]
                 depends = torch.zeros_like(depends).index_fill_(0, rows, True)
+            present = depends
     constant = [str(part) for part, index in net.rep_out.blocks() if not depends[index].any(1).all()]
     if constant:
         warnings.warn(
@@ -639,6 +645,16 @@ def check_bottlenecks(net: RPPEMLP) -> None:
             "pathway (RPPEMLP)",
             stacklevel=3,
         )
+
+
+def _gated(gate: Gate, depends: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    """Which outputs of a gate depend on the input, by themselves or by what they are multiplied by, and which are present."""
+    order = torch.arange(len(depends)) if gate.order is None else gate.order
+    inverse = torch.arange(gate.rep.dim) if gate.inverse is None else gate.inverse
+    depends, present = depends[order], present[order]
+    opened = depends[gate.gates]
+    depends, present = depends[gate.num_gates :], present[gate.num_gates :]
+    return (depends | (present & opened))[inverse], present[inverse]
 
 
 def _reached_outputs(pathway: EquivariantPathway, depends: Bool[Tensor, " in"]) -> Bool[Tensor, " out"]:

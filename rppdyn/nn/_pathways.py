@@ -474,6 +474,11 @@ class BreakingInputs(Pathway):
         shift = (weight[..., inputs:] @ constants.unsqueeze(-1)).squeeze(-1)
         return weight[..., :inputs], shift if bias is None else bias + shift
 
+    def unfold_gradient(self, weight: Float[Tensor, "K out in"], bias: Float[Tensor, "K out"] | None) -> Tensor:
+        """Gradients by the weight of (x, b), from those by the map of x that :meth:`fold` makes of it."""
+        assert bias is not None  # as of every folded map
+        return torch.cat([weight, bias.unsqueeze(-1) * self.value()], -1)
+
     def extra_repr(self) -> str:
         return f"{self.rep}, variance={format_variance(self.log_variance)}"
 

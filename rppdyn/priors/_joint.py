@@ -163,7 +163,7 @@ def kernel_matrices(
         raise ValueError("evidence needs gradients, which torch.inference_mode() rules out: call it outside of it")
     if not len(x):
         raise ValueError("evidence of no data: give inputs of one datum or more")
-    named = list(named_pathways(module))
+    named = [each for each in named_pathways(module) if each[2].coefficient_names()]  # not constants that are fixed
     if not named:
         raise ValueError(
             f"{type(module).__name__} has no pathways, and so no evidence: give a network of rppdyn.nn or rppdyn.images, "

@@ -221,7 +221,7 @@ def learn_variances(module: nn.Module, curvature: str = "joint") -> None:
     """
     check_form(curvature)
     for *_, pathway in named_pathways(module):
-        if curvature == "joint" or pathway.has_curvature:
+        if pathway.num_coefficients and (curvature == "joint" or pathway.has_curvature):
             pathway.learn_variance()
             if curvature == "kronecker":
                 pathway.check_curvature()
@@ -363,6 +363,8 @@ def gradient_curvature(
                 gradients = iter(_gradients(outputs, tensors, factor))
                 for name, (_, bias) in layers.items():
                     by_weight, by_bias = next(gradients), None if bias is None else next(gradients)
+                    if net.breaking is not None and name == ("blocks.0.linear" if net.blocks else "head"):
+                        by_weight = net.breaking.unfold_gradient(by_weight, by_bias)
                     for pathway_name, pathway in _curved_pathways(net.get_submodule(name)):
                         _add(sums, (name, pathway_name), pathway.gradient_curvature(by_weight, by_bias))
         count += len(outputs)

@@ -31,6 +31,11 @@ def _each(values: Tensor, parameters: Tensor) -> Tensor:
     return values.to(parameters).view(-1, *[1] * (parameters.dim() - 1))
 
 
+def _joined(layer: str, pathway: str) -> str:
+    """A pathway's name in metrics; constant inputs belong to no layer."""
+    return f"{layer}.{pathway}".lstrip(".")
+
+
 def _predict_by_modules(net: nn.Module, inputs: Tensor) -> Tensor:
     return Chained(net)(inputs) if isinstance(net, RPPEMLP) else net(inputs)
 
@@ -114,8 +119,7 @@ class VarianceLearning:
                 layer, _, pathway = path.rpartition(".")
                 self.variances[layer, pathway] = p
         pathways = {(layer, name): pathway for layer, name, pathway in named_pathways(stack.member(0))}
-        self._free = {key: pathways[key].coefficient_names() for key in self.variances if pathways[key].is_free}
-        self._fan_in = {key: pathways[key].fan_in for key in self._free}
+        self._pathways = {key: pathways[key] for key in self.variances}
         if not self.variances:
             raise ValueError(
                 "no variance of the stack's pathways is a parameter: call learn_variances on each network before it is stacked"
@@ -196,7 +200,7 @@ class VarianceLearning:
             values = evidence.shares(self._log_variances(index, evidence), self._scale(index, noise_before))
             for name, numbers in ({"norm": evidence.squared_norms.sqrt()} | values).items():
                 for pathway, value in zip(evidence.pathways, numbers.tolist(), strict=True):
-                    metrics[f"{name}/{pathway.layer}.{pathway.name}"][index] = value
+                    metrics[f"{name}/{_joined(pathway.layer, pathway.name)}"][index] = value
         return dict(metrics)
 
     def _negative_log(self, members: Members, noise_before: Tensor) -> Tensor:
@@ -218,23 +222,23 @@ class VarianceLearning:
 
     @torch.no_grad()
     def _follow_variances(self, weights: torch.optim.Optimizer, before: Mapping[Key, Tensor]) -> None:
-        """Store free pathways in the unit of their new variance (:func:`rppdyn.nn._pathways.prior_unit`).
+        """Store pathways that have a unit in that of their new variance (:func:`rppdyn.nn._pathways.prior_unit`).
 
-        Their weights stay as they are or, with `shrink`, shrink with a variance that has fallen.
+        Weights stay as they are or, of free pathways with `shrink`, shrink with a variance that has fallen.
         """
         named = dict(zip(self.stack.names, self.stack.stacked, strict=True))
-        for key, names in self._free.items():
-            log_variance, prefix = self.variances[key], ".".join(key)
-            free = [named[f"{prefix}.{leaf}"] for leaf in names]
-            if self.shrink:
+        for key, pathway in self._pathways.items():
+            log_variance, prefix = self.variances[key], _joined(*key)
+            stored = [named[f"{prefix}.{leaf}"] for leaf in pathway.coefficient_names()]
+            if self.shrink and pathway.is_free:
                 share = ((log_variance - before[key]) / 2).exp().clamp(max=1.0)
-                for p in free:
+                for p in stored:
                     p.mul_(_each(share, p))
             unit = named.get(f"{prefix}.unit")
             if unit is None:
                 continue
-            new = (log_variance.exp() * max(self._fan_in[key], 1)).sqrt().clamp(max=1.0).to(unit)
-            rescale_parameters(free, (unit / new).to(free[0]), weights)
+            new = (log_variance.exp() * max(pathway.fan_in, 1)).sqrt().clamp(max=1.0).to(unit)
+            rescale_parameters(stored, (unit / new).to(stored[0]), weights)
             unit.copy_(new)
 
     @torch.no_grad()
@@ -298,7 +302,7 @@ class VarianceLearning:
 
     def metrics(self) -> dict[str, list[float]]:
         """Logarithms to base 10 of all variances and, after an update, the evidence and effective numbers of parameters."""
-        named = {".".join(key): p for key, p in self.variances.items()}
+        named = {_joined(*key): p for key, p in self.variances.items()}
         metrics = {f"log10_variance/{name}": (p.detach() / math.log(10)).tolist() for name, p in named.items()}
         if self.has_noise:
             metrics["log10_variance/noise"] = (self.noise.detach() / math.log(10)).tolist()

@@ -68,6 +68,9 @@ train-agent model=mlp model.free_variance=certified
     -> model.free_variance=certified with model=mlp | one pathway | model=rpp
 train-agent model=emlp model.breaking=V model.breaking_variance=0 -> model.breaking_variance=0: must be greater than 0
 train-agent model=mlp model.breaking=V -> model.breaking=V with model=mlp | symmetry to break
+train-agent model=rpp model.breaking=W -> model.breaking=W: unknown
+train-agent model=rpp model.breaking=0*V -> model.breaking=0 has no coordinates
+train-agent model=rpp model.free_variance=learned model.critic_free_variance=0 -> nothing to learn from
 train-agent model=rpp_policy_only model.free_variance=learned
     -> model.free_variance=learned | critics have one pathway | model=rpp
 fit-regression 'model.groups=["O(3)"]' model.variances=[1,1] model.free_variance=learned

@@ -104,6 +104,12 @@ def test_variances_widen_on_a_straight_line_of_their_logarithms():
     assert model.actor.net.pathway_variances()["head"]["free"] == pytest.approx(1e-3)
 
 
+def test_variances_widen_in_fewer_steps_than_those_between_changes():
+    model = agent(1e-3)
+    model.learn(70, callback=WidenVariances(60))
+    assert model.actor.net.pathway_variances()["head"]["free"] == pytest.approx(1e-3)
+
+
 def test_the_actor_has_its_critics_shares_of_squared_weights_and_acts_as_before():
     model = agent(1e-6, env="Walker2d-v5").learn(100)
     callback = LearnVariances(rate=1.0)

@@ -101,7 +101,7 @@ def test_at_zero_it_is_the_stock_robot_and_copies_keep_the_number(env_id):
     action = env.action_space.sample()
     env.reset(seed=1), copy.reset(seed=1)
     assert getattr(copy, KNOBS[env_id]) == strength and np.array_equal(env.step(action)[0], copy.step(action)[0])
-    with pytest.raises(ValueError, match=f"{KNOBS[env_id]}=-1.* give 0 to"):
+    with pytest.raises(ValueError, match=f"{KNOBS[env_id]}=-1.* give a number from 0 to"):
         type(env)(**{KNOBS[env_id]: -1.0})
 
 
@@ -256,10 +256,24 @@ def test_states_that_are_none():
     for values in ([np.nan] * 6, [0.0] * 7, [[0.0, 0.0]] * 3):
         with pytest.raises(ValueError, match=r"Navigation-v0: state .* must be 6 finite numbers"):
             env.unwrapped.restore_simulator_state({"state": values})
+    for wrong in (True, "0.5"):
+        with pytest.raises(ValueError, match="give a number from 0 to 2"):
+            gym.make(NAVIGATION, hill=wrong)
     loaded, other = (make_env(HEADING_ANT, payload=payload) for payload in (1.0, 0.0))
     loaded.reset(seed=0), other.reset(seed=0)
     with pytest.raises(ValueError, match="use the same model"):
         restore_state(other, capture_state(loaded))
+
+
+@pytest.mark.parametrize("env_id", [NAVIGATION, SWARM])
+def test_a_restored_frame_is_the_same(env_id):
+    env = gym.make(env_id, render_mode="rgb_array")
+    env.reset(seed=0)
+    env.step(env.action_space.high)
+    state, frame = capture_state(env), env.render()
+    env.step(env.action_space.low)
+    restore_state(env, state)
+    assert np.array_equal(env.render(), frame)
 
 
 @pytest.mark.parametrize(("env_id", "option"), [(NAVIGATION, {"hill": 1.0}), (SWARM, {"fault": 1.0})])

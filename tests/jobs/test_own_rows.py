@@ -86,7 +86,8 @@ def test_a_symmetry_of_rows_is_found_and_where_there_is_none_networks_are_plain(
     assert abs(float(A[0, 1] - A[1, 0])) > 0.99 * 2**0.5 * float(A.norm())  # a turn
     assert "group=auto found 1 generator in GL(2)" in caplog.text
     caplog.clear()
-    rppdyn.fit_regression({"x": x, "y": x[:, 0] ** 3 + np.sin(3 * x[:, 1])}, **options)
+    needs_one = dict(model="emlp", model__breaking="V", model__bilinear="channelwise")
+    rppdyn.fit_regression({"x": x, "y": x[:, 0] ** 3 + np.sin(3 * x[:, 1])}, **options, **needs_one)
     assert "group=auto found no symmetry" in caplog.text
 
 

@@ -12,7 +12,7 @@ from registry import generator
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SO, D, O, O2eR3
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble, named_pathways
-from rppdyn.priors import joint_evidence, negative_log_prior
+from rppdyn.priors import joint_evidence, learn_variances, negative_log_prior
 from rppdyn.priors._likelihood import Gaussian
 from rppdyn.reps import Scalar, V
 
@@ -115,3 +115,25 @@ def test_the_norm_is_of_what_the_group_moves():
         net.breaking.vector.copy_(torch.tensor([0.3, 0.4, 5.0]))
     torch.testing.assert_close(net.breaking.moved(), torch.tensor([0.3, 0.4, 0.0]).double())
     assert net.pathway_norms()[""]["breaking"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("G", [O(2), O(3)], ids=str)
+def test_constants_that_the_input_gates_are_let_through(G):
+    """x0 x1 b is a function from scalars to vectors; without constants there is none."""
+    options = dict(hidden=48, num_layers=2, generator=generator())
+    net = EMLP(3 * Scalar, V, G, breaking="V", **options).double()
+    with torch.no_grad():
+        net.breaking.vector.copy_(torch.arange(1.0, 1 + V(G).dim))
+        y = net(torch.randn(5, 3, generator=generator(1), dtype=torch.float64))
+    assert (y - y[:1])[1:].norm(dim=1).min() > 1e-3 * y.norm()
+    with refused("head lets nothing through"):
+        EMLP(3 * Scalar, V, G, **options)
+    with refused("head lets nothing through"):
+        EMLP(3 * Scalar, V, G, breaking="Scalar", **options)
+
+
+def test_drawn_constants_have_no_variance_to_learn():
+    net, x = network(D(4), RPPEMLP, breaking_learned=False), torch.randn(20, 5, dtype=torch.float64)
+    learn_variances(net)
+    assert not net.breaking.log_variance.requires_grad
+    assert "breaking" not in {p.name for p in joint_evidence(net, x, Gaussian(0.1)).pathways}

@@ -41,10 +41,12 @@ def close(a, b, tolerance):
     assert (a - b).abs().max() <= tolerance * b.abs().max()
 
 
+@pytest.mark.parametrize("breaking", [None, "V+Scalar"])
 @pytest.mark.parametrize("case", LAYERS)
-def test_curvature_from_gradients_of_a_linear_gaussian_model_is_the_same(case):
+def test_curvature_from_gradients_of_a_linear_gaussian_model_is_the_same(case, breaking):
     G, rep_in, rep_out = LAYERS[case]
-    net = RPPEMLP(rep_in, rep_out, G, num_layers=0, free_variance=0.3, generator=generator()).double()
+    options = dict(num_layers=0, free_variance=0.3, breaking=breaking, breaking_learned=False)
+    net = RPPEMLP(rep_in, rep_out, G, generator=generator(), **options).double()
     batches = normal(17, net.rep_in.dim).split(10)
     expected = evidence(net, curvature(net, Chained(net), batches, Gaussian(0.3), total=40))
     each = lambda stack, weights, x: stack.apply(x[:, None], weights)[:, 0]  # noqa: E731

@@ -222,3 +222,20 @@ def test_weights_of_free_pathways_fall_with_their_variance(shrink):
             share = torch.tensor([math.exp(-1.5) if shrink and name in free else 1.0, 1.0], dtype=torch.float64)
             expected = share[:, None] * before[name]
             torch.testing.assert_close(coefficients_of(stack, name), expected, rtol=1e-12, atol=1e-15)
+
+
+def test_constant_inputs_are_stored_in_the_unit_of_their_variance():
+    nets = [RPPEMLP(V, V, Z(2), hidden=4, num_layers=1, breaking="V", breaking_variance=1e-2).double() for _ in "ab"]
+    for net in nets:
+        torch.nn.init.ones_(net.breaking.vector)
+        learn_variances(net)
+    stack = Ensemble(nets)
+    learning = VarianceLearning(
+        stack, torch.randn(2, 20, 2).double(), torch.randn(2, 20, 2).double(), noise=torch.zeros(2)
+    )
+    learning.update(torch.optim.Adam(weights_of(stack)))
+    for index in range(2):
+        constants = stack.member(index).breaking
+        assert constants.unit.item() == pytest.approx(constants.variance.sqrt().item()) != pytest.approx(0.1)
+        torch.testing.assert_close(constants.value(), torch.full((2,), 0.1).double(), rtol=1e-6, atol=0)
+    assert "log10_variance/breaking" in learning.metrics()

@@ -65,6 +65,11 @@ def check_model(model: Any) -> None:
     if model.kind == "mlp" and model.breaking is not None:
         raise ConfigError(f"model.breaking={model.breaking} with model=mlp, without a symmetry to break: leave it out")
     word = model.free_variance if isinstance(model.free_variance, str) else None
+    if word == LEARNED and getattr(model, "critic_free_variance", None) == 0:
+        raise ConfigError(
+            f"model.free_variance={LEARNED} with model.critic_free_variance=0: critics with one pathway have nothing to learn "
+            "from; leave out one of the two"
+        )
     refused: dict[str, Any] = {}
     owner = "which has"
     if not model.kind.startswith("rpp"):
