@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from evidence import holm, save_small, write_rows
+from evidence import holm, rank_test, save_small, write_rows
 from gather import arm_of
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from scipy import stats
 
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS
@@ -147,9 +146,7 @@ def by_cell(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
 
 def rank_tests(arms: Mapping[str, Row], pairs: Sequence[tuple[str, str]]) -> list[float]:
     """Exact rank tests between arms, two-sided, corrected by Holm over the pairs."""
-    return holm([
-        float(stats.mannwhitneyu(arms[a]["values"], arms[b]["values"], method="exact").pvalue) for a, b in pairs
-    ])  # fmt: skip
+    return holm([rank_test(np.array(arms[a]["values"]), np.array(arms[b]["values"])) for a, b in pairs])
 
 
 def arms_table(name: str, cells: Mapping[str, Mapping[str, Row]], tested: Sequence[str]) -> str:
