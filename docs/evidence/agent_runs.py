@@ -144,6 +144,11 @@ def by_cell(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
     return cells
 
 
+def with_final_returns(arms: Mapping[str, Row]) -> dict[str, Row]:
+    """The rows with returns at the last evaluation as their values."""
+    return {arm: row | {"values": [curve[-1] for curve in row["returns"]]} for arm, row in arms.items()}
+
+
 def rank_tests(arms: Mapping[str, Row], pairs: Sequence[tuple[str, str]]) -> list[float]:
     """Exact rank tests between arms, two-sided, corrected by Holm over the pairs."""
     return holm([rank_test(np.array(arms[a]["values"]), np.array(arms[b]["values"])) for a, b in pairs])
@@ -161,8 +166,7 @@ def arms_table(name: str, cells: Mapping[str, Mapping[str, Row]], tested: Sequen
     lines = [f"| {name} | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
     columns = []
     for rows in cells.values():
-        final = {arm: row | {"values": [curve[-1] for curve in row["returns"]]} for arm, row in rows.items()}
-        for metric in (rows, final):
+        for metric in (rows, with_final_returns(rows)):
             column = {arm: [f"{np.mean(row['values']):.1f}"] for arm, row in metric.items()}
             for one in (arm for arm in tested if arm in metric):
                 others = [arm for arm in metric if arm != one]

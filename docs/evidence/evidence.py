@@ -148,7 +148,9 @@ def measure(claim: Claim) -> dict[str, Any]:
 def rank_test(ours: NDArray[np.float64], others: NDArray[np.float64]) -> float:
     """The exact p-value of Mann and Whitney's test, two-sided: of the sum of ranks, equal values having their mean rank."""
     ranks = (2 * stats.rankdata([*ours, *others])).astype(int)
-    ways = np.zeros((len(ours) + 1, ranks.sum() + 1))  # to choose so many of the values with this sum of (doubled) ranks
+    ways = np.zeros(
+        (len(ours) + 1, ranks.sum() + 1)
+    )  # to choose so many of the values with this sum of (doubled) ranks
     ways[0, 0] = 1
     for rank in ranks:
         ways[1:, rank:] += ways[:-1, :-rank]

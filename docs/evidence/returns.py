@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from agent_runs import UNRELAXED, Row, by_cell, draw, rank_tests, read_rows, rows_of
+from agent_runs import UNRELAXED, Row, by_cell, draw, rank_tests, read_rows, rows_of, with_final_returns
 from evidence import write_table
 
 HERE = Path(__file__).parent
@@ -41,9 +41,8 @@ def table(tasks: Tasks) -> str:
     lines = [f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * (len(there) + 3)} --- |"]
     for task, arms in tasks.items():
         (relaxed,) = (arm for arm in arms if arm not in UNRELAXED)
-        final = {arm: row | {"values": [curve[-1] for curve in row["returns"]]} for arm, row in arms.items()}
         means, ps = [], []
-        for metric in (arms, final):
+        for metric in (arms, with_final_returns(arms)):
             means.append([f"{np.mean(metric[arm]['values']):.4g}" if arm in arms else "–" for arm in (*there, relaxed)])
             tests = rank_tests(metric, [(relaxed, arm) for arm in there if arm in arms])
             ps.append(", ".join(f"{p:.2g}" for p in tests))
