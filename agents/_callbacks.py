@@ -113,7 +113,8 @@ class LearnVariances(PeriodicCallback):
         next_x = torch.cat([batch["next_features"], actions], -1)
         next_values = torch.stack([net(next_x).squeeze(-1) for net in agent.critic_target.q_networks])
         y = bootstrapped(batch, agent.gamma, next_values.amin(0) - agent.log_alpha.exp() * log_prob)
-        return statistics.fmean(float((net(x).squeeze(-1) - y).square().mean()) for net in agent.critic.q_networks)
+        errors = [float((net(x).squeeze(-1) - y).square().mean()) for net in agent.critic.q_networks]
+        return max(statistics.fmean(errors), 1e-12)
 
     def _move_actor(self) -> dict[str, float]:
         """Give the actor's free pathways the mean share of squared weights that the critics' ones have."""
