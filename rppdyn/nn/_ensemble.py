@@ -16,7 +16,7 @@ from rppdyn.nn._bilinear import Bilinear
 from rppdyn.nn._coefficients import check_layouts
 from rppdyn.nn._networks import Network, Weights
 from rppdyn.nn._normalisation import BatchNorm
-from rppdyn.nn._pathways import VARIANCE_PARAMETERS, BreakingInputs, named_pathways
+from rppdyn.nn._pathways import VARIANCE_PARAMETERS, BreakingInputs, named_pathways, pathway_path
 
 
 class Ensemble(Network):
@@ -343,7 +343,7 @@ def _statistics_names(net: nn.Module) -> tuple[str, ...]:
 def _variance_names(net: nn.Module) -> tuple[str, ...]:
     """Names of the prior variances and units of pathways, buffers that callbacks may change in each network by itself."""
     buffers = dict(net.named_buffers(remove_duplicate=False))  # in float64 a unit is its own exact copy
-    names = [f"{layer}.{name}.{leaf}".lstrip(".") for layer, name, _ in named_pathways(net)
+    names = [f"{pathway_path(layer, name)}.{leaf}" for layer, name, _ in named_pathways(net)
              for leaf in ("log_variance", "unit", "unit_exact")]  # fmt: skip
     return tuple(name for name in names if name in buffers and buffers[name] is not None)
 

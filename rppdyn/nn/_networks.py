@@ -648,7 +648,7 @@ def check_bottlenecks(net: RPPEMLP) -> None:
 
 
 def _gated(gate: Gate, depends: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """Which outputs of a gate depend on the input, by themselves or by what they are multiplied by, and which are present."""
+    """Masks of a gate's outputs: those that depend on the input, themselves or by their gates, and those that are present."""
     order = torch.arange(len(depends)) if gate.order is None else gate.order
     inverse = torch.arange(gate.rep.dim) if gate.inverse is None else gate.inverse
     depends, present = depends[order], present[order]

@@ -542,6 +542,11 @@ def _count(pathway: EquivariantPathway | FreePathway) -> str:
     return f"{weight} weights, {bias} biases, variance={format_variance(pathway.log_variance)}"
 
 
+def pathway_path(layer: str, name: str) -> str:
+    """The name of a pathway in its network; constant inputs belong to no layer."""
+    return f"{layer}.{name}".lstrip(".")
+
+
 def named_pathways(module: nn.Module) -> Iterator[tuple[str, str, Pathway]]:
     """Every pathway of a module as ``(layer, pathway name, pathway)``, such as ``("blocks.0.linear", "free", ...)``."""
     for path, child in module.named_modules():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rppdyn.errors import DivergedError
 from rppdyn.nn import RPPEMLP, Chained, Ensemble
-from rppdyn.nn._pathways import named_pathways, rescale_parameters
+from rppdyn.nn._pathways import named_pathways, pathway_path, rescale_parameters
 from rppdyn.priors._joint import Predict, describe_memory_excess, joint_evidence
 from rppdyn.priors._laplace import Evidence, PredictEach, check_form, curvature, gradient_curvature, kronecker_evidence
 from rppdyn.priors._likelihood import Gaussian, Likelihood
@@ -29,11 +29,6 @@ Key = tuple[str, str]  # the names of a layer and of a pathway of it
 def _each(values: Tensor, parameters: Tensor) -> Tensor:
     """Values of members, shaped to broadcast over stacked parameters."""
     return values.to(parameters).view(-1, *[1] * (parameters.dim() - 1))
-
-
-def _joined(layer: str, pathway: str) -> str:
-    """A pathway's name in metrics; constant inputs belong to no layer."""
-    return f"{layer}.{pathway}".lstrip(".")
 
 
 def _predict_by_modules(net: nn.Module, inputs: Tensor) -> Tensor:
@@ -200,7 +195,7 @@ class VarianceLearning:
             values = evidence.shares(self._log_variances(index, evidence), self._scale(index, noise_before))
             for name, numbers in ({"norm": evidence.squared_norms.sqrt()} | values).items():
                 for pathway, value in zip(evidence.pathways, numbers.tolist(), strict=True):
-                    metrics[f"{name}/{_joined(pathway.layer, pathway.name)}"][index] = value
+                    metrics[f"{name}/{pathway_path(pathway.layer, pathway.name)}"][index] = value
         return dict(metrics)
 
     def _negative_log(self, members: Members, noise_before: Tensor) -> Tensor:
@@ -228,7 +223,7 @@ class VarianceLearning:
         """
         named = dict(zip(self.stack.names, self.stack.stacked, strict=True))
         for key, pathway in self._pathways.items():
-            log_variance, prefix = self.variances[key], _joined(*key)
+            log_variance, prefix = self.variances[key], pathway_path(*key)
             stored = [named[f"{prefix}.{leaf}"] for leaf in pathway.coefficient_names()]
             if self.shrink and pathway.is_free:
                 share = ((log_variance - before[key]) / 2).exp().clamp(max=1.0)
@@ -302,7 +297,7 @@ class VarianceLearning:
 
     def metrics(self) -> dict[str, list[float]]:
         """Logarithms to base 10 of all variances and, after an update, the evidence and effective numbers of parameters."""
-        named = {_joined(*key): p for key, p in self.variances.items()}
+        named = {pathway_path(*key): p for key, p in self.variances.items()}
         metrics = {f"log10_variance/{name}": (p.detach() / math.log(10)).tolist() for name, p in named.items()}
         if self.has_noise:
             metrics["log10_variance/noise"] = (self.noise.detach() / math.log(10)).tolist()
