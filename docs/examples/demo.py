@@ -11,14 +11,14 @@ from functools import partial
 
 from rppdyn.agents import RPPSAC, policy_equivariance_error
 from rppdyn.jobs import train_agent
-from rppdyn.jobs.building import agent_of, policy_of
+from rppdyn.jobs.building import agent_of
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.playing import film
 from rppdyn.runs import RunFolder, read_metrics
 from rppdyn.runs.workers import torch_threads
 
-FILM = dict(render_mode="rgb_array", max_episode_steps=100, width=240, height=240)
+FILM = dict(render_mode="rgb_array", width=240, height=240)
 
 
 def main(words: Sequence[str] = ()) -> int:
@@ -36,11 +36,11 @@ def main(words: Sequence[str] = ()) -> int:
     before, *_, after = [row["eval/return_mean"] for row in read_metrics(folder.metrics.path)]
     drawn = folder.figures / "episode.gif"
     with torch_threads(1), agent_of(result.run, episodes=3, seed=0) as (agent, _, evaluator):
-        states = evaluator.explore(agent).observations
+        states, played = evaluator.explore(agent).observations, evaluator.play(agent)
         plain = RPPSAC("RPPPolicy", agent.spec.env_id, seed=0, policy_kwargs=dict(model="mlp", hidden=128))
         error, of_plain = (policy_equivariance_error(one, states).error for one in (agent, plain))
         try:
-            film(partial(evaluator.make, **FILM), policy_of(agent), 0, drawn)
+            film(partial(evaluator.make, **FILM), played.actions[: min(100, played.lengths[0])], 0, drawn)
             shown = str(drawn)
         except ConfigError as reason:
             shown = f"none: {reason}"

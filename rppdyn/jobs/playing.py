@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rppdyn.agents import RPPSAC, played_episodes, random_policy, replay_episodes, spread_episodes
 from rppdyn.envs import Episode, make_env, write_episodes
 from rppdyn.jobs import building
-from rppdyn.jobs.building import Policy, agent_of, exploring_policy, policy_of, reset_policy
+from rppdyn.jobs.building import Policy, agent_of, exploring_policy, policy_of
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.agent import EnvConfig, TrainAgentConfig
 from rppdyn.jobs.config.base import ConfigError
@@ -74,7 +74,8 @@ def evaluate(config: EvaluateAgentConfig, *, progress: bool = False) -> Evaluate
         files: dict[str, Callable[[Path], object]] = {}
         if config.video is not None:
             make = partial(evaluator.make, render_mode="rgb_array")
-            files[config.video] = lambda path: film(make, policy, config.seed, path, progress=progress)
+            first = episodes.actions[: episodes.lengths[0]]
+            files[config.video] = lambda path: film(make, first, config.seed, path, progress=progress)
         if config.kind == "run":
             file = str(Path(config.run, "evaluation.json"))
         elif name := pretrained_name(config.run):
@@ -287,21 +288,25 @@ def require_format(path: str) -> None:
         raise _no_drawing(error) from error
 
 
-def film(make: Callable[[], gymnasium.Env], policy: Policy, seed: int, path: Path, *, progress: bool = False) -> int:
-    """Film the episode that starts from a reset with this seed; returns the number of frames.
+def film(make: Callable[[], gymnasium.Env], actions: NDArray, seed: int, path: Path, *, progress: bool = False) -> int:
+    """Film an episode that was played, from a reset with its seed; returns the number of frames.
+
+    Asked again, alone and not in a batch, its policy would round otherwise, which a robot amplifies.
 
     Args:
         make: make the environment, with `render_mode="rgb_array"`.
-        policy: observations (n, ...) to actions (n, ...).
+        actions: the episode's actions, one a step.
         progress: show a bar on standard error; without a graphics card a frame takes a tenth of a second.
     """
     with open_drawing_env(make) as env:
         rate = float(env.metadata.get("render_fps") or MAX_RATE)
         stride = math.ceil(rate / MAX_RATE)
         write = _gif if path.suffix.lower() == ".gif" else _mp4
-        limit = (env.spec.max_episode_steps if env.spec else None) or 0
-        with Progress(limit, description="film", unit="step", enabled=progress) as bar, replacing(path) as temporary:
-            return write(temporary, _frames(env, policy, seed, stride, bar), rate / stride)
+        with (
+            Progress(len(actions), description="film", unit="step", enabled=progress) as bar,
+            replacing(path) as temporary,
+        ):
+            return write(temporary, _frames(env, actions, seed, stride, bar), rate / stride)
 
 
 @contextmanager
@@ -359,17 +364,13 @@ def _no_drawing(error: Exception) -> ConfigError:
     )
 
 
-def _frames(env: gymnasium.Env, policy: Policy, seed: int, stride: int, bar: Progress) -> Iterator[NDArray[np.uint8]]:
-    observation, _ = env.reset(seed=seed)
-    reset_policy(policy)
-    step, over = 0, False
-    while not over:
+def _frames(env: gymnasium.Env, actions: NDArray, seed: int, stride: int, bar: Progress) -> Iterator[NDArray[np.uint8]]:
+    env.reset(seed=seed)
+    for step, action in enumerate(actions):
         if step % stride == 0:
             yield np.asarray(env.render())
-        observation, _, terminated, truncated, _ = env.step(policy(observation[None])[0])
-        step, over = step + 1, terminated or truncated
-        bar.update(step)
-    bar.end(step)
+        env.step(action)
+        bar.update(step + 1)
     yield np.asarray(env.render())
 
 

@@ -88,12 +88,6 @@ class Progress:
             self._bar.desc = self._description
             self._bar.update(count - self._bar.n)
 
-    def end(self, count: int) -> None:
-        """Set the bar to its end, which may be below the total."""
-        self.update(count)
-        self._bar.total = self._bar.n
-        self._bar.refresh()
-
     def say(self, text: str) -> None:
         """Show a text behind the description until the next update; that time does not count for the speed."""
         self._pause_start = time.time()

@@ -42,14 +42,13 @@ class Counter(gymnasium.Env):
         return np.full((64, 64, 3), 20 * self.count, np.uint8)
 
 
-def policy(observations):
-    return np.zeros((len(observations), 1), np.float32)
+ACTIONS = np.zeros((STEPS, 1), np.float32)
 
 
 @pytest.mark.parametrize("rate, every", [(30, 1), (100, 4)])
 def test_a_gif_runs_in_real_time_with_at_most_thirty_frames_a_second(tmp_path, rate, every):
     path = tmp_path / "new" / "film.gif"
-    count = film(lambda: Counter(rate), policy, seed=3, path=path)
+    count = film(lambda: Counter(rate), ACTIONS, seed=3, path=path)
     with Image.open(path) as images:
         assert images.n_frames == count == STEPS // every + 1
         assert images.info["duration"] == pytest.approx(1000 * every / rate, abs=5)
@@ -63,7 +62,7 @@ def test_a_gif_runs_in_real_time_with_at_most_thirty_frames_a_second(tmp_path, r
 def test_an_mp4_where_there_is_an_encoder(tmp_path):
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "film.mp4"
-    assert film(Counter, policy, seed=0, path=path) == STEPS + 1
+    assert film(Counter, ACTIONS, seed=0, path=path) == STEPS + 1
     assert ffmpeg.count_frames_and_secs(str(path))[0] == STEPS + 1
 
 
@@ -86,11 +85,11 @@ def test_where_nothing_can_draw_one_line_says_what_to_install(tmp_path, monkeypa
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.setattr("sys.platform", "linux")
     with pytest.raises(ConfigError, match=r"nothing can draw here \(egl: no context\).*libegl1.*libosmesa6") as error:
-        film(lambda: Counter(draws=False), policy, seed=0, path=tmp_path / "film.gif")
+        film(lambda: Counter(draws=False), ACTIONS, seed=0, path=tmp_path / "film.gif")
     assert "\n" not in str(error.value) and "MUJOCO_GL" not in os.environ
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     with pytest.raises(ConfigError, match=r"\(osmesa: no context\)"):
-        film(lambda: Counter(draws=False), policy, seed=0, path=tmp_path / "film.gif")
+        film(lambda: Counter(draws=False), ACTIONS, seed=0, path=tmp_path / "film.gif")
     assert os.environ["MUJOCO_GL"] == "osmesa" and not (tmp_path / "film.gif").exists()
 
 
@@ -98,7 +97,7 @@ def test_mujoco_draws_the_robot(tmp_path):
     """Needs EGL or a display; a robot that moves changes the picture."""
     make = lambda: gymnasium.make("InvertedPendulum-v5", render_mode="rgb_array", max_episode_steps=5)  # noqa: E731
     try:
-        film(make, policy, seed=0, path=tmp_path / "film.gif")
+        film(make, ACTIONS[:5], seed=0, path=tmp_path / "film.gif")
     except ConfigError as error:
         pytest.skip(str(error))
     with Image.open(tmp_path / "film.gif") as images:
@@ -125,16 +124,15 @@ def test_a_robot_that_walks_stays_in_the_picture():
 
 
 def test_an_interrupted_film_leaves_the_old_one(tmp_path, capsys):
-    env = Counter(20)
-    env.spec = gymnasium.envs.registration.EnvSpec("Counter-v0", "tests:Counter", max_episode_steps=50)
-    film(lambda: env, policy, seed=3, path=tmp_path / "film.gif", progress=True)
+    film(Counter, ACTIONS, seed=3, path=tmp_path / "film.gif", progress=True)
     last = capsys.readouterr().err.strip().splitlines()[-1].split("\r")[-1]
-    assert "100%" in last and f"{STEPS}/{STEPS}" in last  # the bar ends where the episode does
+    assert "100%" in last and f"{STEPS}/{STEPS}" in last
     before = (tmp_path / "film.gif").read_bytes()
 
-    def interrupted(observations):
-        raise KeyboardInterrupt
+    class Interrupted(Counter):
+        def step(self, action):
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        film(lambda: Counter(20), interrupted, seed=3, path=tmp_path / "film.gif")
+        film(Interrupted, ACTIONS, seed=3, path=tmp_path / "film.gif")
     assert (tmp_path / "film.gif").read_bytes() == before and len(list(tmp_path.iterdir())) == 1

@@ -374,16 +374,26 @@ def test_what_is_no_chain_is_refused_in_one_line_before_there_is_a_folder(tmp_pa
         compose.composed("train_agent", [*CHAIN, "agent=ppo"])
 
 
-def test_an_episode_is_filmed(config, result, tmp_path):
-    path = tmp_path / "film.gif"
+def test_the_first_episode_is_filmed(config, result, tmp_path, monkeypatch):
+    """A policy that plays it alone rounds otherwise than in a batch; a robot amplifies that."""
+    path, film = tmp_path / "film.gif", playing.film
+
+    def replayed(make, actions, seed, *args, **kwargs):
+        with closing(make()) as env:
+            env.reset(seed=seed)
+            replayed.returns = sum(float(env.step(action)[1]) for action in actions)
+        return film(make, actions, seed, *args, **kwargs)
+
+    monkeypatch.setattr(playing, "film", replayed)
     try:
-        played = playing.evaluate(EvaluateAgentConfig(run=result.run, episodes=1, video=str(path)))
+        played = playing.evaluate(EvaluateAgentConfig(run=result.run, episodes=3, video=str(path)))
     except ValueError as error:
         if "nothing can draw here" in str(error):
             pytest.skip(str(error))
         raise
     with Image.open(path) as images:
         assert 1 < images.n_frames <= played.lengths[0] + 1
+    assert replayed.returns == played.returns[0]
     assert f"film of the first episode: {path}" in playing.table(played)
 
 
