@@ -302,11 +302,8 @@ def film(make: Callable[[], gymnasium.Env], actions: NDArray, seed: int, path: P
         rate = float(env.metadata.get("render_fps") or MAX_RATE)
         stride = math.ceil(rate / MAX_RATE)
         write = _gif if path.suffix.lower() == ".gif" else _mp4
-        with (
-            Progress(len(actions), description="film", unit="step", enabled=progress) as bar,
-            replacing(path) as temporary,
-        ):
-            return write(temporary, _frames(env, actions, seed, stride, bar), rate / stride)
+        with Progress(len(actions), description="film", unit="step", enabled=progress) as bar, replacing(path) as new:
+            return write(new, _frames(env, actions, seed, stride, bar), rate / stride)
 
 
 @contextmanager

@@ -90,20 +90,23 @@ def tensor_rank(rep: Rep) -> int:
 
 
 @lru_cache(maxsize=256)
-def missing_types(rep: Rep, max_rank: int) -> tuple[Rep, ...]:
-    """The irreducible types of ``rep`` that tensors up to a rank lack, such as the sign by which a reflection turns a torque.
+def missing_types(rep_in: Rep, rep_out: Rep, max_rank: int) -> tuple[Rep, ...] | None:
+    """Irreducible types of input and output that tensors up to a rank lack, such as the sign by which a mirror turns a torque.
 
-    Layers of tensors alone would carry nothing of these types. Empty for groups whose irreducible types are not known, those
-    whose matrices are not self-adjoint.
+    Layers of tensors alone would carry nothing of these types. With them come those of the input that scalars and vectors
+    lack: products multiply scalars, vectors and extra types, so only as such can a matrix of the input act on a vector.
+    None for groups whose irreducible types are not known, those whose matrices are not self-adjoint.
     """
-    G = rep.G
+    G, rep = rep_in.G, rep_in + rep_out
+    tensors, vectors = (reduce(add, (T(k) for k in range(rank + 1)))(G) for rank in (max_rank, 1))
     try:
-        adapted = isotypic([rep, reduce(add, (T(k) for k in range(max_rank + 1)))(G)])
+        adapted = isotypic([rep, tensors, rep_in, vectors])
     except ValueError:
-        return ()
+        return None
     missing = []
     for kind in adapted.types:
-        if kind.multiplicities[0] and not kind.multiplicities[1]:
+        of_all, of_tensors, of_input, of_vectors = kind.multiplicities
+        if (of_all and not of_tensors) or (of_input and not of_vectors):
             u = adapted.u[0][:, kind.starts[0] : kind.starts[0] + kind.dim]
             lie, discrete = u.mT @ rep.drho(G.lie_algebra) @ u, u.mT @ rep.rho(G.discrete_generators) @ u
             missing.append(Rep.from_generators(G, lie, discrete, name=f"type of dimension {kind.dim}"))
@@ -176,11 +179,16 @@ def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
         layer = component_major(room * permuted + rest * Scalar(G))
     else:
         H = reduce(mul, inner_groups)
-        # the factors of each part of input and output that act on features at a point
-        parts = [[f for f in part.factors if not f.is_permutation] for part, _ in both.blocks()]
-        inner_reps = [f.of for part in parts for f in part if isinstance(f, LiftedRep) and f.of.G == H]
-        rank = max(1, *map(len, parts))
-        missing = missing_types(reduce(add, inner_reps), rank) if inner_reps else ()
+
+        def at_a_point(rep: Rep) -> Rep:
+            """What acts on features at a point."""
+            parts = [
+                [f.of for f in part.factors if isinstance(f, LiftedRep) and f.of.G == H] for part, _ in rep.blocks()
+            ]
+            return reduce(add, [reduce(mul, factors, Scalar(H)) for factors in parts])
+
+        rank = max(1, *(sum(not f.is_permutation for f in part.factors) for part, _ in rep_out.blocks()))
+        missing = missing_types(at_a_point(rep_in), at_a_point(rep_out), rank) or ()
         inner = component_major(products_hidden(room, H, rank, missing)) if room else Scalar(H)
         if not tensor_rank(inner):
             return None

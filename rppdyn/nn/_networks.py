@@ -214,7 +214,7 @@ class RPPEMLP(Network, ExactBuffers):
     - Finite groups of order up to 64, and up to the width: copies of the regular representation, with a point-wise activation.
     - Products of groups, of which some permute: features of the other factors at each of the points that are permuted
       (:class:`~rppdyn.nn._hidden.Points`).
-    - Infinite groups: scalars, vectors, tensors up to the rank of input and output, and other types of these, with gates and
+    - Infinite groups: scalars, vectors, tensors up to the output's rank, and other types of input and output, with gates and
       :class:`~rppdyn.nn.ChannelProducts`, at about twice an MLP's cost. The width counts the rows of a linear layer, gates and
       operands included. ``bilinear="published"`` has the thesis's tensors and bilinear layers, at eight to ten times an MLP's.
     - All others: tensors with gates and bilinear layers. An activation acts on scalars alone.
@@ -371,11 +371,14 @@ class RPPEMLP(Network, ExactBuffers):
             form = "channelwise" if has_symmetry and has_vectors else None
         share: tuple[Any, ...] = (architecture,)
         if form == "channelwise" and (widths := [h for h in layers if is_int(h)]):
-            rank = max(1, tensor_rank(self.rep_in), tensor_rank(self.rep_out))
-            with_products = rank, missing_types(self.rep_in + self.rep_out, rank)
+            inputs = self.rep_in if self.breaking is None else self.rep_in + self.breaking.rep
+            rank = max(1, tensor_rank(self.rep_out))
+            missing = missing_types(inputs, self.rep_out, rank)
+            with_products = rank, missing or ()
             # room for a vector and one of each missing type, beside gates and operands
             has_room = all(tensor_rank(products_hidden(h, self.group, *with_products)) for h in widths)
-            if has_room or bilinear == "channelwise":
+            acts = missing is not None or tensor_rank(inputs) < 2  # matrices of the input, on vectors
+            if (has_room and acts) or bilinear == "channelwise":
                 share = architecture, *with_products
             else:
                 form = None
@@ -638,6 +641,12 @@ def check_bottlenecks(net: RPPEMLP) -> None:
                 depends = torch.zeros_like(depends).index_fill_(0, rows, True)
             present = depends
     constant = [str(part) for part, index in net.rep_out.blocks() if not depends[index].any(1).all()]
+    if net.breaking is not None and not _breaks_symmetry(net, net.breaking):
+        warnings.warn(
+            f"breaking={net.breaking.rep} of {net.group} breaks nothing: only invariant numbers of these constants reach the "
+            "output; choose a type that the group moves and hidden layers have, or other hidden layers",
+            stacklevel=3,
+        )
     if constant:
         warnings.warn(
             f"parts {', '.join(constant)} of the output {net.rep_out} of {net.group} don't depend on the input: no equivariant "
@@ -645,6 +654,19 @@ def check_bottlenecks(net: RPPEMLP) -> None:
             "pathway (RPPEMLP)",
             stacklevel=3,
         )
+
+
+@torch.no_grad()
+def _breaks_symmetry(net: RPPEMLP, breaking: BreakingInputs) -> bool:
+    """Whether a network with random constants differs from its images under random elements."""
+    generator = torch.Generator().manual_seed(0)
+    before, x = breaking.vector.clone(), torch.randn(16, net.rep_in.dim, generator=generator)
+    b, g = torch.randn(before.shape, generator=generator), net.group.samples(4, generator)
+    breaking.vector.copy_(b if breaking.unit is None else b / breaking.unit)
+    y = net(x)
+    differences = net(x @ net.rep_in.rho(g).to(x).mT) - y @ net.rep_out.rho(g).to(x).mT
+    breaking.vector.copy_(before)
+    return bool(differences.norm() > 1e-4 * y.norm()) or not y.any()
 
 
 def _gated(gate: Gate, depends: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:

@@ -52,7 +52,8 @@ class ChannelProducts(SamplesLastLayer):
     r"""The identity plus equivariant products of pairs, channel by channel: ``gated(rep) + operands -> gated(rep)``.
 
     Channel ``c`` has two operands of its own, :math:`u_c` and :math:`v_c`, which the linear layer before makes. An operand is a
-    scalar and a vector together. With a basis :math:`P_{tb}` of the equivariant maps from pairs of operands to a type ``t``,
+    scalar, a vector and one of each further type together. With a basis :math:`P_{tb}` of the equivariant maps from pairs of
+    operands to a type ``t``,
 
     .. math:: y_{tm} \mathrel{+}= \sum_{bc} w_{tmbc} P_{tb} (u_c \otimes v_c).
 

@@ -14,7 +14,7 @@ from rppdyn.groups import SO, D, O, O2eR3
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble, named_pathways
 from rppdyn.priors import joint_evidence, learn_variances, negative_log_prior
 from rppdyn.priors._likelihood import Gaussian
-from rppdyn.reps import Scalar, V
+from rppdyn.reps import Scalar, T, V
 
 GROUPS = pytest.mark.parametrize("G", [D(4), SO(3)], ids=str)
 
@@ -103,7 +103,7 @@ def test_what_has_no_symmetry_to_leave_is_refused_and_other_layouts_are_not_load
         EMLP(V, V, D(4), breaking="W")
     with pytest.raises(ValueError, match="positive and finite; got -1"):
         EMLP(V, V, D(4), breaking="V", breaking_variance=-1)
-    other = EMLP(2 * V + Scalar, V, D(4), hidden=48, num_layers=2, breaking=2 * Scalar)
+    other = EMLP(2 * V + Scalar, V, D(4), hidden=48, num_layers=2, breaking=Scalar + V)
     with pytest.raises(ValueError, match="T0"):
         other.load_state_dict(network(D(4)).state_dict())
     assert network(SO(3), breaking_variance=1e-6).breaking.unit is not None
@@ -130,6 +130,17 @@ def test_constants_that_the_input_gates_are_let_through(G):
         EMLP(3 * Scalar, V, G, **options)
     with refused("head lets nothing through"):
         EMLP(3 * Scalar, V, G, breaking="Scalar", **options)
+
+
+def test_constants_of_a_type_that_the_layers_lack_are_named():
+    with torch.no_grad():
+        net = EMLP(V, V, O(3), hidden=48, num_layers=2, breaking="T(2)", generator=generator()).double()
+        net.breaking.vector.normal_(generator=generator(1))
+        x = torch.randn(20, 3, dtype=torch.float64, generator=generator(2))
+        assert equivariance_error(net, net.rep_in, net.rep_out, x).mean > 1e-3
+    for breaking, hidden in ((T(2), 16 * Scalar + 8 * V), (2 * Scalar, 48)):
+        with pytest.warns(UserWarning, match=r"breaking=(T2|2\*T0) of O\(3\) breaks nothing: only invariant"):
+            EMLP(V, V, O(3), hidden=hidden, num_layers=2, breaking=breaking)
 
 
 def test_drawn_constants_have_no_variance_to_learn():

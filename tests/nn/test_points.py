@@ -6,10 +6,11 @@ import pytest
 import torch
 from registry import generator
 
+from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SO, D, Group, O, S, Z
 from rppdyn.nn import EMLP, RPPEMLP, ChannelProducts, Ensemble
 from rppdyn.nn._hidden import AtPoints, points_hidden
-from rppdyn.reps import Rep, Scalar, V
+from rppdyn.reps import Rep, Scalar, T, V
 
 
 def swarm(space: Group, members: Group) -> Rep:
@@ -42,7 +43,7 @@ def test_other_layers_where_points_lack_a_type_or_have_no_room_or_another_is_ask
 
 
 def test_a_swarm_learns_what_one_member_does_to_another():
-    """Tensors of the product, which a width of 128 has no room for, learn nothing of it."""
+    """Tensors of the product, for which a width of 128 has little room, learn less of it."""
     rep = swarm(SO(3), S(3))
     x = torch.randn(200, 3, 3, generator=generator())
     apart = x.unsqueeze(1) - x.unsqueeze(2)
@@ -59,7 +60,20 @@ def test_a_swarm_learns_what_one_member_does_to_another():
             optimiser.step()
         return (loss.detach() / y.square().mean()).item()
 
-    assert unexplained() < 0.8 and unexplained(architecture="tensor") > 0.95
+    assert unexplained() < 0.7 * unexplained(architecture="tensor")
+
+
+def test_a_matrix_of_each_member_acts_on_its_vector():
+    space, members = SO(3), S(3)
+    G, rep = space * members, swarm(space, members)
+    net = EMLP(
+        rep + V(members).lift(G) * T(2)(space).lift(G), rep, G, hidden=192, num_layers=1, generator=generator()
+    ).double()
+    assert isinstance(net.blocks[0].gate, AtPoints)
+    x, m = (torch.randn(5, k, dtype=torch.float64, generator=generator(1)) for k in (9, 27))
+    y, skew = net(torch.cat([x, m], 1)), (m.view(5, 3, 3, 3) - m.view(5, 3, 3, 3).mT).flatten(1)
+    assert (net(torch.cat([x, m + skew], 1)) - y).norm() > 1e-3 * y.norm()
+    assert equivariance_error(net, net.rep_in, rep, torch.cat([x, m], 1), n_samples=3).mean < 1e-11
 
 
 @pytest.mark.parametrize("space, members", [(SO(3), S(3)), (D(4), S(4))], ids=["products at points", "permuted alone"])

@@ -88,9 +88,9 @@ def test_a_width_is_the_rows_of_a_linear_layer_unless_operands_are_more_than_hal
     assert all(net.blocks[1].gate.rep_in.dim <= width for block in net.blocks)
 
 
-def test_ranks_of_hidden_tensors_are_those_of_input_and_output():
+def test_ranks_of_hidden_tensors_are_those_of_the_output():
     rank = lambda *reps: max(tensor_rank(rep) for rep in EMLP(*reps, SO(3), hidden=100, bilinear="channelwise").hidden)  # noqa: E731
-    assert [rank(V, Scalar), rank(V, T(2)), rank(T(2), V), rank(Scalar, Scalar)] == [1, 2, 2, 1]
+    assert [rank(V, Scalar), rank(V, T(2)), rank(T(2), V), rank(Scalar, Scalar)] == [1, 2, 1, 1]
 
 
 def test_they_are_the_default_of_infinite_groups_where_a_width_has_room():
@@ -113,8 +113,10 @@ def test_types_that_scalars_and_vectors_lack_are_carried_and_made():
     """As of a planar arm, whose torques a reflection turns."""
     G, x = O(2), torch.randn(6, 5, dtype=torch.float64, generator=generator(3))
     rep_in, sign = (2 * V + Pseudoscalar)(G), Pseudoscalar(G)
-    assert [rep.dim for rep in missing_types(rep_in, 1)] == [1] and missing_types((2 * V)(G), 1) == ()
-    assert missing_types(rep_in, 2) == ()  # matrices of the plane have it
+    vectors = (2 * V)(G)
+    assert [rep.dim for rep in missing_types(vectors, sign, 1)] == [1] and missing_types(vectors, vectors, 1) == ()
+    assert missing_types(vectors, sign, 2) == ()  # matrices of the plane have it
+    assert [rep.dim for rep in missing_types(rep_in, vectors, 2)] == [1]  # but in the input, it multiplies
     net = EMLP(rep_in, sign, G, hidden=48, num_layers=2, bilinear="channelwise", generator=generator()).double()
     assert net.hidden[0].dim < 48 and equivariance_error(net, rep_in, sign, x, n_samples=3).mean < 1e-12
     still = x * torch.tensor([1, 1, 1, 1, 0])  # from the area between two vectors alone
@@ -123,6 +125,23 @@ def test_types_that_scalars_and_vectors_lack_are_carried_and_made():
     assert (net(x) - net(still)).abs().min() > 1e-6
     with pytest.raises(ValueError, match="lets nothing through"):
         EMLP(rep_in, sign, G, hidden=20 * Scalar + 20 * V, num_layers=1, bilinear="channelwise")
+
+
+@pytest.mark.parametrize("G", [SO(2), O(3), SO13p()], ids=str)
+def test_a_matrix_of_the_input_acts_on_vectors(G):
+    """Antisymmetric and symmetric traceless parts, too, which are no products of scalars and vectors of the input."""
+    net = EMLP(V + T(2), V, G, hidden=64, num_layers=1, generator=generator()).double()
+    n, d = 12, G.d
+    x, m = (torch.randn(n, k, dtype=torch.float64, generator=generator(1)) for k in (d, d * d))
+    eye = torch.eye(d, dtype=torch.float64)
+    for part in (
+        m - m.view(n, d, d).mT.flatten(1),
+        torch.outer(torch.ones(n), (eye[:1].mT @ eye[1:2]).flatten()).double(),
+    ):
+        with_part = net(torch.cat([x, m + part], 1))
+        assert (with_part - net(torch.cat([x, m], 1))).norm() > 1e-3 * with_part.norm()
+    reps = net.rep_in, net.rep_out
+    assert equivariance_error(net, *reps, torch.cat([x, m], 1), n_samples=3).mean < 1e-11
 
 
 def test_finite_groups_with_regular_representations_have_none():
