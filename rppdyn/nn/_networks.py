@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rppdyn.basis import NotCertified, isotypic
 from rppdyn.groups import Group
 from rppdyn.nn._bilinear import Bilinear
 from rppdyn.nn._coefficients import ExactBuffers, check_layouts, layout_number
@@ -51,6 +52,9 @@ Choice = bool | Form | Literal["auto"] | None
 Weights = list[Any]
 Hidden = int | Rep | RepType
 N = TypeVar("N", bound="Network")
+
+UNSEEN = 1e-5
+"""A change of the output, as a share of it, that is below is rounding."""
 
 
 class Network(nn.Module, ABC):
@@ -647,6 +651,12 @@ def check_bottlenecks(net: RPPEMLP) -> None:
             "output; choose a type that the group moves and hidden layers have, or other hidden layers",
             stacklevel=3,
         )
+    if unseen := _unseen_types(net):
+        warnings.warn(
+            f"types of dimension {', '.join(map(str, unseen))} in the input {net.rep_in} of {net.group} don't reach the "
+            "output: hidden layers lack them, or products with them; raise the width, or list them in hidden=",
+            stacklevel=3,
+        )
     if constant:
         warnings.warn(
             f"parts {', '.join(constant)} of the output {net.rep_out} of {net.group} don't depend on the input: no equivariant "
@@ -654,6 +664,24 @@ def check_bottlenecks(net: RPPEMLP) -> None:
             "pathway (RPPEMLP)",
             stacklevel=3,
         )
+
+
+@torch.no_grad()
+def _unseen_types(net: RPPEMLP) -> list[int]:
+    """Dimensions of the irreducible types of the input on which the output doesn't depend; empty where types aren't known."""
+    try:
+        adapted = isotypic([net.rep_in])
+    except (ValueError, NotCertified):
+        return []
+    along = torch.randn(16, net.rep_in.dim, generator=torch.Generator().manual_seed(0))  # coordinates by types
+    u = adapted.u[0].to(along)
+    unseen, y = [], net(along @ u.mT)
+    for kind in adapted.types:
+        changed = along.clone()
+        changed[:, kind.starts[0] : kind.starts[0] + kind.dim * kind.multiplicities[0]] *= -0.5
+        if (net(changed @ u.mT) - y).norm() < UNSEEN * y.norm():
+            unseen.append(kind.dim)
+    return unseen
 
 
 @torch.no_grad()
@@ -666,7 +694,7 @@ def _breaks_symmetry(net: RPPEMLP, breaking: BreakingInputs) -> bool:
     y = net(x)
     differences = net(x @ net.rep_in.rho(g).to(x).mT) - y @ net.rep_out.rho(g).to(x).mT
     breaking.vector.copy_(before)
-    return bool(differences.norm() > 1e-4 * y.norm()) or not y.any()
+    return bool(differences.norm() > UNSEEN * y.norm()) or not y.any()
 
 
 def _gated(gate: Gate, depends: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from registry import generator
 
 from rppdyn.equivariance import equivariance_error
-from rppdyn.groups import SL, SO, SO13, D, Group, O, SO2eR3, SO13p, Sp, Z
+from rppdyn.groups import SL, SO, SO13, D, Group, O, S, SO2eR3, SO13p, Sp, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, Bilinear, ChannelProducts
 from rppdyn.nn._hidden import MIN_PRODUCT_CHANNELS, component_major, missing_types, operand_types, tensor_rank
 from rppdyn.reps import Pseudoscalar, Scalar, T, V
@@ -142,6 +142,16 @@ def test_a_matrix_of_the_input_acts_on_vectors(G):
         assert (with_part - net(torch.cat([x, m], 1))).norm() > 1e-3 * with_part.norm()
     reps = net.rep_in, net.rep_out
     assert equivariance_error(net, *reps, torch.cat([x, m], 1), n_samples=3).mean < 1e-11
+
+
+def test_types_of_the_input_that_do_not_reach_the_output_are_named(recwarn):
+    """Of a matrix of pairs narrow layers see sums of rows and columns alone."""
+    EMLP(V + T(2), V, S(5), hidden=80, num_layers=1)
+    assert not recwarn.list
+    with pytest.warns(
+        UserWarning, match=r"types of dimension 5, 6 in the input T1 \+ T2 of S\(5\) don't reach the output"
+    ):
+        EMLP(V + T(2), V, S(5), hidden=64, num_layers=1)
 
 
 def test_finite_groups_with_regular_representations_have_none():
