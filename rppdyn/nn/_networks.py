@@ -54,7 +54,7 @@ Hidden = int | Rep | RepType
 N = TypeVar("N", bound="Network")
 
 UNSEEN = 1e-5
-"""A change of the output, as a share of it, that is below is rounding."""
+"""Changes of the output below this share of it are rounding."""
 
 
 class Network(nn.Module, ABC):
