@@ -171,6 +171,12 @@ for section in "$@"; do
                 for robot in Hopper Walker2d Ant HalfCheetah; do crossq $robot "env=$robot-v5" $seed plain; done
             done
             ;;
+        37-reasons)
+            for robot in HalfCheetah Hopper; do
+                crossq $robot-starts "env=$robot-v5 agent.learning_starts=5000" "2290 2291" plain
+                crossq $robot-wide "env=$robot-v5 model.critic_hidden=512" "2290 2291" plain
+            done
+            ;;
         38) # plain agents of the first five seeds are section 37's; five seeds of the first two cells come before the others
             ant="env=Ant-v5" walker="env=Walker2d-v5"
             leg="$ant env.actuator_scale.hip_4=0.5 env.actuator_scale.ankle_4=0.5"

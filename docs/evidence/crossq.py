@@ -28,13 +28,19 @@ PUBLIC = {
 
 
 def cell_of(config: Config) -> str:
-    """Name a robot, and whether one leg is weak."""
-    return config["env"]["id"] + ", one leg at half" * bool(config["env"]["actuator_scale"])
+    """Name a robot, and whether one leg is weak, or the seed is of validation."""
+    leg, validation = (
+        ", one leg at half" * bool(config["env"]["actuator_scale"]),
+        ", validation" * (config["seed"] >= 2290),
+    )
+    return config["env"]["id"] + leg + validation
 
 
 def arm_of(config: Config) -> str:
     """Name an arm as the protocol does."""
-    return name_of(config) + ", narrower" * (config["model"]["hidden"] == 64)
+    steps, width = config["agent"]["learning_starts"], config["model"]["critic_hidden"]
+    name = name_of(config) + ", narrower" * (config["model"]["hidden"] == 64)
+    return name + f", {steps:,} random steps" * (steps != 100) + f", critics of {width} units" * (width is not None)
 
 
 def merged(rows: Sequence[Row], new: Sequence[Row]) -> list[Row]:
@@ -74,7 +80,7 @@ def tables(rows: Sequence[Row]) -> str:
     robots: dict[str, dict[str, dict[str, Row]]] = {}
     for cell, arms in by_cell(rows).items():
         robot, *state, _ = cell.split(", ")
-        if len(arms) > 1:
+        if len(arms) > 1 and "validation" not in state:
             robots.setdefault(robot, {})[[*state, "intact"][0]] = arms
     return "\n\n".join([
         base_table(rows),
@@ -91,7 +97,8 @@ def main() -> None:
     levels = {
         robot: {"public CrossQ": public["CrossQ"][0], "public SAC": public["SAC"]} for robot, public in PUBLIC.items()
     }
-    panels = {cell.removesuffix(", 100000 steps"): list(arms.values()) for cell, arms in by_cell(rows).items()}
+    cells = {cell: arms for cell, arms in by_cell(rows).items() if "validation" not in cell}
+    panels = {cell.removesuffix(", 100000 steps"): list(arms.values()) for cell, arms in cells.items()}
     draw(panels, HERE / "crossq.png", levels=levels)
     write_table(PAGE, MARK, tables(rows))
     print(tables(rows))
