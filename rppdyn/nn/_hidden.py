@@ -181,7 +181,7 @@ def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
         H = reduce(mul, inner_groups)
 
         def at_a_point(rep: Rep) -> Rep:
-            """What acts on features at a point."""
+            """Leave the factors that act on features at a point."""
             parts = [
                 [f.of for f in part.factors if isinstance(f, LiftedRep) and f.of.G == H] for part, _ in rep.blocks()
             ]

@@ -686,7 +686,7 @@ def _unseen_types(net: RPPEMLP) -> list[int]:
 
 @torch.no_grad()
 def _breaks_symmetry(net: RPPEMLP, breaking: BreakingInputs) -> bool:
-    """Whether a network with random constants differs from its images under random elements."""
+    """Compare a network with random constants to its images under random elements; True if they differ."""
     generator = torch.Generator().manual_seed(0)
     before, x = breaking.vector.clone(), torch.randn(16, net.rep_in.dim, generator=generator)
     b, g = torch.randn(before.shape, generator=generator), net.group.samples(4, generator)

@@ -145,7 +145,7 @@ def test_a_matrix_of_the_input_acts_on_vectors(G):
 
 
 def test_types_of_the_input_that_do_not_reach_the_output_are_named(recwarn):
-    """Of a matrix of pairs narrow layers see sums of rows and columns alone."""
+    """Narrow layers see only sums of rows and columns of a matrix of pairs."""
     EMLP(V + T(2), V, S(5), hidden=80, num_layers=1)
     assert not recwarn.list
     with pytest.warns(
