@@ -82,7 +82,7 @@ crossq() { # robot, its words, seeds, arms: those of sections 37 and 38, which s
     local seed arm at
     for arm in $4; do
         for seed in $3; do
-            at="$2 agent=crossq total_steps=100000 evaluation.every=5000 evaluation.episodes=5 checkpoint_every=5000 seed=$seed"
+            at="agent=crossq agent.learning_starts=100 $2 total_steps=100000 evaluation.every=5000 evaluation.episodes=5 checkpoint_every=5000 seed=$seed"
             case $arm in
                 plain) at="$at model=mlp" ;;
                 narrower) at="$at model=mlp model.hidden=64" ;;
@@ -172,9 +172,8 @@ for section in "$@"; do
             done
             ;;
         37-reasons)
-            for robot in HalfCheetah Hopper; do
-                crossq $robot-starts "env=$robot-v5 agent.learning_starts=5000" "2290 2291" plain
-                crossq $robot-wide "env=$robot-v5 model.critic_hidden=512" "2290 2291" plain
+            for seed in 2290 2291 2210 2211 2212 2213 2214; do
+                for robot in HalfCheetah Hopper; do crossq $robot-starts "env=$robot-v5 agent.learning_starts=5000" $seed plain; done
             done
             ;;
         38) # plain agents of the first five seeds are section 37's; five seeds of the first two cells come before the others
