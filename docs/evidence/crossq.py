@@ -67,11 +67,15 @@ def base_table(rows: Sequence[Row]) -> str:
         "| --- | ---: | --- | ---: | ---: | ---: | ---: |",
     ]
     for robot, public in PUBLIC.items():
-        final = [curve[-1] for curve in by_cell(rows)[f"{robot}, 100000 steps"]["plain"]["returns"]]
-        each = ", ".join(f"{value:.0f}" for value in final)
         mean, deviation = public["CrossQ"]
-        numbers = (f"{np.mean(final):.0f}", mean, mean - deviation, public["SAC"])
-        lines.append(f"| {robot} | {len(final)} | {each} | {' | '.join(map(str, numbers))} |")
+        for arm, row in by_cell(rows)[f"{robot}, 100000 steps"].items():
+            if arm.partition(", ")[0] != "plain":
+                continue
+            final = [curve[-1] for curve in row["returns"]]
+            each = ", ".join(f"{value:.0f}" for value in final)
+            numbers = (f"{np.mean(final):.0f}", mean, mean - deviation, public["SAC"])
+            name = arm.replace("plain", robot)
+            lines.append(f"| {name} | {len(final)} | {each} | {' | '.join(map(str, numbers))} |")
     return "\n".join(lines)
 
 
@@ -80,7 +84,7 @@ def tables(rows: Sequence[Row]) -> str:
     robots: dict[str, dict[str, dict[str, Row]]] = {}
     for cell, arms in by_cell(rows).items():
         robot, *state, _ = cell.split(", ")
-        if len(arms) > 1 and "validation" not in state:
+        if "strict" in arms:
             robots.setdefault(robot, {})[[*state, "intact"][0]] = arms
     return "\n\n".join([
         base_table(rows),

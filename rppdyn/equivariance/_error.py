@@ -228,8 +228,8 @@ def elements_by_generator(group: Group, names: Sequence[str]) -> dict[str, list[
 
 
 def pooled_sums(pairs: Iterable[tuple[Inexact[Tensor, "n k"], Inexact[Tensor, "n k"]]]) -> Float[Tensor, "n 2"]:
-    """Sums over entries and pairs ``a, b`` of ``|a - b|`` and of ``|a| + |b|``, for each input."""
-    return torch.stack([differences(a, b).sum(-1).mT for a, b in pairs]).sum(0)
+    """Sums over entries, and means over pairs ``a, b``, of ``|a - b|`` and of ``|a| + |b|``, for each input."""
+    return torch.stack([differences(a, b).sum(-1).mT for a, b in pairs]).mean(0)
 
 
 def pooled_ratio(sums: NDArray, axis: int = 0) -> NDArray:

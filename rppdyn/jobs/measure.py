@@ -50,7 +50,7 @@ MAX_OUTPUTS = 20
 MAX_TABLE_LAYERS = 25
 """Largest number of layers in the table; equivariance.json has all."""
 
-MAX_ELEMENTS = 7
+MAX_ELEMENTS = 15
 """Number of sampled elements, the same for every state; a group with no more elements beside the identity gives all."""
 
 
@@ -59,7 +59,7 @@ class Estimate:
     r"""An error between 0 (equivariant) and 1, with its uncertainty over states.
 
     Attributes:
-        error: :math:`\sum |a - b| / \sum (|a| + |b|)`, sums over states, entries and elements.
+        error: :math:`\sum |a - b| / \sum (|a| + |b|)`, sums over states and entries, means over a generator's elements.
         interval: 95 % bootstrap interval over states, or over members if there are several.
         published: Eq. 3.3, the mean over states of the same ratio of norms; for a continuous generator its limit for small
             transformations, :math:`|L f| / 2|f|` per unit of the generator.
@@ -92,7 +92,7 @@ class Measured:
     """The errors of one function.
 
     Attributes:
-        overall: error over all generators; its `published` is over sampled elements of the whole group.
+        overall: error over all generators, with equal weights; its `published` is over sampled elements of the whole group.
         published_interval: interval of that number over states.
         per_generator: errors by name of the generator.
         scale: root mean square of the output relative to its reference size.

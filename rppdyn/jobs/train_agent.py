@@ -435,6 +435,10 @@ def begin(config: TrainAgentConfig) -> Iterator[AgentRun]:
         )
         if agent.fresh_episodes:
             _warn_of_fresh_episode(config, agent, session.saved, fresh or "its checkpoints hold no environment")
+        if config.agent.ppo is None and config.total_steps <= (starts := config.agent.learning_starts):
+            logger.warning(
+                "nothing is learned: give more total_steps than agent.learning_starts=%d, the random ones", starts
+            )
         _record_symmetry(session.folder, spec, env, agent)
         agent.set_logger(Logger(folder=None, output_formats=[Events(session)]))
         evaluations = stack.enter_context(closing(Evaluations(config, spec)))

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast, get_args, overload
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from scipy.sparse import coo_array
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -664,6 +666,21 @@ def check_bottlenecks(net: RPPEMLP) -> None:
             "pathway (RPPEMLP)",
             stacklevel=3,
         )
+    elif zeros := _unreached(widest):
+        warnings.warn(
+            f"{zeros} of the {net.rep_out.dim} numbers of the output {net.rep_out} of {net.group} (in some basis) are always "
+            f"zero: no equivariant map leads to them from the last hidden layer, {widest.rep_in}; raise the width, or list "
+            "tensors of the output's rank in hidden=",
+            stacklevel=3,
+        )
+
+
+def _unreached(pathway: EquivariantPathway) -> int:
+    """Dimensions of the output to which no equivariant map leads."""
+    rows, columns, values = (entry.cpu().numpy() for entry in pathway.weight_map.entries())
+    size_out, size_in = pathway.weight_map.shape
+    maps = coo_array((values, (rows // size_in, columns * size_in + rows % size_in)))
+    return size_out - int(np.linalg.matrix_rank((maps @ maps.T).toarray(), hermitian=True))
 
 
 @torch.no_grad()

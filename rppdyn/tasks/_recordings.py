@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,11 +97,12 @@ def read_recordings(
         raise ValueError("state=[]: name the columns that make up a state")
     columns: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     recordings = []
-    requested = {re.sub(r"\[[\d:]*\]$", "", str(text)) for text in (*state, *controls, time, trajectory)}
+    whole = [[re.sub(r"\[[\d:]*\]$", "", text) for text in texts] for texts in (state, controls)]
+    times = (*TIMES, time) if isinstance(time, str) else TIMES
     tables = (
-        recording for file, arrays in read_tables(source) for recording in _trajectories_in(file, arrays, requested)
+        recording for file, arrays in read_tables(source) for recording in _trajectories_in(file, arrays, *whole, times)
     )
-    for name, table, rows in _split(tables, trajectory):
+    for name, table, rows in _split(tables, trajectory, whole[0]):
         state_names, states = columns_of(name, table, state, "state")
         control_names, forces = columns_of(name, table, controls, "controls")
         if columns[0] and (state_names, control_names) != columns:
@@ -122,53 +123,70 @@ def read_recordings(
     return Recordings(str(source), *columns, tuple(recordings))
 
 
-def _trajectories_in(name: str, arrays: Mapping[str, NDArray], requested: Collection[str]) -> Iterator[Table]:
-    """The trajectories in arrays: one, or several along the first axis if a requested column has three axes."""
+def _trajectories_in(
+    name: str, arrays: Mapping[str, NDArray], state: Sequence[str], controls: Sequence[str], times: Sequence[str]
+) -> Iterator[Table]:
+    """The trajectories in arrays: one, or several along the first axis if states or controls have three axes."""
     arrays = {key: value for key, value in arrays.items() if value.ndim}
     if not arrays:
         raise ValueError(f"{name} holds no arrays")
-    deepest = max(value.ndim for key, value in arrays.items() if key in requested or not arrays.keys() & requested)
+    for key in times:
+        if key in arrays and arrays[key].ndim == 2 and arrays[key].shape[1] == 1:
+            arrays[key] = arrays[key][:, 0]
+    asked = {key: value for key, value in arrays.items() if key in (*state, *controls)}
+    deepest = max((value.ndim for value in asked.values()), default=1)
     if deepest > 3:
         raise ValueError(f"{name}: an array of {deepest} axes; give (trajectories, time, numbers), or fewer")
-    several = deepest == 3 or any(arrays[key].ndim == 2 for key in TIMES if key in arrays)
-    if not several:
+    if not asked or (deepest < 3 and not any(arrays[key].ndim == 2 for key in times if key in arrays)):
         yield name, flat(arrays)
         return
-    stacked = [value for value in arrays.values() if value.ndim == 3] or arrays.values()
-    count = max(map(len, stacked))
+    count = max(len(value) for value in asked.values() if value.ndim == deepest)
+    for key, value in asked.items():
+        if value.ndim > 1 and len(value) != count:
+            raise ValueError(
+                f"{name}: {key} has {len(value)} trajectories, and others have {count}; give as many of each"
+            )
     for index in range(count):
         table = {  # arrays with one axis are shared (times, say), unless they have a number for each trajectory
-            key: value if value.ndim == 1 and len(value) != count else value[index]
+            key: value if value.ndim == 1 and (len(value) != count or key in times) else value[index]
             for key, value in arrays.items()
             if value.ndim == 1 or len(value) == count
         }
-        yield f"{name}, trajectory {index}", _trim(flat(table))
+        yield f"{name}, trajectory {index}", _trim(flat(table), state, controls)
 
 
-def _trim(table: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Remove the rows at the end that are all nan, the padding of shorter trajectories."""
-    trimmed = {}
+def _trim(table: Mapping[str, NDArray], state: Sequence[str], controls: Sequence[str]) -> dict[str, NDArray]:
+    """Remove the rows after the last one that has a number of a state, the padding of shorter trajectories."""
+    known = {}
     for key, values in table.items():
         is_known = ~np.isnan(values).all(1) if np.issubdtype(values.dtype, np.floating) else np.ones(len(values), bool)
-        trimmed[key] = values[: int(is_known.nonzero()[0].max(initial=-1)) + 1]
-    length = min(map(len, trimmed.values()))
-    return {key: values[:length] if len(values) - length > 1 else values for key, values in trimmed.items()}
+        known[key] = int(is_known.nonzero()[0].max(initial=-1)) + 1
+    length = max((known[key] for key in state if key in table), default=max(known.values(), default=0))
+    return {key: values[: min(length, known[key]) if key in controls else length] for key, values in table.items()}
 
 
-def _split(tables: Iterator[Table], column: str | None) -> Iterator[tuple[str, Mapping[str, NDArray], NDArray]]:
+def _split(
+    tables: Iterator[Table], column: str | None, state: Sequence[str]
+) -> Iterator[tuple[str, Mapping[str, NDArray], NDArray]]:
     """Split tables into trajectories with the numbers of their rows, by a column of labels, else by the ends of episodes."""
     for name, table in tables:
-        count = max(map(len, table.values()))
+        count = next((len(table[key]) for key in state if key in table), max(map(len, table.values())))
         label_column = LEROBOT[0] if column is None and table.keys() >= set(LEROBOT) else column
         if label_column is not None:
             labels, noun = column_of(name, table, label_column, "trajectory")[:, 0], label_column
+            if len(empty := np.isin(labels.astype(str), ("", "nan")).nonzero()[0]):
+                raise ValueError(
+                    f"trajectory={label_column}: {name}, row {empty[0] + 1} has none; label it, or leave it out"
+                )
         else:
-            ends = [
-                table[key][:, 0].astype(bool)
-                for key in ENDS
-                if key in table and len(table[key]) == count and table[key].dtype.kind in "biuf"
-            ]
-            labels, noun = np.cumsum([0, *np.any(ends, 0)[:-1]]) if ends else np.zeros(count, int), "episode"
+            ends = {
+                key: table[key][:, 0].astype(bool) for key in ENDS if key in table and table[key].dtype.kind in "biuf"
+            }
+            for key, at in ends.items():
+                if len(at) != count and at[:-1].any():
+                    raise ValueError(f"{name}: {key} has {len(at)} rows for {count} states; give one for each")
+            whole = [at for at in ends.values() if len(at) == count]
+            labels, noun = np.cumsum([0, *np.any(whole, 0)[:-1]]) if whole else np.zeros(count, int), "episode"
         distinct = dict.fromkeys(labels.tolist())
         if column is None and len(distinct) < 2:
             yield name, table, np.arange(count) + 1

@@ -76,12 +76,15 @@ def _read_csv(path: Path) -> Iterator[Table]:
     with reading(f"{path} is no table of text, and", "save it as CSV in UTF-8"):
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = file.read().splitlines()
-            first = next((line for line in lines if line.strip()), "")
+            first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
             delimiter = max(DELIMITERS, key=first.count)
             rows = [(number, row) for number, row in enumerate(csv.reader(lines, delimiter=delimiter), 1) if any(row)]
+    while len(rows) > 1 and rows[0][1][0].startswith("#") and len(rows[0][1]) != len(rows[1][1]):
+        del rows[0]  # a comment; the names may have a # before them, as numpy.savetxt writes it
     if len(rows) < 2:
         raise ValueError(f"{path} is empty: a line of names and lines of numbers are needed")
     names = [name.strip() for name in rows[0][1]]
+    names[0] = names[0].removeprefix("#").strip()
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise ValueError(
             f"{path}: column {repeated[0]!r} is there twice, in {list_names(names)}; rename or remove one of them"

@@ -247,9 +247,10 @@ def test_a_certificate_of_this_very_model_is_stored_and_silences_the_warning(tmp
     weak = "env.actuator_scale.slider=0.25"
     begun("before", weak)
     assert "run `rppdyn certify`" in caplog.text
+    assert "nothing is learned: give more total_steps than agent.learning_starts=20" in caplog.text
     env = building.build_env(compose.composed("train_agent", [*WORDS, weak]))
     save_certificate(certify(env, symmetry_spec(env), n_states=20, n_resets=20))
-    folder = begun("after", weak)
+    folder = begun("after", weak, "agent.learning_starts=3")
     assert caplog.text == ""
     assert json.loads((folder.path / "certificate.json").read_text())["generators"][0]["name"] == "left-right"
     folder = begun("another model", "env.actuator_scale.slider=0.125")

@@ -154,6 +154,21 @@ def test_types_of_the_input_that_do_not_reach_the_output_are_named(recwarn):
         EMLP(V + T(2), V, S(5), hidden=64, num_layers=1)
 
 
+@pytest.mark.parametrize(
+    ("group", "rep_out", "narrow", "wide", "zeros"),
+    [(SO(3), T(2), 32, 64, "5 of the 9"), (S(5), T(2), 64, 128, "11 of the 25"), (SL(2), T(1, 1), 24, 128, "3 of the 4")],
+)
+def test_outputs_that_are_always_zero_are_counted(group, rep_out, narrow, wide, zeros, recwarn):
+    """Of a matrix, say, all but its trace, where hidden layers have scalars and vectors alone."""
+    EMLP(2 * V, rep_out, group, hidden=wide, num_layers=1)
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=f"{zeros} numbers of the output .* are always zero"):
+        net = EMLP(2 * V, rep_out, group, hidden=narrow, num_layers=1, generator=torch.Generator().manual_seed(0))
+    outputs = net(torch.randn(100, 2 * group.d, generator=torch.Generator().manual_seed(1))).detach()
+    rank = torch.linalg.matrix_rank(outputs, rtol=1e-4)
+    assert rank <= net.rep_out.dim - int(zeros.split()[0])
+
+
 def test_finite_groups_with_regular_representations_have_none():
     assert all(block.bilinear is None for block in EMLP(V, V, Z(4), hidden=32, bilinear="channelwise").blocks)
 

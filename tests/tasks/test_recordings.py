@@ -186,3 +186,51 @@ def test_times_that_are_not_known_are_asked_for(tmp_path, time, words):
     (tmp_path / "own.csv").write_text("timestamp,x\n0,1\n20,2\n40,3\n", encoding="utf-8")
     with pytest.raises(ValueError, match=words):
         read_recordings(tmp_path / "own.csv", ["x"], time=time)
+
+
+def test_arrays_that_nobody_asked_for_change_nothing(tmp_path, paths):
+    q, v = paths
+    others = {
+        "none": {}, "parameters": {"parameters": np.ones((EPISODES, 8))}, "masses": {"masses": np.ones(2)},
+        "sensor": {"sensor": np.where(np.arange(STEPS) < 10, 1.0, np.nan)[None].repeat(EPISODES, 0)[..., None]},
+        "images": {"images": np.zeros((EPISODES, 3, 4, 4, 3))},
+    }  # fmt: skip
+    for name, more in others.items():
+        np.savez(tmp_path / f"{name}.npz", q=q, v=v, **more)
+        same(read_recordings(tmp_path / f"{name}.npz", ["q", "v"], time=0.05), q, v)
+    one_after_the_other = dict(
+        q=q.reshape(-1, 2), v=v.reshape(-1, 2), dones=np.arange(q.size // 2) % STEPS == STEPS - 1
+    )
+    np.savez(tmp_path / "longer.npz", **one_after_the_other, reference=np.zeros((q.size // 2 + 1, 2)))
+    same(read_recordings(tmp_path / "longer.npz", ["q", "v"], time=0.05), q, v)
+
+
+def test_times_that_trajectories_share(tmp_path, paths):
+    q, v = paths
+    for name, times in (("row", 0.05 * np.arange(STEPS)), ("column", 0.05 * np.arange(STEPS)[:, None])):
+        np.savez(tmp_path / f"{name}.npz", q=q, v=v, time=times)
+        same(read_recordings(tmp_path / f"{name}.npz", ["q", "v"]), q, v)
+        np.savez(tmp_path / f"{name}.npz", q=q[0], v=v[0], stamp=times)
+        assert len(read_recordings(tmp_path / f"{name}.npz", ["q", "v"], time="stamp").trajectories[0].states) == STEPS
+    np.savez(tmp_path / "square.npz", q=q[:, :EPISODES], time=np.arange(EPISODES))
+    assert len(read_recordings(tmp_path / "square.npz", ["q"]).trajectories) == EPISODES
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"v": np.where(np.arange(STEPS) < 20, 0, np.nan)[None, :, None].repeat(EPISODES, 0)}, "nan in row 21, column v"),
+        ({"v": np.zeros((EPISODES - 1, STEPS, 2))}, "v has 3 trajectories, and others have 4"),
+        ({"u": np.zeros((EPISODES, STEPS - 2, 1))}, "28 controls for 30 states"),
+        ({"q": np.zeros((60, 2)), "v": np.zeros((60, 2)), "u": np.zeros((60, 1)), "dones": np.arange(61) % 20 == 19},
+         "dones has 61 rows for 60 states"),
+        ({"q": np.zeros((3, 2)), "v": np.zeros((3, 2)), "u": np.zeros((3, 1)), "run": np.array([0, 0, np.nan])},
+         "row 3 has none"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named(tmp_path, paths, change, words):
+    np.savez(tmp_path / "log.npz", **({"q": paths[0], "v": paths[1], "u": np.zeros((EPISODES, STEPS, 1))} | change))
+    with pytest.raises(ValueError, match=words):
+        read_recordings(
+            tmp_path / "log.npz", ["q", "v"], controls=["u"], time=0.05, trajectory="run" if "run" in change else None
+        )
