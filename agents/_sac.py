@@ -156,8 +156,8 @@ class RPPSAC(SymmetricAgent, SAC):
             if not is_right:
                 raise ValueError(f"{name}={getattr(self, name)!r}{remedy}")
         rate = self.learning_rate(1) if callable(self.learning_rate) else self.learning_rate
-        if not 0 <= rate < math.inf:
-            raise ValueError(f"learning_rate={rate} must be positive, or 0 to learn nothing")
+        if not (isinstance(rate, Real) and 0 <= rate < math.inf):
+            raise ValueError(f"learning_rate={rate!r} must be positive, or 0 to learn nothing")
         self.action_space = copy.deepcopy(self.action_space)  # environments may share one, and its state
         check_wrapper(self._vec_normalize_env)
         for name in ("normalisation", "atoms"):
@@ -196,14 +196,19 @@ class RPPSAC(SymmetricAgent, SAC):
     def _setting_rules(self) -> dict[str, tuple[bool, str]]:
         """For each setting, whether it is possible, and what to say if not; loaded agents may have been given others, too."""
         entropy, norm = self.target_entropy, self.max_gradient_norm
+        number = lambda name: value if isinstance(value := getattr(self, name), Real) else math.nan  # noqa: E731
+        is_norm = norm is None or 0 < number("max_gradient_norm") < math.inf
         return {
-            "noise_variance": (0 < self.noise_variance < math.inf, " must be positive and finite"),
-            "batch_size": (self.batch_size >= 1, " must be at least 1"),
-            "target_update_interval": (self.target_update_interval >= 1, " must be at least 1"),
-            "tau": (0 < self.tau <= 1, ": a share of the way to the critics, above 0 and at most 1"),
-            "gamma": (0 <= self.gamma <= 1, ": a discount from 0 to 1"),
-            "max_gradient_norm": (norm is None or 0 < norm < math.inf, " must be positive, or None for no clipping"),
-            "mirror_loss": (0 <= self.mirror_loss < math.inf, " must be positive, or 0 for none, and finite"),
+            "noise_variance": (0 < number("noise_variance") < math.inf, " must be positive and finite"),
+            "batch_size": (
+                isinstance(self.batch_size, int) and self.batch_size >= 1,
+                " must be a whole number, at least 1",
+            ),
+            "target_update_interval": (number("target_update_interval") >= 1, " must be at least 1"),
+            "tau": (0 < number("tau") <= 1, ": a share of the way to the critics, above 0 and at most 1"),
+            "gamma": (0 <= number("gamma") <= 1, ": a discount from 0 to 1"),
+            "max_gradient_norm": (is_norm, " must be positive, or None for no clipping"),
+            "mirror_loss": (0 <= number("mirror_loss") < math.inf, " must be positive, or 0 for none, and finite"),
             "target_entropy": (
                 entropy == "auto" or (isinstance(entropy, Real) and math.isfinite(entropy)),
                 ": give a number of nats, or 'auto' for minus the actions",
@@ -436,7 +441,8 @@ class RPPSAC(SymmetricAgent, SAC):
     # -- saving -------------------------------------------------------------------------------------------------------
 
     def _capture_algorithm(self) -> dict[str, Any]:
-        if self.action_noise is not None and not isinstance(self.action_noise, NormalActionNoise):
+        noises = getattr(self.action_noise, "noises", [self.action_noise])  # one for each of several environments
+        if not all(noise is None or isinstance(noise, NormalActionNoise) for noise in noises):
             raise ValueError(f"the state of {self.action_noise!r} can't be captured; use NormalActionNoise or none")
         random = {
             "update": self.sampler.generator.get_state(),

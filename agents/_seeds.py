@@ -285,7 +285,8 @@ def _group_by_settings(trainers: Sequence[SeedTrainer]) -> list[list[SeedTrainer
     for trainer in trainers:
         agent = trainer.agent
         sizes = agent.batch_size, agent.gradient_steps, bool(agent.augment), agent.matmul_precision, agent.compiles
-        parts.setdefault((agent.settings().structure, *sizes), []).append(trainer)
+        delay = getattr(agent, "policy_delay", 1)
+        parts.setdefault((agent.settings().structure, delay, agent._n_updates % delay, *sizes), []).append(trainer)
     return list(parts.values())
 
 

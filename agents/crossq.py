@@ -28,7 +28,7 @@ from rppdyn.nn._normalisation import WARM_UP, RowNorm
 from rppdyn.reps._rep import is_int
 
 CRITIC_HEADS = ("scalar", "categorical")
-MAX_BINS, MAX_VALUE = 10_000, 1e6
+MAX_BINS, MAX_VALUE = 1001, 1e6
 NO_TARGETS = ": RPPCrossQ has no targets; leave it out, or use RPPSAC"
 
 
@@ -61,10 +61,10 @@ class CrossQUpdate(SACUpdate):
         before = self.state
         super().refresh()
         if self.state is not before:  # perhaps on another device, in another dtype
-            self.atoms = self.agents[0].critic.atoms
-            if self.agents[0].weight_norm:
-                each = (("actor", self.actors), ("critic", self.critics))
-                self.rows = {name: RowNorm(ensemble.nets[0], ensemble.trainable) for name, ensemble in each}
+            self.atoms, self.rows = self.agents[0].critic.atoms, {}
+        if self.agents[0].weight_norm and not self.rows:
+            each = (("actor", self.actors), ("critic", self.critics))
+            self.rows = {name: RowNorm(ensemble.nets[0], ensemble.trainable) for name, ensemble in each}
 
     def update_(self, state: State, batch: Batch, numbers: Tensor, settings: SACSettings) -> Metrics:
         r"""One step of critics and, every `policy_delay` updates, of actor and temperature, in place.
@@ -136,9 +136,9 @@ def project_on_atoms(values: Tensor, probabilities: Tensor, atoms: Tensor) -> Te
     """Divide the probabilities (..., N) of values (..., N) between the atoms (N,) next to each value."""
     place = (values.clamp(atoms[0], atoms[-1]) - atoms[0]) * ((len(atoms) - 1) / (atoms[-1] - atoms[0]))
     index = torch.arange(len(atoms), device=atoms.device, dtype=atoms.dtype)
-    # a sum over all pairs, as the order of a scatter depends on the number of threads
-    shares = (1 - (place.unsqueeze(-1) - index).abs()).clamp_min(0)
-    return (probabilities.unsqueeze(-1) * shares).sum(-2)
+    # sums over all pairs, as the order of a scatter depends on the number of threads; in parts, as there are many pairs
+    parts = ((1 - (place.unsqueeze(-1) - part).abs()).clamp_min(0) for part in index.split(128))
+    return torch.cat([(probabilities.unsqueeze(-1) * shares).sum(-2) for shares in parts], -1)
 
 
 def _is_range(ends: Any) -> bool:

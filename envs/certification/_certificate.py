@@ -14,7 +14,7 @@ import os
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -332,8 +332,10 @@ class Certificate:
         for report in self.reports:
             lines += ["", *_report_lines(report)]
         lines += ["", *LEGEND]
-        wrapped = (textwrap.wrap(line, TABLE_WIDTH, subsequent_indent="    ") if len(line) > TABLE_WIDTH else [line]
-                   for line in lines)  # fmt: skip
+        wrap = partial(textwrap.wrap, width=TABLE_WIDTH, subsequent_indent="    ")
+        wrapped = (
+            [line] if "  " in line.strip() else wrap(line) or [""] for line in lines
+        )  # rows, with gaps, stay whole
         return "\n".join(part for parts in wrapped for part in parts)
 
     def figure(self, path: str | os.PathLike[str]) -> Path:

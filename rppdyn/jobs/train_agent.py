@@ -267,7 +267,8 @@ class AgentRun(BaseCallback):
         self._clock = time.monotonic()
         self._counted = session.saved
         self._pending: _Pending | None = None
-        self._is_first = True  # of this process's updates
+        # until then an update may be the first of its kind in this process, and compile
+        self._compiles_until = agent._n_updates + getattr(agent, "policy_delay", 1)
 
     @property
     def callbacks(self) -> list[BaseCallback]:
@@ -313,9 +314,8 @@ class AgentRun(BaseCallback):
         if self.session.due(step):
             self._evaluate()
         agent: Any = self.agent
-        if self._is_first and agent.compiles and step + self.config.agent.rollout > agent.learning_starts:
-            # the first update follows this rollout, and compiles
-            self._is_first = False
+        compiles = agent._n_updates < self._compiles_until and agent.compiles
+        if compiles and step + self.config.agent.rollout > agent.learning_starts:  # updates follow this rollout
             self._record(wait=True)
             if self.session.saved < step:
                 self._save()
@@ -342,6 +342,8 @@ class AgentRun(BaseCallback):
         agent.check_finite()  # a diverged run stops here, before an evaluation of no use
         self._record(wait=True)
         step, now = agent.num_timesteps, time.monotonic()
+        if not step:
+            self.bar.say("evaluating")
         speed = (step - self._counted) / (now - self._clock) if now > self._clock else 0.0
         training = _training_metrics(agent)
         self.session.measured = self._counted = step

@@ -15,6 +15,8 @@ import torch
 
 logger = logging.getLogger(__name__)
 
+OFF = "compile=false (of train-agent agent.compile=false)"
+
 
 def check_compiler(device: torch.device) -> None:
     """Refuse `compile=true` on a CPU without a C++ compiler."""
@@ -56,17 +58,14 @@ def failure_reason(error: Exception) -> str:
     """The reason of a failed compilation, and the remedy, in one line."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
     reason = next((line for line in lines if " error: " in line), lines[0] if lines else type(error).__name__)
-    return f"{reason.strip()}; mend that, or use compile=false"
+    return f"{reason.strip()}; mend that, or use {OFF}"
 
 
 def _missing_compiler(device: torch.device) -> str:
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if device.type != "cpu" or shutil.which(compiler):
         return ""
-    return (
-        f"torch.compile needs a C++ compiler, and {compiler} is not found: install it, name another in CXX, or use "
-        "compile=false"
-    )
+    return f"torch.compile needs a C++ compiler, and {compiler} is not found: install it, name another in CXX, or use {OFF}"
 
 
 def compiled(function: Any, **options: Any) -> Any:

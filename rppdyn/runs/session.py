@@ -90,7 +90,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Show a text behind the description until the next update; that time does not count for the speed."""
-        self._pause_start = time.time()
+        self._pause_start = self._pause_start or time.time()
         self._bar.desc = f"{self._description}, {text}"
         self._bar.refresh()
 
@@ -279,7 +279,7 @@ class Session:
                 "%s: goes on from step %d with the settings of its config.yaml%s",
                 folder.path,
                 self.saved,
-                "".join(f", {key}={new} in place of {old}" for key, old, new in changed),
+                "".join(f", {key}={new} in place of {old}" for key, old, new in changed if key != "run_dir"),
             )
         folder.result_file.unlink(missing_ok=True)  # the result of a shorter run
         folder.replace_config(config)

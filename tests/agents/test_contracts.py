@@ -11,6 +11,7 @@ import torch
 from agent_states import errors, states
 from forked import run_code
 from legged import Legged, legged_spec
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.noise import NormalActionNoise
 
 from rppdyn.agents import (
@@ -100,6 +101,9 @@ CONTINUED: dict[str, Callable[[], dict]] = {
     "in the middle of a rollout": lambda: dict(train_freq=3, gradient_steps=2),
     "mirrored": lambda: dict(env=WINDY, augment=True, mirror_loss=1.0, policy_kwargs=dict(num_layers=1)),
     "noise, n-step returns": lambda: dict(n_steps=3, action_noise=NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))),
+    "noise in two environments": lambda: dict(
+        env=lambda: make_vec_env(PENDULUM, 2), action_noise=NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))
+    ),
     "a fixed temperature": lambda: dict(ent_coef=0.3),
     "learned variances": lambda: dict(callback=lambda: LearnVariances(every=12, data=32)),
     "widened variances": lambda: dict(callback=lambda: WidenVariances(steps=50, every=10)),

@@ -8,12 +8,13 @@ import pytest
 import torch
 from sb3_contrib import CrossQ
 from sb3_contrib.common.torch_layers import BatchRenorm1d
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stepping import batches, in_dtype, stepped
 from torch import nn
 
-from rppdyn.agents import CrossQUpdate, RPPCrossQ
+from rppdyn.agents import CrossQUpdate, RPPCrossQ, train_many
 from rppdyn.agents._networks import RewardScale
 from rppdyn.agents.crossq import project_on_atoms
 from rppdyn.nn._normalisation import pools
@@ -257,3 +258,39 @@ def test_rewards_are_scaled_by_deviation_and_bound():
     assert float(scale.scale_exact) == pytest.approx(float(returns.std(correction=0)))
     scale.observe(torch.tensor([100.0]))
     assert float(scale.scale_exact) == pytest.approx(20.0)
+
+
+def test_settings_that_change_in_training_do_so_for_each_agent():
+    """Of agents that are trained at once, each comes out as it would alone; rows are scaled as soon as they are to be."""
+
+    class Delay(BaseCallback):
+        def __init__(self, delay):
+            super().__init__()
+            self.delay = delay
+
+        def _on_step(self):
+            self.model.policy_delay = self.delay
+            return True
+
+    def build(seed):
+        return made(seed=seed, learning_starts=20, train_freq=2, gradient_steps=2, batch_size=8)
+
+    together = train_many([lambda: build(0), lambda: build(1)], 40, callbacks=[Delay(2), Delay(3)])
+    for seed, delay in ((0, 2), (1, 3)):
+        alone = build(seed).learn(40, callback=Delay(delay)).policy.state_dict()
+        for name, value in together[seed].agent.policy.state_dict().items():
+            assert torch.allclose(value, alone[name], rtol=1e-4, atol=1e-5), name
+    agent = together[0].agent
+    agent.weight_norm = True
+    agent.learn(4, reset_num_timesteps=False)
+    weight = agent.actor.net.blocks[0].linear.assemble()[0]
+    assert torch.allclose(weight.norm(dim=1), torch.ones(16))
+
+
+def test_many_bins_are_projected_in_parts():
+    atoms = torch.linspace(-5, 5, 301, dtype=torch.float64)
+    p = torch.rand(4, 301, dtype=torch.float64).softmax(-1)
+    q = project_on_atoms(atoms.expand(4, -1), p, atoms)
+    assert torch.allclose(q, p, atol=1e-12)
+    moved = project_on_atoms(atoms.expand(4, -1) * 0.9 + 0.03, p, atoms)
+    assert torch.allclose(moved @ atoms, p @ (atoms * 0.9 + 0.03))

@@ -592,7 +592,7 @@ def test_where_torch_fails_to_compile_training_goes_on_as_it_would_have(make_age
         assert all(map(torch.equal, one.policy.parameters(), other.policy.parameters()))
     assert [record.message for record in caplog.records] == [
         "Training goes on without torch.compile, in up to twice the time: g++: internal compiler error; mend that, or use "
-        "compile=false"
+        "compile=false (of train-agent agent.compile=false)"
     ]
     without_policy(monkeypatch, make_agent().action_space)
     caplog.clear()

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from rppdyn.agents import RPPSAC, SACUpdate
+from rppdyn.agents import RPPSAC, RPPCrossQ, SACUpdate
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.runs import RunFolder, Session, StopRequest, read_metrics
@@ -175,3 +175,21 @@ def test_ctrl_c_stops_seeds_at_once_while_their_environments_start(tmp_path, mon
     with pytest.raises(KeyboardInterrupt):
         train_agent.run_many(configured(tmp_path / "run", "seeds=2"))
     assert time.monotonic() - start < 50 and not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_stops_the_compilation_of_an_actors_first_update_too(tmp_path, monkeypatch):
+    """With CrossQ that is the third update, and another function."""
+    words = "agent=crossq", "agent.learning_starts=20", "agent.num_envs=1", "agent.gradient_steps=1", "total_steps=40"
+    monkeypatch.setattr(RPPSAC, "compiles", True)
+    settings = RPPCrossQ.settings
+
+    def interrupted_at_the_actor(agent):
+        if (found := settings(agent)).moves_actor:
+            interrupted()
+        return found
+
+    monkeypatch.setattr(RPPCrossQ, "settings", interrupted_at_the_actor)
+    start = time.monotonic()
+    stopped = train_agent.run(configured(tmp_path / "run", *words))
+    assert stopped.interrupted and time.monotonic() - start < 50
+    assert stopped.steps == 22

@@ -156,7 +156,11 @@ def test_types_of_the_input_that_do_not_reach_the_output_are_named(recwarn):
 
 @pytest.mark.parametrize(
     ("group", "rep_out", "narrow", "wide", "zeros"),
-    [(SO(3), T(2), 32, 64, "5 of the 9"), (S(5), T(2), 64, 128, "11 of the 25"), (SL(2), T(1, 1), 24, 128, "3 of the 4")],
+    [
+        (SO(3), T(2), 32, 64, "5 of the 9"),
+        (S(5), T(2), 64, 128, "11 of the 25"),
+        (SL(2), T(1, 1), 24, 128, "3 of the 4"),
+    ],
 )
 def test_outputs_that_are_always_zero_are_counted(group, rep_out, narrow, wide, zeros, recwarn):
     """Of a matrix, say, all but its trace, where hidden layers have scalars and vectors alone."""

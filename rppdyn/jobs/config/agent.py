@@ -138,7 +138,7 @@ class CrossQConfig:
     critic_head: Literal["scalar", "categorical"] = setting(
         "scalar", "scalar, or categorical: a distribution over bins, on rewards divided by a running scale"
     )
-    bins: Integer = setting(101, "number of bins of a categorical head", ge=2, le=10_000)
+    bins: Integer = setting(101, "number of bins of a categorical head", ge=2, le=1001)
     value_range: list[Number] = setting([-5.0, 5.0], "smallest and largest value of bins", min_length=2, max_length=2)
     weight_norm: bool = setting(False, "scale rows of hidden layers to norm 1 after each update")
 
