@@ -178,7 +178,7 @@ class RPPSAC(SymmetricAgent, SAC):
             self.ent_coef_optimizer = torch.optim.Adam(
                 [self.log_ent_coef], lr=self.lr_schedule(1), **self.policy.optimizer_kwargs
             )
-        self.sampler = BatchSampler(self)
+        self.sampler: BatchSampler = BatchSampler(self)
         if self.augment:
             refuse_changed_rewards(self.spec)
         self._log_alpha: Tensor | None = None  # of a fixed temperature
@@ -196,7 +196,7 @@ class RPPSAC(SymmetricAgent, SAC):
     def _setting_rules(self) -> dict[str, tuple[bool, str]]:
         """For each setting, whether it is possible, and what to say if not; loaded agents may have been given others, too."""
         entropy, norm = self.target_entropy, self.max_gradient_norm
-        number = lambda name: value if isinstance(value := getattr(self, name), Real) else math.nan  # noqa: E731
+        number = lambda name: float(v) if isinstance(v := getattr(self, name), Real) else math.nan  # noqa: E731
         is_norm = norm is None or 0 < number("max_gradient_norm") < math.inf
         return {
             "noise_variance": (0 < number("noise_variance") < math.inf, " must be positive and finite"),

@@ -97,12 +97,14 @@ def read_recordings(
         raise ValueError("state=[]: name the columns that make up a state")
     columns: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     recordings = []
-    whole = [[re.sub(r"\[[\d:]*\]$", "", text) for text in texts] for texts in (state, controls)]
-    times = (*TIMES, time) if isinstance(time, str) else TIMES
+    state_keys, control_keys = ([re.sub(r"\[[\d:]*\]$", "", text) for text in texts] for texts in (state, controls))
+    time_keys = (*TIMES, time) if isinstance(time, str) else TIMES
     tables = (
-        recording for file, arrays in read_tables(source) for recording in _trajectories_in(file, arrays, *whole, times)
+        recording
+        for file, arrays in read_tables(source)
+        for recording in _trajectories_in(file, arrays, state_keys, control_keys, time_keys)
     )
-    for name, table, rows in _split(tables, trajectory, whole[0]):
+    for name, table, rows in _split(tables, trajectory, state_keys):
         state_names, states = columns_of(name, table, state, "state")
         control_names, forces = columns_of(name, table, controls, "controls")
         if columns[0] and (state_names, control_names) != columns:
