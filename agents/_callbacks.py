@@ -17,6 +17,7 @@ from rppdyn.agents._update import bootstrapped, with_features
 from rppdyn.nn import RPPEMLP, Pathway, RelaxedLinear
 from rppdyn.nn._pathways import named_pathways
 from rppdyn.priors import Categorical, Gaussian, Likelihood, free_variance, joint_evidence
+from rppdyn.priors._joint import linear_targets
 
 if TYPE_CHECKING:
     from rppdyn.agents._sac import RPPSAC
@@ -95,26 +96,28 @@ class LearnVariances(PeriodicCallback):
         x = torch.cat([batch["features"], batch["actions"]], -1)
         likelihood: Likelihood = Categorical()
         moved: dict[str, float] = {}
+        y = None
         if agent.critic.atoms is None:
-            error = self._mean_squared_error(x, batch)
+            y = self._targets(batch)
+            with torch.no_grad():
+                errors = [float((net(x).squeeze(-1) - y).square().mean()) for net in agent.critic.q_networks]
+            error = max(statistics.fmean(errors), 1e-12)
             moved["noise"], likelihood = math.log10(error), Gaussian(error)
         pairs = zip(agent.critic.q_networks, agent.critic_target.q_networks, strict=True)
         for index, (net, target) in enumerate(pairs):
-            critic = self._move(net, target, x, likelihood, int(batch["transitions"]))
+            critic = self._move(net, target, x, y, likelihood, int(batch["transitions"]))
             moved |= {f"critic{index}.{name}": v for name, v in critic.items()}
         return moved | {f"actor.{name}": v for name, v in self._move_actor().items()}
 
     @torch.no_grad()
-    def _mean_squared_error(self, x: torch.Tensor, batch: dict[str, torch.Tensor]) -> float:
-        """Mean squared error of the critics' values from their targets, as of `SACUpdate.update_`."""
+    def _targets(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The critics' targets, as of `SACUpdate.update_`."""
         agent = self.model
         output = agent.actor.net(batch["next_features"])
         actions, log_prob = sample_with_log_prob(output, batch["next_noise"], agent.actor.blocks)
         next_x = torch.cat([batch["next_features"], actions], -1)
         next_values = torch.stack([net(next_x).squeeze(-1) for net in agent.critic_target.q_networks])
-        y = bootstrapped(batch, agent.gamma, next_values.amin(0) - agent.log_alpha.exp() * log_prob)
-        errors = [float((net(x).squeeze(-1) - y).square().mean()) for net in agent.critic.q_networks]
-        return max(statistics.fmean(errors), 1e-12)
+        return bootstrapped(batch, agent.gamma, next_values.amin(0) - agent.log_alpha.exp() * log_prob)
 
     def _move_actor(self) -> dict[str, float]:
         """Give the actor's free pathways the mean share of squared weights that the critics' ones have."""
@@ -133,7 +136,13 @@ class LearnVariances(PeriodicCallback):
         return moved
 
     def _move(
-        self, net: RPPEMLP, target_net: RPPEMLP, x: torch.Tensor, likelihood: Likelihood, transitions: int
+        self,
+        net: RPPEMLP,
+        target_net: RPPEMLP,
+        x: torch.Tensor,
+        y: torch.Tensor | None,
+        likelihood: Likelihood,
+        transitions: int,
     ) -> dict[str, float]:
         """Move the variances of a critic and its target once; returns numbers for the log."""
         agent, scale, generator = self.model, 1.0, None
@@ -144,14 +153,18 @@ class LearnVariances(PeriodicCallback):
             rows = min(max(2 * rows, FIRST_ROWS), len(x))
             evidence = joint_evidence(net, x[:rows], likelihood, total=transitions, generator=generator)
             effective = evidence.effective(curvature_scale=scale)
+        norms = evidence.squared_norms
+        if net.norms and isinstance(likelihood, Gaussian) and y is not None:
+            unit = (transitions / rows / float(likelihood.variance)) ** 0.5
+            norms = evidence.squared_norms_at_optimum(unit * linear_targets(net, x[:rows], y[:rows]))
         pathways, targets = ({(k, name): p for k, name, p in named_pathways(n)} for n in (net, target_net))
         moved = {}
-        for entry, gamma in zip(evidence.pathways, effective.tolist(), strict=True):
+        for entry, norm, gamma in zip(evidence.pathways, norms.tolist(), effective.tolist(), strict=True):
             if not entry.layer:
                 continue  # constant inputs keep their variance, as the actor's do
             pathway, target = pathways[entry.layer, entry.name], targets[entry.layer, entry.name]
-            if entry.squared_norm > 0 and gamma > 0:
-                best = torch.tensor(entry.squared_norm / gamma, dtype=torch.float64).log()
+            if norm > 0 and gamma > 0:
+                best = torch.tensor(norm / gamma, dtype=torch.float64).log()
                 pathway.log_variance.lerp_(best.to(x.device), self.rate)
                 target.log_variance.copy_(pathway.log_variance)
                 pathway.follow_variance(agent.critic.optimizer)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from rppdyn.errors import DivergedError
 from rppdyn.nn._ensemble import Ensemble
@@ -64,6 +65,21 @@ class JointEvidence(Evidence):
                 "the largest variance, or raise the likelihood's"
             )
         return value
+
+    def squared_norms_at_optimum(self, targets: Float[Tensor, " M"]) -> Float[Tensor, " pathways"]:
+        r"""Squared norms of the pathways where the posterior of the linearised network is largest.
+
+        With t its targets (:func:`linear_targets`) in units of the noise and :math:`C = I + \sum_p \sigma_p^2 K_p`,
+
+        .. math:: |\theta_p|^2 = \sigma_p^4\, t^T C^{-1} K_p C^{-1} t.
+
+        Gradient steps leave weights elsewhere, above all where layers are normalised and their scale has no effect.
+        Source: Antorán et al. 2022.
+        """
+        variances, size = self.log_variances.detach().exp(), self.kernels.shape[-1]
+        total = (variances @ self.kernels.flatten(1)).view(size, size)
+        solved = torch.linalg.solve(total + torch.eye(size, dtype=total.dtype), targets.to(total))
+        return variances.square() * torch.einsum("m,pmn,n->p", solved, self.kernels, solved)
 
 
 class _LogDeterminant(torch.autograd.Function):
@@ -141,6 +157,18 @@ def joint_evidence(
     scale = 1.0 if total is None else total / len(x)
     nll = 0.0 if outputs is None else scale * float(likelihood.negative_log(predicted, outputs.to(predicted.device)))
     return JointEvidence(pathways, scale * kernels, nll)
+
+
+@torch.no_grad()
+def linear_targets(net: nn.Module, x: Float[Tensor, "N in"], y: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    """Targets ``y - f(x) + J w`` of a network with one output when it is linear in the weights w of its pathways."""
+    parameters = dict(net.named_parameters())
+    own = {
+        ".".join(filter(None, (*place, leaf))) for *place, p in named_pathways(net) for leaf in p.coefficient_names()
+    }
+    tangents = {name: p if name in own else torch.zeros_like(p) for name, p in parameters.items()}
+    along = torch.func.jvp(lambda p: functional_call(net, p, (x,)).squeeze(-1), (parameters,), (tangents,))[1]
+    return y - net(x).squeeze(-1) + along
 
 
 def kernel_matrices(
