@@ -79,7 +79,8 @@ class JointEvidence(Evidence):
         variances, size = self.log_variances.detach().exp(), self.kernels.shape[-1]
         total = (variances @ self.kernels.flatten(1)).view(size, size)
         solved = torch.linalg.solve(total + torch.eye(size, dtype=total.dtype), targets.to(total))
-        return variances.square() * torch.einsum("m,pmn,n->p", solved, self.kernels, solved)
+        # where variances are far too large rounding is left, perhaps negative; it falls as they do
+        return variances.square() * torch.einsum("m,pmn,n->p", solved, self.kernels, solved).abs()
 
 
 class _LogDeterminant(torch.autograd.Function):

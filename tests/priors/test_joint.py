@@ -171,6 +171,23 @@ def test_gradients_by_log_variances_agree_with_differences(case):
     torch.testing.assert_close(torch.stack(slopes), expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("num_layers", [0, 1])
+def test_the_optimum_of_the_linearised_network_is_ridge_regression(num_layers):
+    variances = dict(equivariant_variance=2.0, free_variance=0.1)
+    net, noise = network(Z(4), rep_in=3 * V, rep_out=Scalar, num_layers=num_layers, **variances), 0.3
+    x, y = normal(20, 12), normal(20, seed=1)
+    own = jacobians(net, x, Gaussian(1.0), lambda net, x: net(x))
+    pathways = {(layer, name): p for layer, name, p in named_pathways(net)}
+    weights = {key: torch.cat([c.detach().flatten() for c in pathways[key].coefficients()]) for key in own}
+    targets = y - net(x).detach().squeeze(-1) + sum(J @ weights[key] for key, J in own.items())
+    assert torch.allclose(module.linear_targets(net, x, y), targets)
+    gram = sum(float(pathways[key].variance) * J @ J.T for key, J in own.items())
+    solved = torch.linalg.solve(gram + noise * torch.eye(20).double(), targets)
+    expected = [float((float(pathways[key].variance) * J.T @ solved).square().sum()) for key, J in own.items()]
+    found = joint_evidence(net, x, Gaussian(noise)).squared_norms_at_optimum(targets / noise**0.5)
+    assert found.tolist() == pytest.approx(expected, rel=1e-8)
+
+
 def test_blocks_of_rows_and_chunks_of_examples_change_nothing(monkeypatch):
     net, x, y = network(Z(2), rep_out=3 * Scalar), normal(9, 2), torch.arange(9) % 3
     whole = joint_evidence(net, x, Categorical(), y)
