@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -69,11 +70,12 @@ class FittedDynamics:
         scalings: units of each model.
         rep: representation of the states.
         names, control_names: names of the coordinates.
+        step: longest step of the data, s.
     """
 
     def __init__(self, models: Sequence[DynamicsModel], scalings: Sequence[Scaling], rep: Rep,
-                 names: Sequence[str], control_names: Sequence[str] = ()):  # fmt: skip
-        self.models, self.scalings, self.rep = list(models), list(scalings), rep
+                 names: Sequence[str], control_names: Sequence[str] = (), step: float = math.inf):  # fmt: skip
+        self.models, self.scalings, self.rep, self.step = list(models), list(scalings), rep, step
         self.names, self.control_names = tuple(names), tuple(control_names)
 
     @torch.no_grad()
@@ -84,7 +86,7 @@ class FittedDynamics:
         controls: NDArray | Tensor | None = None,
         *,
         members: str = "mean",
-        substeps: int = 1,
+        substeps: int | None = None,
     ) -> Any:
         """States at given times, from the state at the first of them.
 
@@ -93,14 +95,14 @@ class FittedDynamics:
             times: increasing, s.
             controls: ``(*batch, T - 1, m)``, constant from each time to the next, for a model with controls.
             members: "mean" over seeds, or "all" along a new first axis.
-            substeps: number of steps of rk4 from one time to the next.
+            substeps: number of steps of rk4 from one time to the next; None for steps that are no longer than the data's.
         Returns:
             ``(*batch, T, n)``, an array or a tensor as `state` is; nan after a model diverges.
         Raises:
             ValueError: the state has another size, times do not increase, controls are missing or have another shape, or there
                 are no substeps.
         """
-        if substeps < 1:
+        if substeps is not None and substeps < 1:
             raise ValueError(f"substeps={substeps}: give 1 or more")
         z = torch.as_tensor(state, dtype=torch.float64)
         if z.shape[-1:] != (len(self.names),):
@@ -108,6 +110,8 @@ class FittedDynamics:
         t = torch.as_tensor(times, dtype=torch.float64)
         if t.ndim != 1 or len(t) < 2 or not bool((t.diff() > 0).all()):
             raise ValueError("times must increase, two of them at least")
+        if substeps is None:
+            substeps = max(1, math.ceil(float(t.diff().max()) / self.step - 1e-6))
         steps = t.diff().expand(*z.shape[:-1], len(t) - 1)
         u, predictions = self._controls(controls, (*z.shape[:-1], len(t) - 1)), []
         for model, scaling in zip(self.models, self.scalings, strict=True):

@@ -390,7 +390,9 @@ class Dynamics(DynamicsFit):
         names = [f"{part}[{i}]" for part, size in self.pendulum.parts.items() for i in range(size)]
         unit = Scaling(torch.zeros(n).double(), torch.ones(n).double(), 1.0, torch.zeros(0), torch.ones(0))
         models = self.members()
-        return FittedDynamics(models, [unit] * len(models), self.rep, names)
+        return FittedDynamics(
+            models, [unit] * len(models), self.rep, names, step=float(self.data[0].times.diff().max())
+        )
 
     def further_metrics(self, index: int, member: DynamicsModel, rollouts: Trajectories) -> dict[str, Any]:
         """The time of the first divergence of a rollout; None without any."""

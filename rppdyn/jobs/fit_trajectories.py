@@ -295,8 +295,9 @@ class RecordingsFit(DynamicsFit):
 
     def predictor(self) -> FittedDynamics:
         """The models in the user's units."""
+        step = max(float(r.times.diff().max()) for r in self.recordings.trajectories)
         return FittedDynamics(
-            self.members(), self.scalings, self.rep, self.recordings.names, self.recordings.control_names
+            self.members(), self.scalings, self.rep, self.recordings.names, self.recordings.control_names, step
         )
 
 

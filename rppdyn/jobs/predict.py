@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -84,10 +85,14 @@ def run(config: PredictConfig) -> PredictResult:
     positional = {name: p for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD}
     needed = [name for name, p in positional.items() if p.default is p.empty]
     missing = [name for name in needed if name not in arrays]
-    if name == "fit_trajectories" and missing:
+    columns: Sequence[str] = []  # those of the fit, which come before arrays by the arguments' names
+    if fit is not None and fit.task.data is not None:
+        columns = fit.task.columns if name == "fit_trajectories" else fit.task.inputs or ["x"]
+    has_columns = {re.sub(r"\[[\d:]*\]$", "", column) for column in columns} <= arrays.keys()
+    if name == "fit_trajectories" and (missing or has_columns):
         return _predict_trajectories(config, fit.task, model)
-    if name == "fit_regression" and missing and fit.task.data is not None:
-        arrays, missing = {"x": _read_rows(config.data, fit.task.inputs or ["x"])}, []
+    if columns and (missing or (has_columns and columns != ["x"])):
+        arrays, missing = {"x": _read_rows(config.data, columns)}, []
     elif not is_arrays:
         arrays = dict(next(table for _, table in read_tables(config.data)))
         missing = [name for name in needed if name not in arrays]

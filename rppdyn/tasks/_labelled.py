@@ -44,8 +44,8 @@ class Rows:
 
     @property
     def digest(self) -> str:
-        """A checksum of all numbers."""
-        return checksum([self.x, self.y])
+        """A checksum of all numbers, and of the parts."""
+        return checksum([self.x, self.y, *_codes(self.parts)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +67,13 @@ class LabelledImages:
 
     @property
     def digest(self) -> str:
-        """A checksum of all numbers."""
-        return checksum([self.x, self.y])
+        """A checksum of all numbers, and of the parts."""
+        return checksum([self.x, self.y, *_codes(self.parts)])
+
+
+def _codes(parts: NDArray | None) -> list[Tensor]:
+    """The parts as numbers."""
+    return [] if parts is None else [torch.from_numpy(parts.astype("U10").view(np.uint32).astype(np.int64))]
 
 
 def read_rows(source: str | Path, inputs: Sequence[str], outputs: Sequence[str], part: str | None = None) -> Rows:

@@ -70,6 +70,31 @@ def test_data_like_those_that_were_fitted(capsys):
     assert "inputs=v: other.csv has no such column" in capsys.readouterr().err
 
 
+def test_columns_of_the_fit_come_before_arrays_of_other_names():
+    rng = np.random.default_rng(0)
+    a, small = rng.normal(size=(60, 3)), ["model.hidden=4", "optimiser.epochs=1", "report=false", "device=cpu"]
+    part = np.array(["train"] * 40 + ["validation"] * 10 + ["test"] * 10)
+    np.savez("own.npz", a=a, x=100 * a, out=(a**2).sum(1), part=part)
+    words = ["data=own.npz", "inputs=[a]", "outputs=[out]", "split=part", "group=O(3)", "run_dir=r"]
+    assert main(["fit-regression", *words, *small]) == 0
+    assert main(["predict", "r", "--data", "own.npz", "--out", "o.npz"]) == 0
+    expected = rppdyn.load("r").predict(a)
+    assert np.allclose(np.load("o.npz")["prediction"], expected)
+    assert np.allclose(predicted("r", x=a), expected)
+    np.savez("own.npz", a=a, x=100 * a, out=(a**2).sum(1), part=part[::-1])
+    with pytest.raises(ValueError, match="not the data that the run began with"):
+        rppdyn.load("r")
+    t = np.arange(31) * 0.1
+    z = np.stack([np.cos(t), -np.sin(t)], 1)
+    np.savez("st.npz", state=z, times=t)
+    words = ["data=st.npz", "state=[state]", "time=times", "task.chunk=3", "model=mlp", "run_dir=s"]
+    assert main(["fit-dynamics", *words, *small]) == 0
+    assert main(["predict", "s", "--data", "st.npz", "--out", "o.npz"]) == 0
+    model = rppdyn.load("s")
+    assert np.allclose(np.load("o.npz")["prediction"], model.predict(z[0], t))
+    assert np.allclose(model.predict(z[0], t[::10])[-1], model.predict(z[0], t)[-1])  # steps are no longer than the data's
+
+
 def test_the_pendulum():
     words = ("task=pendulum", "task.train=20", "task.validation=5", "task.test=5", "task.horizon=2",
              "model=mlp_hnn", "model.hidden=8", "optimiser.epochs=1", "rollout.trajectories=2", "run_dir=run",
