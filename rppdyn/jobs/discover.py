@@ -14,6 +14,7 @@ from torch import Tensor
 from rppdyn.envs._spec import align
 from rppdyn.equivariance import discover, index_families
 from rppdyn.equivariance._discover import describe_generator
+from rppdyn.groups import Trivial
 from rppdyn.jobs.building import process_state
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, refuse
@@ -207,6 +208,10 @@ def _discover_in_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResul
     fit = load_fit(folder, trust=config.trust)
     members = fit.functions()
     if is_task:
+        if config.family is None and members[0].rep_in.G == Trivial(1):
+            raise ConfigError(
+                f"{config.what} knows no group, and so no vectors: give --family, GL(3) for vectors of 3 numbers"
+            )
         name = config.family or f"GL({members[0].rep_in.G.d})"
         members = fit.functions(notation.group(name))
         reps = members[0].rep_in, members[0].rep_out

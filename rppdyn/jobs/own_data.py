@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,8 +48,16 @@ def data_file(data: str | os.PathLike[str] | Mapping[str, Any]) -> Iterator[str]
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "arrays.npz")
-        arrays: dict[str, Any] = {name: np.asarray(values) for name, values in data.items()}
-        np.savez(path, **arrays)
+        with zipfile.ZipFile(path, "w") as archive:  # numpy.savez takes no array by the name `file`
+            for name, values in data.items():
+                try:
+                    array = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+                except ValueError:
+                    raise ConfigError(
+                        f"{name}: its trajectories differ in length; fill shorter ones up with nan"
+                    ) from None
+                with archive.open(f"{name}.npy", "w") as file:
+                    np.lib.format.write_array(file, array, allow_pickle=False)
         yield str(path)
 
 

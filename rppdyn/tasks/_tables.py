@@ -46,7 +46,7 @@ def read_tables(source: str | Path) -> Iterator[Table]:
     lerobot = (path / "meta" / "info.json").is_file()
     if lerobot or (path.is_dir() and not (path / "data").is_dir()):
         candidates = path.glob("data/*/*.parquet") if lerobot else path.iterdir()
-        files = sorted(file for file in candidates if file.suffix.lower() in SUFFIXES)
+        files = sorted(f for f in candidates if f.suffix.lower() in SUFFIXES and not f.name.startswith("."))
         if not files:
             raise ValueError(f"{path}: there is no file in it that ends in {', '.join(SUFFIXES)}")
         for file in files:
@@ -295,7 +295,7 @@ def column_of(name: str, table: Mapping[str, NDArray], text: str, key_name: str)
     first, colon, last = part.partition(":")
     stop = (int(last) if last else values.shape[1]) if colon else int(first or 0) + 1
     start = int(first) if first else 0
-    if not 0 <= start < stop <= values.shape[1]:
+    if not part or not 0 <= start < stop <= values.shape[1]:
         raise ValueError(
             f"{key_name}={text}: {name} has {values.shape[1]} numbers in {key}: give a part of 0:{values.shape[1]}"
         )

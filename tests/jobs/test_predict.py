@@ -92,7 +92,9 @@ def test_columns_of_the_fit_come_before_arrays_of_other_names():
     assert main(["predict", "s", "--data", "st.npz", "--out", "o.npz"]) == 0
     model = rppdyn.load("s")
     assert np.allclose(np.load("o.npz")["prediction"], model.predict(z[0], t))
-    assert np.allclose(model.predict(z[0], t[::10])[-1], model.predict(z[0], t)[-1])  # steps are no longer than the data's
+    assert np.allclose(
+        model.predict(z[0], t[::10])[-1], model.predict(z[0], t)[-1]
+    )  # steps are no longer than the data's
 
 
 def test_the_pendulum():
@@ -144,3 +146,17 @@ def test_an_agent_and_what_has_no_model(capsys):
     assert main(["predict", "run", "--data", "in.npz", "--out", "out.csv"]) == 2
     assert main(["predict", "run"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        ({"q": [np.zeros((30, 1)), np.zeros((20, 1))]}, {}, "q: its trajectories differ in length"),
+        ({}, {"report": True}, "report: a function writes no files"),
+        ({}, {"state": ["q[]", "p"]}, r"state=q\[\]: .* give a part of 0:1"),
+    ],
+)
+def test_what_a_fit_without_a_folder_can_not_take_is_named(change, options, words):
+    data = {"q": np.zeros((4, 30, 1)), "p": np.zeros((4, 30, 1))} | change
+    with pytest.raises(ValueError, match=words):
+        rppdyn.fit_dynamics(data, **{"state": ["q", "p"], "time": 0.1, "model": "mlp"} | options)

@@ -552,6 +552,8 @@ def expand_own_data_words(name: str, words: Sequence[str], *, begun: bool = Fals
 
 def overrides(name: str, **options: Any) -> list[str]:
     """Convert options of a function to overrides; ``__`` in a name stands for a dot."""
+    if unused := {"run_dir", "report", "loggers"} & options.keys():
+        raise ConfigError(f"{min(unused)}: a function writes no files; leave it out, or use the command")
     return expand_own_data_words(
         name, [f"{key.replace('__', '.')}={_format_option(value)}" for key, value in options.items()]
     )
@@ -560,7 +562,7 @@ def overrides(name: str, **options: Any) -> list[str]:
 def _format_option(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_format_option, value))}]"
-    return "null" if value is None else f"'{value}'" if isinstance(value, str) else f"{value}"
+    return "null" if value is None else f"{value}" if isinstance(value, int | float) else f"'{value}'"
 
 
 # -- checks before a run begins, in milliseconds -----------------------------------------------------------------------
