@@ -57,6 +57,7 @@ class SymmetricAgent(BaseAlgorithm):
     policy_class: Any  # its class
     _keys: Sequence[str] = ()  # keys of the dictionaries that observations are flattened from, in their order
     fresh_episodes = False  # whether captures leave out environments, so that restored agents begin new episodes
+    policy_delay = 1  # updates for one of the actor
     _pending_log: dict[str, Any]  # log entries that were not written when the agent was captured
 
     @property

@@ -65,8 +65,9 @@ class LearnVariances(PeriodicCallback):
     built with it: no function changes, and Adam's steps keep their share of the prior. The likelihood is normal around
     the critics' targets, with the mean squared error of the critics as its variance; of classes for a categorical head.
     Its number of data is that by which the priors are divided. The losses keep the agent's `noise_variance`: with the measured
-    one priors weigh so little that free pathways
-    grow where nothing is broken. The actor's loss is no likelihood: in each layer the free pathway's share of its prior (with a
+    one priors weigh so little that free pathways grow where nothing is broken.
+
+    The actor's loss is no likelihood: in each layer the free pathway's share of its prior (with a
     chain, each pathway's but the largest group's; :func:`rppdyn.priors.free_variance`) becomes its critics' share of squared
     weights, :math:`s = |B|^2 / (|A|^2 + |B|^2)`, averaged as the geometric mean of s / (1 - s), at most 0.99 (gates have no
     equivariant pathway, and the actor's keep theirs). The critics' share of the prior is larger, as data determine few of the

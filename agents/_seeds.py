@@ -285,8 +285,8 @@ def _group_by_settings(trainers: Sequence[SeedTrainer]) -> list[list[SeedTrainer
     for trainer in trainers:
         agent = trainer.agent
         sizes = agent.batch_size, agent.gradient_steps, bool(agent.augment), agent.matmul_precision, agent.compiles
-        delay = getattr(agent, "policy_delay", 1)
-        parts.setdefault((agent.settings().structure, delay, agent._n_updates % delay, *sizes), []).append(trainer)
+        rhythm = agent.policy_delay, agent._n_updates % agent.policy_delay
+        parts.setdefault((agent.settings().structure, *rhythm, *sizes), []).append(trainer)
     return list(parts.values())
 
 

@@ -175,6 +175,8 @@ for section in "$@"; do
             for seed in 2290 2291 2210 2211 2212 2213 2214; do
                 for robot in HalfCheetah Hopper; do crossq $robot-starts "env=$robot-v5 agent.learning_starts=5000" $seed plain; done
             done
+            crossq HalfCheetah-wide "env=HalfCheetah-v5 agent.learning_starts=5000 model.critic_hidden=512" 2290 plain
+            crossq Ant-linear "env=Ant-v5" 2290 learned # with 242121c, as in section 38
             ;;
         38) # plain agents of the first five seeds are section 37's; five seeds of the first two cells come before the others
             ant="env=Ant-v5" walker="env=Walker2d-v5"

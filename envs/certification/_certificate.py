@@ -333,9 +333,8 @@ class Certificate:
             lines += ["", *_report_lines(report)]
         lines += ["", *LEGEND]
         wrap = partial(textwrap.wrap, width=TABLE_WIDTH, subsequent_indent="    ")
-        wrapped = (
-            [line] if "  " in line.strip() else wrap(line) or [""] for line in lines
-        )  # rows, with gaps, stay whole
+        # rows of tables, which have gaps, stay whole
+        wrapped = ([line] if "  " in line.strip() else wrap(line) or [""] for line in lines)
         return "\n".join(part for parts in wrapped for part in parts)
 
     def figure(self, path: str | os.PathLike[str]) -> Path:

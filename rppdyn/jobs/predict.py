@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,7 @@ from rppdyn.runs import RunFolder
 from rppdyn.runs.files import replacing, write_measured
 from rppdyn.tasks import read_recordings
 from rppdyn.tasks._continuity import Log
-from rppdyn.tasks._tables import columns_of, flat, read_arrays, read_tables, require_finite
+from rppdyn.tasks._tables import columns_of, flat, read_arrays, read_tables, require_finite, whole_of
 
 
 def _act(agent: Any, observations: NDArray, *, members: str = "mean") -> NDArray:
@@ -88,7 +87,7 @@ def run(config: PredictConfig) -> PredictResult:
     columns: Sequence[str] = []  # those of the fit, which come before arrays by the arguments' names
     if fit is not None and fit.task.data is not None:
         columns = fit.task.columns if name == "fit_trajectories" else fit.task.inputs or ["x"]
-    has_columns = {re.sub(r"\[[\d:]*\]$", "", column) for column in columns} <= arrays.keys()
+    has_columns = set(map(whole_of, columns)) <= arrays.keys()
     if name == "fit_trajectories" and (missing or has_columns):
         return _predict_trajectories(config, fit.task, model)
     if columns and (missing or (has_columns and columns != ["x"])):

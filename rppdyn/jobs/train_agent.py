@@ -268,7 +268,7 @@ class AgentRun(BaseCallback):
         self._counted = session.saved
         self._pending: _Pending | None = None
         # until then an update may be the first of its kind in this process, and compile
-        self._compiles_until = agent._n_updates + getattr(agent, "policy_delay", 1)
+        self._compiles_until = agent._n_updates + agent.policy_delay
 
     @property
     def callbacks(self) -> list[BaseCallback]:

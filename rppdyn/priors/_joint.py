@@ -54,17 +54,19 @@ class JointEvidence(Evidence):
     def log_determinant(
         self, log_variances: Float[Tensor, " pathways"], curvature_scale: float | Tensor = 1.0
     ) -> Float[Tensor, ""]:
-        weights = curvature_scale * log_variances.exp()
-        size = self.kernels.shape[-1]
-        total = (weights @ self.kernels.flatten(1)).view(size, size)
-        value, failed = _LogDeterminant.apply(total + torch.eye(size, dtype=total.dtype))
+        value, failed = _LogDeterminant.apply(self._matrix(curvature_scale * log_variances.exp()))
         if int(failed):
+            low, high = (float(value) for value in log_variances.detach().exp().aminmax())
             raise ValueError(
-                f"the kernel matrix I + sum_p sigma_p^2 K_p of {size} rows is singular in float64, with prior variances from "
-                f"{float(log_variances.detach().exp().min()):.3g} to {float(log_variances.detach().exp().max()):.3g}: lower "
-                "the largest variance, or raise the likelihood's"
+                f"the kernel matrix I + sum_p sigma_p^2 K_p of {self.kernels.shape[-1]} rows is singular in float64, with "
+                f"prior variances from {low:.3g} to {high:.3g}: lower the largest variance, or raise the likelihood's"
             )
         return value
+
+    def _matrix(self, variances: Float[Tensor, " pathways"]) -> Float[Tensor, "M M"]:
+        size = self.kernels.shape[-1]
+        total = (variances @ self.kernels.flatten(1)).view(size, size)
+        return total + torch.eye(size, dtype=total.dtype)
 
     def squared_norms_at_optimum(self, targets: Float[Tensor, " M"]) -> Float[Tensor, " pathways"]:
         r"""Squared norms of the pathways where the posterior of the linearised network is largest.
@@ -76,9 +78,8 @@ class JointEvidence(Evidence):
         Gradient steps leave weights elsewhere, above all where layers are normalised and their scale has no effect.
         Source: Antorán et al. 2022.
         """
-        variances, size = self.log_variances.detach().exp(), self.kernels.shape[-1]
-        total = (variances @ self.kernels.flatten(1)).view(size, size)
-        solved = torch.linalg.solve(total + torch.eye(size, dtype=total.dtype), targets.to(total))
+        variances = self.log_variances.detach().exp()
+        solved = torch.linalg.solve(self._matrix(variances), targets.to(self.kernels))
         # where variances are far too large rounding is left, perhaps negative; it falls as they do
         return variances.square() * torch.einsum("m,pmn,n->p", solved, self.kernels, solved).abs()
 

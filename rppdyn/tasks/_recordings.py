@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,17 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rppdyn.tasks._tables import Table, checksum, column_of, columns_of, flat, list_names, read_tables, require_finite
+from rppdyn.tasks._tables import (
+    Table,
+    checksum,
+    column_of,
+    columns_of,
+    flat,
+    list_names,
+    read_tables,
+    require_finite,
+    whole_of,
+)  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +106,7 @@ def read_recordings(
         raise ValueError("state=[]: name the columns that make up a state")
     columns: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     recordings = []
-    state_keys, control_keys = ([re.sub(r"\[[\d:]*\]$", "", text) for text in texts] for texts in (state, controls))
+    state_keys, control_keys = (list(map(whole_of, texts)) for texts in (state, controls))
     time_keys = (*TIMES, time) if isinstance(time, str) else TIMES
     tables = (
         recording

@@ -272,6 +272,11 @@ def flat(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:
     }
 
 
+def whole_of(text: str) -> str:
+    """The name of the array of which ``name[2]`` or ``name[0:3]`` is a part."""
+    return re.sub(r"\[[\d:]*\]$", "", text)
+
+
 def column_of(name: str, table: Mapping[str, NDArray], text: str, key_name: str) -> NDArray:
     """A column ``(N, numbers)``, or a part of it, ``name[2]`` or ``name[0:3]``.
 

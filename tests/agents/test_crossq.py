@@ -261,7 +261,7 @@ def test_rewards_are_scaled_by_deviation_and_bound():
 
 
 def test_settings_that_change_in_training_do_so_for_each_agent():
-    """Of agents that are trained at once, each comes out as it would alone; rows are scaled as soon as they are to be."""
+    """Agents that are trained at once come out as they would alone. Rows are scaled from the next update on."""
 
     class Delay(BaseCallback):
         def __init__(self, delay):

@@ -61,6 +61,8 @@ def test_data_like_those_that_were_fitted(capsys):
         )
         found = np.load("o.npz")["prediction"]
         assert found.shape == shape
+    assert main(["discover", "r"]) == 2
+    assert "r knows no group, and so no vectors: give --family" in capsys.readouterr().err
     start = [rows[12][2], rows[12][3]]
     assert main(["predict", "d", "--data", "own.csv", "--out", "o.npz"]) == 0
     assert np.allclose(np.load("o.npz")["prediction"][12:24], rppdyn.load("d").predict(start, t))

@@ -205,6 +205,14 @@ def test_a_resumed_run_takes_its_own_words_and_keeps_its_place(config, result, m
         assert expected in err and err.count("\n") == 1, err
 
 
+def test_a_run_in_a_folder_of_its_own_choice_goes_on_without_a_word_about_it(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    run = train_agent.run(compose.composed("train_agent", [*WORDS, "total_steps=24"])).run
+    with caplog.at_level("INFO"):
+        assert main(["train-agent", "--resume", run, "total_steps=26"]) == 0
+    assert f"{run}: goes on from step 24" in caplog.text and "run_dir" not in caplog.text
+
+
 def test_the_baselines_reach_the_agent_and_a_mirror_loss_is_recorded(tmp_path):
     words = ["model=mlp", "agent.mirror_loss=0.5", "total_steps=24", f"run_dir={tmp_path / 'run'}"]
     result = train_agent.run(compose.composed("train_agent", [*WORDS, *words]))

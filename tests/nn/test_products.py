@@ -163,7 +163,7 @@ def test_types_of_the_input_that_do_not_reach_the_output_are_named(recwarn):
     ],
 )
 def test_outputs_that_are_always_zero_are_counted(group, rep_out, narrow, wide, zeros, recwarn):
-    """Of a matrix, say, all but its trace, where hidden layers have scalars and vectors alone."""
+    """Narrow hidden layers have scalars and vectors alone, and of a matrix only the trace is left."""
     EMLP(2 * V, rep_out, group, hidden=wide, num_layers=1)
     assert not recwarn.list
     with pytest.warns(UserWarning, match=f"{zeros} numbers of the output .* are always zero"):

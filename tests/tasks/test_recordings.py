@@ -234,3 +234,14 @@ def test_what_does_not_fit_is_named(tmp_path, paths, change, words):
         read_recordings(
             tmp_path / "log.npz", ["q", "v"], controls=["u"], time=0.05, trajectory="run" if "run" in change else None
         )
+
+
+@pytest.mark.parametrize(
+    "head", ["t,q,p", "#t,q,p", "# t,q,p", "# log of a robot\n# made, today\nt,q,p", "# log\n#t,q,p"]
+)
+def test_comments_and_hidden_files_are_passed_over(tmp_path, head):
+    rows = np.arange(30.0).reshape(10, 3)
+    (tmp_path / "a.csv").write_text(f"{head}\n" + "\n".join(",".join(map(str, row)) for row in rows))
+    (tmp_path / "._a.csv").write_bytes(b"\x00\x05\x16\x07")  # as macOS leaves them
+    (found,) = read_recordings(tmp_path, ["q", "p"]).trajectories
+    assert found.times.tolist() == rows[:, 0].tolist() and found.states.tolist() == rows[:, 1:].tolist()
