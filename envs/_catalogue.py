@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import replace
 from functools import cache
 from importlib import resources
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
@@ -26,7 +27,7 @@ from rppdyn.envs._mirror import entry_names, group_spec, mirror_spec, published_
 from rppdyn.envs._model_symmetry import ModelSymmetry
 from rppdyn.envs._simulator import quiet_mujoco
 from rppdyn.envs._spec import Space, Symmetry, SymmetrySpec
-from rppdyn.envs._wrappers import acting_wrappers, refuse_vector_env, step_wrappers
+from rppdyn.envs._wrappers import acting_wrappers, flattened, refuse_vector_env, step_wrappers
 from rppdyn.envs.certification._certificate import (
     RENDER_OPTIONS,
     certifiable_source,
@@ -224,10 +225,11 @@ def _misfit(env: gym.Env, spec: SymmetrySpec) -> tuple[str, gym.Space, int] | No
 MIRROR_KEYS = ("obs_permutation", "obs_signs", "action_permutation", "action_signs")
 
 
-def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] | None = None) -> SymmetrySpec:
+def file_spec(env: str | gym.Env, path: str | Path, *, symmetry: str | Sequence[str] | None = None) -> SymmetrySpec:
     """Read the spec of any environment from a user's file.
 
     Args:
+        env: an environment or its id; dictionaries are flattened.
         path: JSON of `SymmetrySpec.to_dict`, such as a run's `spec.json`; YAML with the lists of
             :func:`rppdyn.envs.mirror_spec`, or with ``group`` and the spaces of :func:`rppdyn.envs.group_spec`; or YAML with
             terms, for an environment with a MuJoCo model (:func:`terms_spec`).
@@ -235,7 +237,10 @@ def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] |
     Raises:
         ValueError: the file can't be used, or its observations or actions have another size than the environment's.
     """
-    file = Path(path)
+    if isinstance(env, str):
+        with open_source(env) as (made, _):
+            return file_spec(made, path, symmetry=symmetry)
+    env, file = flattened(env), Path(path)
     if not file.is_file() or not file.stat().st_size:
         return terms_spec(env, path, symmetry=symmetry)  # raises the error for a missing file
     arguments: dict[str, Any] | None = None
@@ -255,6 +260,8 @@ def file_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] |
         spec = replace(read_spec(path), env_id=env_name(env))
     else:
         make: Callable[..., SymmetrySpec] = group_spec if "group" in arguments else mirror_spec
+        if unknown := [key for key in arguments if key not in (known := list(signature(make).parameters)[1:])]:
+            raise ValueError(f"{path}: unknown {', '.join(map(str, unknown))}; known: {', '.join(known)}")
         try:
             spec = make(env_name(env), **({**entry_names(env), **arguments}))
         except Exception as error:  # a user's file may cause any

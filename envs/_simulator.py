@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.mujoco import MujocoEnv
 
-from rppdyn.envs._wrappers import acting_wrappers, observation_function, step_wrappers, without_passive
+from rppdyn.envs._wrappers import acting_wrappers, flattened, observation_function, step_wrappers, without_passive
 
 if TYPE_CHECKING:
     from rppdyn.envs.certification._evidence import Elements
@@ -235,7 +235,7 @@ class Simulator:
             return
         layer: gym.Env = self.env
         for layer in (self.env.unwrapped, *reversed(acting_wrappers(self.env))):
-            if inner := find_fault(type(self)(layer)):
+            if inner := find_fault(type(self)(flattened(layer))):
                 fault = inner
                 break
         culprit = f"its wrapper {type(layer).__name__}" if isinstance(layer, gym.Wrapper) else "the environment itself"
@@ -268,7 +268,8 @@ class Simulator:
         self.set(state)
         if not np.array_equal(first, self.observe(), equal_nan=True):
             return "gives two different observations of one state (noise, memory, running statistics?); take it off"
-        if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(returned, observed, strict=True)):
+        pairs = ((np.asarray(a), b) for a, b in zip(returned, observed, strict=True))
+        if not all(np.array_equal(a, b.astype(a.dtype), equal_nan=True) for a, b in pairs):
             return (
                 "changes what step or reset return as the observation and is no gymnasium.ObservationWrapper, which could be "
                 "asked for the observation of any state; make it one"

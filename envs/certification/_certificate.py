@@ -319,7 +319,7 @@ class Certificate:
         scaled = "" if self.control_scale == 1 else f", controls at {self.control_scale:g} of their range"
         lines = [
             f"{self.env_id}: one step from {self.n_states} random states and their mirror images{through}",
-            f"model {self.model_digest[:12]}, spec {self.spec_digest[:12]}, seed {self.seed}, {self.solver} solver, "
+            f"model {self.model_digest[:12] or '-'}, spec {self.spec_digest[:12]}, seed {self.seed}, {self.solver} solver, "
             f"MuJoCo {self.mujoco}{scaled}",
         ]
         if len(self.reports) > 1:

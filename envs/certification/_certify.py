@@ -40,6 +40,7 @@ from rppdyn.envs._model_symmetry import ModelSymmetry
 from rppdyn.envs._simulator import BareSimulator, ObservedSimulator, Simulator, Tick, ignore, quiet_mujoco, tight_solver
 from rppdyn.envs._spec import SymmetrySpec
 from rppdyn.envs._state import capture_state, restore_state
+from rppdyn.envs._wrappers import flattened
 from rppdyn.envs.certification._certificate import (
     QUANTILE_LEVELS,
     Certificate,
@@ -221,7 +222,7 @@ def open_simulator(env: Source | CompiledTerms) -> Iterator[Simulator]:
                 yield BareSimulator(system, name)
                 return
             has_own_state = not isinstance(system.unwrapped, MujocoEnv) and hasattr(system.unwrapped, "simulator_state")
-            simulator = ObservedSimulator(system) if has_own_state else Simulator(system)
+            simulator = (ObservedSimulator if has_own_state else Simulator)(flattened(system))
             is_users_own = system is env or any(system is inner for inner in getattr(env, "envs", ()))
             if not is_users_own:
                 yield simulator

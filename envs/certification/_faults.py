@@ -31,7 +31,7 @@ from mujoco import rollout
 from numpy.typing import NDArray
 
 from rppdyn.envs._episodes import Episode, check_log
-from rppdyn.envs._model_symmetry import BALL, FREE, TRANSMISSION, name_of
+from rppdyn.envs._model_symmetry import BALL, BIAS, FREE, TRANSMISSION, name_of
 from rppdyn.envs._simulator import BareSimulator, ObservedSimulator, Simulator
 from rppdyn.envs._spec import align
 from rppdyn.envs.certification._certify import open_simulator
@@ -44,6 +44,8 @@ MAX_REFINED_PARAMETERS = 6  # parameters that are fitted again with the model it
 MAX_ITERATIONS = 4  # Gauss-Newton steps of such a fit
 MIN_FAULT_CHANGE = 0.02  # smallest relative change of a parameter that counts as a fault
 FALSE_ALARM_RATE = 1e-3  # probability, over all parameters, that a test takes a change of zero for a fault
+LARGE_CHANGE = 0.25  # beyond which the derivative is taken at the changed model
+LEAST_CHANGE = {"gear": -3.0, "gains": -3.0, "mass": -0.95}  # motors may be reversed; other parameters may become 0
 OWN_TRANSITIONS = 200  # simulated transitions, by which the residual of the model's own log is measured
 
 
@@ -53,10 +55,11 @@ class Suspect:
 
     Attributes:
         part: name of an actuator, a body or a joint.
-        parameter: "gear", "mass", "damping", "friction", "armature" or "stiffness".
-        change: in units of `unit`.
-        unit: the model's value, so that changes are relative; 1 for a gear, which is scaled. For a friction that is 0 in the
-            model, it is the largest torque of the joint's motors.
+        parameter: "gear" of a motor, "gains" of a servo, "mass", "damping", "friction", "armature" or
+            "stiffness".
+        change: in units of `unit`; -1 is a dead motor, -2 one that is connected the wrong way round.
+        unit: the model's value, so that changes are relative; 1 for gear and gains, which are scaled. For a friction that is 0
+            in the model, it is the largest torque of the joint's motors.
         error: standard error of the change.
         share: share of the residual that it explains, from 0 to 1.
     """
@@ -99,7 +102,8 @@ class FaultReport:
         """The verdict, and a table of the parameters that explain most."""
         head = f"{self.name}: {self.transitions} transitions, off by {self.residual:.2g} of a step"
         if (fault := self.fault) is None:
-            return f"{head}\nno part is at fault (the model's own log is off by {self.floor:.2g})"
+            verdict = "no part explains it: noise, or another cause" if self.suspects else "no part is at fault"
+            return f"{head}\n{verdict} (the model's own log is off by {self.floor:.2g})"
         lines = [head, f"at fault: {fault.part}, {fault.parameter} {100 * fault.change:+.1f} %", ""]
         rows = [
             [f"{100 * s.share:.1f} %", s.part, s.parameter, f"{100 * s.change:+.1f} %", f"{100 * s.error:.1g} %"]
@@ -172,8 +176,10 @@ class _Parameter:
             array[self.index[0]] *= 1 + change
             changed.body_inertia[self.index[0]] *= 1 + change
             mujoco.mj_setConst(changed, mujoco.MjData(changed))
-        elif self.field == "actuator_gear":
+        elif self.field.startswith("actuator"):
             array[self.index[0]] *= 1 + change
+            if self.name == "gains":
+                changed.actuator_biasprm[self.index[0]] *= 1 + change
         else:
             array[list(self.index)] += change * self.unit
         return changed
@@ -182,7 +188,9 @@ class _Parameter:
 def _parameters(model: mujoco.MjModel) -> Iterator[_Parameter]:
     """All parameters that may be at fault: of motors, of bodies that move, and of joints."""
     for i in range(model.nu):
-        yield _Parameter(name_of(model, "actuator", i), "gear", "actuator_gear", (i,), 1.0)
+        servo = model.actuator_biastype[i] != BIAS.NONE
+        name, field = ("gains", "actuator_gainprm") if servo else ("gear", "actuator_gear")
+        yield _Parameter(name_of(model, "actuator", i), name, field, (i,), 1.0)
     for i in range(1, model.nbody):
         if model.body_mass[i] > 0 and model.body_weldid[i]:
             yield _Parameter(name_of(model, "body", i), "mass", "body_mass", (i,), float(model.body_mass[i]))
@@ -283,11 +291,15 @@ class _Fit:
         best, change = fit, fit[0]
         best_share = -1.0
         for _ in range(MAX_ITERATIONS):
-            change = float(np.clip(change, -0.95, 20.0))
+            change = float(np.clip(change, LEAST_CHANGE.get(parameter.name, -1.0), 20.0))
             remaining = self.residual(parameter, change)
             if not np.isfinite(remaining).all():
                 remaining = np.where(np.isfinite(remaining), remaining, r)
             share = self._share(r, remaining)
+            if abs(change) > LARGE_CHANGE:
+                slope = np.nan_to_num(
+                    (remaining - self.residual(parameter, change + DERIVATIVE_STEP)) / DERIVATIVE_STEP
+                )
             change_next, error, _ = self._solve(r, remaining, slope, change)
             if share > best_share:
                 best_share, best = share, (change, error, share)

@@ -25,7 +25,15 @@ from rppdyn.envs._model_symmetry import (
 from rppdyn.envs._spec import align
 from rppdyn.envs.derivation._elements import NONE, Match, match_elements, position_offsets
 from rppdyn.envs.derivation._parameters import deviations
-from rppdyn.envs.derivation._trees import Isometry, Skeleton, TreeMatch, angle_about, match_trees, rotation_about
+from rppdyn.envs.derivation._trees import (
+    SNAP_TOLERANCE,
+    Isometry,
+    Skeleton,
+    TreeMatch,
+    angle_about,
+    match_trees,
+    rotation_about,
+)
 
 TRIAL_ANGLE = 1.0
 """Angle, in radians, of the turn that tests for a continuous symmetry: no fraction of a whole turn."""
@@ -55,8 +63,28 @@ class MatchedSymmetry:
 
 
 def search(model: mujoco.MjModel) -> tuple[MatchedSymmetry, ...]:
-    """Find all symmetries of a model, without trivial ones and duplicates, discrete ones first."""
-    skeleton = Skeleton(model)
+    """Find all symmetries of a model, without trivial ones and duplicates, discrete ones first.
+
+    A free robot may start in any pose. Where its axes aren't the world's, it is searched with its axes laid on them, too; the
+    left-right mirror with fewer deviations decides, then the number of symmetries.
+    """
+    skeletons = [Skeleton(model)]
+    root = _main_root(skeletons[0])
+    if root is not None and _is_free(skeletons[0], root):
+        axes = skeletons[0].world[root]
+        if not np.allclose(axes, np.eye(3)):
+            along_axes = np.allclose(np.abs(axes).max(0), 1)
+            skeletons.insert(int(along_axes), Skeleton(model, upright=root))
+
+    def rank(found: tuple[MatchedSymmetry, ...]) -> tuple[float, int]:
+        deviating = [len(s.symmetry.deviations) for s in found if s.symmetry.name == "left-right"]
+        return min(deviating, default=np.inf), -len(found)
+
+    return min(map(_search_pose, skeletons), key=rank)
+
+
+def _search_pose(skeleton: Skeleton) -> tuple[MatchedSymmetry, ...]:
+    """The symmetries that are found with the robot in one pose."""
     yaw = _yaw(skeleton)
     symmetries = [yaw] if yaw else []
     for propose in (_reflections, _body_turns, _swaps, _world_turns):
@@ -99,7 +127,7 @@ def _reflections(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[M
     that a reward for moving along that plane is kept.
     """
     axes, root = [a for a in (1, 0, 2) if a != skeleton.vertical], _main_root(skeleton)
-    if root is not None and skeleton.model.jnt_type[skeleton.joints[root][0]] != FREE:
+    if root is not None and not _is_free(skeleton, root):
         root = None
 
     def match_mirror(world: int, body: int) -> Match | None:
@@ -128,11 +156,15 @@ def _oblique_reflections(skeleton: Skeleton, root: int, axis: int) -> Iterator[M
     """Mirror images of a free robot in vertical planes between two of its limbs."""
     up, world = np.eye(3)[skeleton.vertical], np.diag([-1.0 if a == axis else 1.0 for a in range(3)])
     azimuths = _azimuths(skeleton, root)
-    for angle in _distinct([_round_angle((a + b) / 2) % np.pi for a in azimuths for b in azimuths]):
-        body = skeleton.world[root].T @ rotation_about(up, 2 * angle) @ world @ skeleton.world[root]
-        best = _best_match(skeleton, [Isometry(world, np.zeros(3), {root: _snap_integers(body)})])
-        if best is not None:
-            yield _element(skeleton, best, f"mirror at {np.degrees(angle):.3g} degrees")
+    for half in _distinct([(a + b) / 2 % np.pi for a in azimuths for b in azimuths]):
+        planes = {}
+        for angle in (_round_angle(half) % np.pi, half):
+            body = skeleton.world[root].T @ rotation_about(up, 2 * angle) @ world @ skeleton.world[root]
+            planes[angle] = _best_match(skeleton, [Isometry(world, np.zeros(3), {root: _snap_integers(body)})])
+        matches = [(angle, match) for angle, match in planes.items() if match is not None]
+        # The round angle, unless the other one alone is exact.
+        for angle, match in sorted(matches, key=lambda plane: plane[1].trees.misfit > SNAP_TOLERANCE)[:1]:
+            yield _element(skeleton, match, f"mirror at {np.degrees(angle):.3g} degrees")
 
 
 def _offsets(skeleton: Skeleton, axis: int) -> list[np.ndarray]:
@@ -434,6 +466,10 @@ def swap_name(skeleton: Skeleton, b: int, c: int, known: Collection[str]) -> str
         return f"exchange of {left} and {right}"
     taken = any(name.startswith("leg swap") for name in known)
     return f"leg swap ({left}, {right})" if taken else "leg swap"
+
+
+def _is_free(skeleton: Skeleton, b: int) -> bool:
+    return bool(skeleton.model.jnt_type[skeleton.joints[b][0]] == FREE)
 
 
 def _main_root(skeleton: Skeleton) -> int | None:

@@ -11,6 +11,7 @@ the horizontal plane.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -151,16 +152,23 @@ EQUALITY_TOLERANCE = 1e-12  # relative; numbers that would change by less are no
 INERTIAL = ("mass", "com", "inertia")
 """Parameters of a body that are averaged together, as its pseudo-inertia."""
 
+LIMIT = re.compile("(range|limited)$")
+"""Ends the names of a limit, such as `forcerange`, and of its flag, `forcelimited`."""
+
+SIZES = ("history", "ctrlspec")
+"""Whole numbers that sizes of arrays follow; they are not written."""
+
 
 def symmetrise(model: mujoco.MjModel, symmetry: ModelSymmetry, only: Deviation | None = None) -> mujoco.MjModel:
     """Copy the model, with the numbers that deviate from a symmetry replaced by their means over its orbit.
 
     Masses, places, axes, sizes and the parameters of joints and actuators are averaged, and MuJoCo's derived constants are
-    recomputed. Gravity, wind, meshes, height fields and flags, such as whether a joint is limited, stay as they are.
+    recomputed. A limit, or another flag, that one partner lacks becomes both's. Gravity, wind, meshes, height fields and
+    elements without a partner stay as they are.
 
     Args:
         only: average only the parameter and the two elements of this deviation. Mass, centre of mass and inertia of a body are
-            averaged together.
+            averaged together, and so are a limit and its flag.
     Raises:
         ValueError: the symmetry is continuous, or it is not one that `derive` finds in the model.
     """
@@ -171,10 +179,10 @@ def symmetrise(model: mujoco.MjModel, symmetry: ModelSymmetry, only: Deviation |
         raise ValueError(f"the model has no symmetry {symmetry.name!r} to be averaged over; see derive(model)")
     skeleton, order, new = Skeleton(model), order_of(symmetry), copy.deepcopy(model)
     for parameter in parameters(skeleton, match):
-        if only is not None and parameter.name != only.parameter:
+        if only is not None and LIMIT.sub("limit", parameter.name) != LIMIT.sub("limit", only.parameter):
             continue
         rows = _element_mask(only, skeleton, parameter.kind, len(parameter.values))[:, None]
-        mean = np.where(rows, _orbit_mean(parameter.image, parameter.values, order), parameter.values)
+        mean = np.where(rows, _parameter_mean(model, parameter, order), parameter.values)
         _write_mean(new, skeleton, parameter, mean)
     bodies = _average_inertias(new, skeleton, match, order, only)
     _average_axes(new, skeleton, match, order, only)
@@ -189,6 +197,26 @@ def _element_mask(only: Deviation | None, skeleton: Skeleton, kind: str, count: 
     return np.isin([name_of(skeleton.model, kind, i) for i in range(count)], [only.element, only.partner])
 
 
+def _parameter_mean(model: mujoco.MjModel, parameter: Parameter, order: int) -> np.ndarray:
+    """Mean of a parameter over the orbits of the elements for which it counts, or, of flags, the largest value."""
+    values, counts, partners = parameter.values, parameter.counts, parameter.partners
+    paired = partners != NONE
+    total, weight, largest = np.zeros_like(values), np.zeros(len(values)), values
+    for _ in range(order):
+        total, weight, largest = total + values * counts[:, None], weight + counts, np.maximum(largest, values)
+        values, carried = parameter.image(values), counts.copy()
+        carried[partners[paired]] = counts[paired]
+        counts = carried
+    if parameter.attribute and not np.issubdtype(getattr(model, parameter.attribute).dtype, np.floating):
+        return parameter.values if parameter.name in SIZES else largest
+    mean = total / np.maximum(weight, 1)[:, None]
+    return np.where((weight > 0)[:, None] & _differs(mean, parameter.values), mean, parameter.values)
+
+
+def _differs(mean: np.ndarray, values: np.ndarray) -> np.ndarray:
+    return np.abs(mean - values) > EQUALITY_TOLERANCE * np.abs(values).max(initial=1e-300)
+
+
 def _orbit_mean(image, values: np.ndarray, order: int) -> np.ndarray:
     """Mean of values, image(values), image(image(values)), ...: as many terms as the symmetry's order."""
     total, carried = values.copy(), values
@@ -196,7 +224,7 @@ def _orbit_mean(image, values: np.ndarray, order: int) -> np.ndarray:
         carried = image(carried)
         total = total + carried
     mean = total / order
-    return np.where(np.abs(mean - values) > EQUALITY_TOLERANCE * np.abs(values).max(initial=1e-300), mean, values)
+    return np.where(_differs(mean, values), mean, values)
 
 
 def _write_mean(new: mujoco.MjModel, skeleton: Skeleton, parameter: Parameter, mean: np.ndarray) -> None:
@@ -214,9 +242,9 @@ def _write_mean(new: mujoco.MjModel, skeleton: Skeleton, parameter: Parameter, m
                 path = slice(m.tendon_adr[k], m.tendon_adr[k] + m.tendon_num[k])
                 new.wrap_prm[path] = mean[k, np.searchsorted(skeleton.scalars, m.wrap_objid[path])]
         case _ if parameter.attribute:
+            changed = (mean != parameter.values).any(1)
             array = getattr(new, parameter.attribute)
-            if np.issubdtype(array.dtype, np.floating):
-                array[:] = mean.reshape(array.shape)
+            array[changed] = mean[changed].reshape(-1, *array.shape[1:])
     if parameter.name == "axis":
         new.jnt_axis[:] /= np.maximum(np.linalg.norm(new.jnt_axis, axis=1), 1e-12)[:, None]
 

@@ -387,15 +387,19 @@ class Skeleton:
     """Bodies, joints and masses of a model; b numbers bodies, j joints.
 
     Everything is measured in the reference pose `qpos0`, where body b has orientation ``rest[b]`` in its parent and
-    ``world[b]`` in the world, (nbody, 3, 3) each.
+    ``world[b]`` in the world, (nbody, 3, 3) each. The free body `upright` has the world's axes in its place, on which no motion
+    depends.
     """
 
     model: mujoco.MjModel
+    upright: int | None = None
 
     @cached_property
     def data(self) -> mujoco.MjData:
         """The model in its reference pose."""
         data = mujoco.MjData(self.model)
+        if self.upright is not None:
+            data.qpos[self.model.jnt_qposadr[self.model.body_jntadr[self.upright]] + 3 :][:4] = 1, 0, 0, 0
         mujoco.mj_kinematics(self.model, data)
         mujoco.mj_comPos(self.model, data)
         return data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -21,7 +20,7 @@ from rppdyn.envs import (
     symmetry_spec,
 )
 from rppdyn.envs._catalogue import read_spec
-from rppdyn.envs._making import is_model_file, load_model, stock_env
+from rppdyn.envs._making import load_model
 from rppdyn.envs.certification._doctor import Diagnosis
 from rppdyn.envs.certification._faults import FaultReport
 from rppdyn.envs.terms import Audit, CompiledTerms, read_terms
@@ -43,8 +42,7 @@ def run(config: CertifyConfig, progress: bool = False) -> Certificate:
         picture_format(Path(config.figure))  # before the work
     spec = None  # all derived symmetries
     if config.spec is not None:
-        with closing(stock_env(config.what, disable_env_checker=True)) as env:
-            spec = file_spec(env, config.spec, symmetry=config.symmetry)
+        spec = file_spec(config.what, config.spec, symmetry=config.symmetry)
     elif config.symmetry is not None or config.variant != "derived":
         spec = symmetry_spec(config.what, symmetry=config.symmetry, variant=config.variant)
     certificate = certify(
@@ -96,11 +94,7 @@ def _compile_terms(config: AuditConfig, contract: SymmetrySpec | None) -> Compil
     terms = read_terms(config.observation) if contract is None else dict(contract.terms or {})
     if config.symmetry is not None:
         terms["symmetry"] = config.symmetry
-    if is_model_file(config.model):
-        compiled = compiled_terms(config.model, **terms)
-    else:
-        with closing(stock_env(config.model, disable_env_checker=True)) as env:
-            compiled = compiled_terms(env, **terms)
+    compiled = compiled_terms(config.model, **terms)
     if contract is not None:
         present = replace(compiled.spec, env_id=contract.env_id, symmetries=contract.symmetries)
         if present.digest != contract.digest:

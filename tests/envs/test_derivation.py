@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import gymnasium as gym
 import mujoco
 import numpy as np
 import pytest
 from handwritten import MIRRORS
 from refusals import refused
-from robots import derived, robot
+from robots import derived, robot, step_defects, tighten
 
 from benchmarks.survey import dm_control_models
 from rppdyn.envs._making import load_model
@@ -42,6 +45,33 @@ def test_arms_without_joints_say_which_reflection_is_left_right():
     found = derive(load_model(path))
     assert not found["left-right"].deviations and found["left-right"].rotation[0, 0] == -1
     assert found["front-back"].deviations and found["front-back"].rotation[1, 1] == -1
+
+
+@pytest.mark.parametrize("start", [(0, 0, 1), (0, 0, 37), (90, 0, 0), (10, 20, 30)])
+def test_what_is_found_does_not_depend_on_the_pose_in_which_a_free_robot_starts(start):
+    spec, quaternion = (
+        mujoco.MjSpec.from_file(str(Path(gym.__file__).parent / "envs/mujoco/assets/ant.xml")),
+        np.zeros(4),
+    )
+    mujoco.mju_euler2Quat(quaternion, np.radians(start), "XYZ")
+    spec.worldbody.first_body().quat = quaternion
+    model = spec.compile()
+    turned, upright = derive(model), derived("gymnasium/ant")
+    assert turned.names == upright.names
+    for symmetry, same in zip(turned.symmetries, upright.symmetries, strict=True):
+        assert not symmetry.deviations
+        assert np.allclose(symmetry.controls, same.controls) and np.allclose(symmetry.frames, same.frames)
+    assert step_defects(tighten(model), turned["left-right"], n=3).max() < 1e-9
+
+
+def test_mirrors_lie_where_limbs_say_and_not_at_the_nearest_round_angle():
+    legs = "".join(
+        f"""<body euler="0 0 {angle}"><body pos=".3 0 0"><joint axis="0 1 0"/><geom size=".04" fromto="0 0 0 .3 0 -.2"
+        type="capsule"/></body></body>""" for angle in (-58, 84)
+    )  # fmt: skip
+    body = f'<body pos="0 0 1"><freejoint/><geom size=".1"/>{legs}</body>'
+    found = derive(mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{body}</worldbody></mujoco>"))
+    assert found.names == ("mirror at 13 degrees", "yaw") and not found["mirror at 13 degrees"].deviations
 
 
 # -- what is found ----------------------------------------------------------------------------------------------------

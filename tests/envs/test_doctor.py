@@ -41,6 +41,40 @@ def test_single_faults(walker, part):
     assert "leg_left" in one.deviation.element + one.deviation.partner and one.share == pytest.approx(1.0, abs=1e-6)
 
 
+def unlimited(model):
+    model.jnt_limited[5] = 0
+
+
+def force_limited(model):
+    model.actuator_forcelimited[3], model.actuator_forcerange[3] = 1, (-0.2, 0.2)
+
+
+@pytest.mark.parametrize("change", [unlimited, force_limited])
+def test_a_limit_that_one_partner_lacks_becomes_boths(walker, change):
+    """Its range is no mean with the 0 0 of a partner without one."""
+    model = copy.deepcopy(walker)
+    change(model)
+    found = diagnose(model, n_states=30)
+    assert found.symmetry == "leg swap" and found.repaired < 1e-12 < 1e-3 < found.defect
+    assert [finding.share for finding in found.findings] == pytest.approx([1.0] * len(found.findings))
+
+
+def test_what_no_mean_repairs_has_no_share_and_comes_first():
+    leg = """<body pos="0 {y} 0"><joint name="{n}" axis="0 1 0"/>
+    <geom type="capsule" fromto="0 0 0 0 {y} -.3" size=".03"/></body>"""
+    legs = leg.format(n="l", y=0.1) + leg.format(n="r", y=-0.1)
+    motors = "".join(f'<motor joint="{n}" ctrlrange="-1 1"/>' for n in "lr")
+    model = mujoco.MjModel.from_xml_string(
+        f"""<mujoco><worldbody><body pos="0 0 .6"><freejoint/><geom size=".2 .1 .05" type="box"/>{legs}</body></worldbody>
+        <equality><joint joint1="l"/></equality><actuator>{motors}</actuator></mujoco>"""
+    )
+    model.actuator_gear[0, 0] = 1.1
+    found = diagnose(model, "left-right", n_states=30)
+    first, second = found.table().splitlines()[2:]
+    assert first.startswith("unknown") and "equality 0" in first and "gear" in second
+    assert found.repaired > 1e-3
+
+
 def test_an_intact_robot_has_nothing_to_repair_and_unknown_names_are_said(walker):
     with refused("no discrete symmetry of the model deviates", "left-right"):
         diagnose("Ant-v5", n_states=30)

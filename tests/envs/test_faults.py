@@ -14,6 +14,7 @@ from refusals import refused
 from rppdyn.agents import played_episodes, random_policy
 from rppdyn.cli import main
 from rppdyn.envs import Episode, find_fault, make_env
+from rppdyn.envs._simulator import BareSimulator
 
 
 def logged(name: str, change=None, steps: int = 800, seed: int = 0) -> list[Episode]:
@@ -52,6 +53,8 @@ def friction(i: int, torque: float):
     ("change", "part", "parameter", "size"),
     [
         (scaled("actuator_gear", 4, 0.8), "actuator of leg_left_joint", "gear", -0.2),
+        (scaled("actuator_gear", 4, -1.0), "actuator of leg_left_joint", "gear", -2.0),  # the wrong way round
+        (scaled("actuator_gear", 4, 0.0), "actuator of leg_left_joint", "gear", -1.0),
         (scaled("body_mass", 3, 1.3), "body leg", "mass", 0.3),
         (scaled("dof_damping", 6, 1.3), "joint thigh_left_joint", "damping", 0.3),
         (friction(5, 5.0), "joint foot_joint", "friction", 0.05),  # of the motor's 100 Nm
@@ -63,6 +66,34 @@ def test_the_part_and_the_size_of_a_fault_are_named(change, part, parameter, siz
     assert (fault.part, fault.parameter) == (part, parameter)
     assert fault.change == pytest.approx(size, abs=1e-3) and fault.share > 0.99 > report.suspects[1].share
     assert f"at fault: {part}, {parameter}" in report.table()
+
+
+def test_a_weak_servo_is_named_by_its_gains_and_a_missing_spring_by_nothing():
+    leg = """<body pos="0 {y} 0"><joint name="{n}" axis="0 1 0" damping=".1" armature=".01"/>
+    <geom type="capsule" fromto="0 0 0 0 {y} -.3" size=".03"/></body>"""
+    servos = "".join(f'<position joint="{n}" kp="20" kv="1" ctrlrange="-1 1"/>' for n in "lr")
+    legs = leg.format(n="l", y=0.1) + leg.format(n="r", y=-0.1)
+    text = f"""<mujoco><worldbody><body pos="0 0 .5"><freejoint/><geom size=".1"/>{legs}</body></worldbody>
+    <actuator>{servos}</actuator></mujoco>"""
+    sound, weak, sprung = (mujoco.MjModel.from_xml_string(text) for _ in range(3))
+    weak.actuator_gainprm[0] *= 0.7
+    weak.actuator_biasprm[0] *= 0.7
+    sprung.jnt_stiffness[1:] = 3, 5
+
+    def log(model):
+        simulator, rng = BareSimulator(model), np.random.default_rng(0)
+        simulator.reset(rng)
+        seen, actions = [np.concatenate(simulator.coordinates())], rng.uniform(-1, 1, (120, 2))
+        for action in actions:
+            simulator.advance(action)
+            seen.append(np.concatenate(simulator.coordinates()))
+        return [Episode(np.array(seen), actions, np.zeros(len(actions)))]
+
+    report = find_fault(sound, log(weak), n_states=60)
+    assert (report.fault.part, report.fault.parameter) == ("actuator of l", "gains")
+    assert report.fault.change == pytest.approx(-0.3, abs=1e-3)
+    report = find_fault(sound, log(sprung), n_states=60)
+    assert report.residual > 1e-3 and report.fault is None and "no part explains it" in report.table()
 
 
 def test_an_intact_robot_raises_no_alarm_with_noise_or_without():

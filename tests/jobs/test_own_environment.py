@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -191,3 +193,19 @@ def test_bad_environments_end_in_one_line(words, said, capsys, here, monkeypatch
     monkeypatch.setattr(compose, "_importable", lambda module: module != "shimmy" and importable(module))
     assert said in refused(capsys, "train-agent", *words, *SAC_WORDS, "run_dir=run")
     assert not (here / "run").exists()
+
+
+def test_a_dictionary_environment_is_certified_with_a_spec_from_a_file(capsys, here):
+    """The page's command, on its own example, whose observations are float32 and whose state is float64."""
+    examples = Path(__file__).parents[2] / "docs/examples"
+    for name in ("point.py", "point_square.yaml", "point_mirror.yaml"):
+        shutil.copy(examples / name, here)
+    out = run(capsys, "certify", "point:Point-v0", "--spec", "point_square.yaml", "--states", "20")
+    assert "quarter turn: dynamics exact, reward exact" in out and "left-right: dynamics exact, reward exact" in out
+    text = (here / "point_mirror.yaml").read_text()
+    (here / "mistyped.yaml").write_text(text.replace("obs_signs", "obs_sign"))
+    said = refused(capsys, "certify", "point:Point-v0", "--spec", "mistyped.yaml")
+    assert "mistyped.yaml: unknown obs_sign; known: obs_perm" in said
+    (here / "goal_stays.yaml").write_text(text.replace("obs_signs: [-1,", "obs_signs: [1,"))
+    out = run(capsys, "certify", "point:Point-v0", "--spec", "goal_stays.yaml", "--states", "20")
+    assert "dynamics exact, reward broken" in out
