@@ -312,8 +312,8 @@ def symmetry_specs(source: Source) -> tuple[list[SymmetrySpec], list[str]]:
         choices = ["+".join(default)] if default else []
         choices += [name for name in derivation.names if name not in default]
         if not choices:
-            raise ValueError(_no_symmetry_message(name))
-        specs, refused = [], []
+            raise ValueError(_no_symmetry_message(name, derivation))
+        specs, refused = [], [derivation.hint.removeprefix("; ")] if derivation.unpaired else []
         for choice in choices:
             try:
                 specs.append(_with_verdicts(*_spec_of_system(system, name, choice, "derived")))
@@ -326,10 +326,10 @@ def symmetry_specs(source: Source) -> tuple[list[SymmetrySpec], list[str]]:
     return specs, refused
 
 
-def _no_symmetry_message(name: str) -> str:
+def _no_symmetry_message(name: str, derivation: Derivation) -> str:
     return (
         f"no symmetry of {name} was found: no mirror image, turn or exchange of limbs carries its bodies and joints onto "
-        "one another; one that you know is described by hand with rppdyn.envs.mirror_spec"
+        f"one another{derivation.hint}; one that you know is described by hand with rppdyn.envs.mirror_spec"
     )
 
 
@@ -452,14 +452,16 @@ def _choose(
         parts = [part.strip() for part in symmetry.split("+")]
         if unknown := [part for part in parts if part not in derivation.names]:
             known = ", ".join(dict.fromkeys([*choices, *derivation.names])) or "none"
-            raise ValueError(f"{name} has no symmetry {unknown[0]!r}; known: {known} (several are joined by +)")
+            raise ValueError(
+                f"{name} has no symmetry {unknown[0]!r}; known: {known} (several are joined by +){derivation.hint}"
+            )
         return tuple(sorted(parts, key=derivation.names.index))
     if default in choices.values():
         return default
     if exact := _exact_symmetries(derivation):
         return exact
     if not derivation.symmetries:
-        raise ValueError(_no_symmetry_message(name))
+        raise ValueError(_no_symmetry_message(name, derivation))
     first = derivation.symmetries[0]
     deviation_text = f" ({first.name}: {first.deviations[0]})" if first.deviations else ""
     raise ValueError(

@@ -23,7 +23,17 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
 
-from rppdyn.envs._model_symmetry import BALL, EQUALITY, FREE, GEOM, OBJECT, TRANSMISSION, WRAP, control_addresses
+from rppdyn.envs._model_symmetry import (
+    BALL,
+    EQUALITY,
+    FREE,
+    GEOM,
+    OBJECT,
+    TRANSMISSION,
+    WRAP,
+    control_addresses,
+    name_of,
+)
 from rppdyn.envs.derivation._trees import NO_MATCH_COST, Skeleton, TreeMatch
 
 NONE = -1
@@ -60,17 +70,23 @@ class Match:
     equalities: np.ndarray
 
 
-def match_elements(skeleton: Skeleton, trees: TreeMatch) -> Match | None:
-    """Partners of a model's elements; None if an actuator or a tendon has none, for then the structure differs."""
+class NoPartnerError(Exception):
+    """An actuator or a tendon, which is named, has no partner, so the structure differs."""
+
+
+def match_elements(skeleton: Skeleton, trees: TreeMatch) -> Match:
+    """Partners of a model's elements.
+
+    Raises:
+        NoPartnerError: an actuator or a tendon has none.
+    """
     dofs = dof_matrix(skeleton, trees)
     geoms = _match_local(skeleton, trees, "geom", np.flatnonzero(skeleton.shaped))
     sites = _match_local(skeleton, trees, "site", skeleton.sites_in_use)
     tendons, tendon_signs = _match_tendons(skeleton, trees, geoms, sites)
     if (tendons == NONE).any():
-        return None
+        raise NoPartnerError(name_of(skeleton.model, "tendon", int(np.flatnonzero(tendons == NONE)[0])))
     actuators = _match_actuators(skeleton, trees, dofs, sites, tendons, tendon_signs)
-    if actuators is None:
-        return None
     equalities = _match_equalities(skeleton, trees, sites, tendons)
     return Match(trees, dofs, geoms, sites, tendons, tendon_signs, *actuators, equalities)
 
@@ -185,8 +201,8 @@ def active_gear(m: mujoco.MjModel, i: int) -> np.ndarray:
 
 def _match_actuators(
     skeleton, trees, dofs, sites, tendons, tendon_signs
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """(partners, signs, gaps, C, A), or None if an actuator has no partner.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(partners, signs, gaps, C, A).
 
     Actuators are compared by the vectors along which a unit of their force acts. An actuator of gear zero is treated as if its
     gear were 1 along the first axis.
@@ -226,8 +242,9 @@ def _match_actuators(
             force = np.r_[W @ force[:3], np.sign(np.linalg.det(W)) * W @ force[3:]]
         return (kind, *images), force
 
-    if not np.isin(m.actuator_trntype, [*joint_maps, *object_maps]).all():
-        return None
+    unknown = np.flatnonzero(~np.isin(m.actuator_trntype, [*joint_maps, *object_maps]))
+    if len(unknown):
+        raise NoPartnerError(name_of(m, "actuator", int(unknown[0])))
     targets, images = [target(i) for i in range(n)], [image(i) for i in range(n)]
     kinds = [(m.actuator_gaintype[i], m.actuator_biastype[i], m.actuator_dyntype[i], num[i]) for i in range(n)]
     cosine, cost = np.zeros((n, n)), np.full((n, n), NO_MATCH_COST)
@@ -259,11 +276,11 @@ def _match_actuators(
         comparable = {(*x[i][0], *kinds[i]) for x in (targets, images) for i in rest}
         states = {int(m.actuator_actnum[i]) for i in rest}
         if max(len(comparable), len(states)) > 1 or any(num[i] != 1 for i in rest) or np.isin(rest, partners).any():
-            return None
+            raise NoPartnerError(name_of(m, "actuator", int(rest[0])))
         G, V = (np.array([x[i][1] / np.linalg.norm(x[i][1]) for i in rest]).T for x in (targets, images))
         mix = np.linalg.lstsq(G, V, rcond=None)[0]
         if np.abs(G @ mix - V).max() > 1e-6 or np.abs(mix.T @ mix - np.eye(len(rest))).max() > 1e-6:
-            return None
+            raise NoPartnerError(name_of(m, "actuator", int(rest[0])))
         C[np.ix_(adr[rest], adr[rest])] = mix
         for k in range(max(0, *states)):
             A[np.ix_(m.actuator_actadr[rest] + k, m.actuator_actadr[rest] + k)] = mix

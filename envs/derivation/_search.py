@@ -23,7 +23,7 @@ from rppdyn.envs._model_symmetry import (
     state_matrix,
 )  # fmt: skip
 from rppdyn.envs._spec import align
-from rppdyn.envs.derivation._elements import NONE, Match, match_elements, position_offsets
+from rppdyn.envs.derivation._elements import NONE, Match, NoPartnerError, match_elements, position_offsets
 from rppdyn.envs.derivation._parameters import deviations
 from rppdyn.envs.derivation._trees import (
     SNAP_TOLERANCE,
@@ -62,11 +62,14 @@ class MatchedSymmetry:
     match: Match
 
 
-def search(model: mujoco.MjModel) -> tuple[MatchedSymmetry, ...]:
+def search(model: mujoco.MjModel) -> tuple[tuple[MatchedSymmetry, ...], tuple[str, ...]]:
     """Find all symmetries of a model, without trivial ones and duplicates, discrete ones first.
 
     A free robot may start in any pose. Where its axes aren't the world's, it is searched with its axes laid on them, too; the
     left-right mirror with fewer deviations decides, then the number of symmetries.
+
+    Returns:
+        (symmetries, names of the elements that alone keep the model from having a left-right mirror).
     """
     skeletons = [Skeleton(model)]
     root = _main_root(skeletons[0])
@@ -80,7 +83,11 @@ def search(model: mujoco.MjModel) -> tuple[MatchedSymmetry, ...]:
         deviating = [len(s.symmetry.deviations) for s in found if s.symmetry.name == "left-right"]
         return min(deviating, default=np.inf), -len(found)
 
-    return min(map(_search_pose, skeletons), key=rank)
+    found, skeleton = min(
+        ((_search_pose(skeleton), skeleton) for skeleton in skeletons), key=lambda pair: rank(pair[0])
+    )
+    is_whole = any(matched.symmetry.name == "left-right" for matched in found)
+    return found, () if is_whole else tuple(dict.fromkeys(skeleton.unpaired))
 
 
 def _search_pose(skeleton: Skeleton) -> tuple[MatchedSymmetry, ...]:
@@ -254,8 +261,11 @@ def _best_match(skeleton: Skeleton, isometries: list[Isometry], max_misfit: floa
     matches = [match_trees(skeleton, isometry) for isometry in isometries]
     fits = [t for t in matches if t is not None and t.misfit < max_misfit and t.fixed_misfit < MAX_FIXED_MISFIT]
     for trees in sorted(fits, key=lambda t: round(t.misfit, 9)):
-        if (match := match_elements(skeleton, trees)) is not None:
-            return match
+        try:
+            return match_elements(skeleton, trees)
+        except NoPartnerError as unpaired:
+            if np.linalg.det(trees.isometry.rotation) < 0:
+                skeleton.unpaired.append(str(unpaired))
     return None
 
 
@@ -490,10 +500,15 @@ MAX_DEVIATION_ROWS = 12  # deviations that a table lists in full
 
 @dataclass(frozen=True, eq=False)
 class Derivation:
-    """The symmetries derived from a model, discrete ones first."""
+    """The symmetries derived from a model, discrete ones first.
+
+    Args:
+        unpaired: without "left-right", the actuators and tendons without a partner in a mirror image that fits the bodies.
+    """
 
     model: mujoco.MjModel
     symmetries: tuple[ModelSymmetry, ...]
+    unpaired: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> ModelSymmetry:
         """The symmetry of this name.
@@ -504,11 +519,16 @@ class Derivation:
         for symmetry in self.symmetries:
             if symmetry.name == name:
                 return symmetry
-        raise ValueError(f"the model has no symmetry {name!r}; found: {', '.join(self.names) or 'none'}")
+        raise ValueError(f"the model has no symmetry {name!r}; found: {', '.join(self.names) or 'none'}{self.hint}")
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(symmetry.name for symmetry in self.symmetries)
+
+    @property
+    def hint(self) -> str:
+        """What keeps the model from having a mirror image; "" if nothing is known."""
+        return f"; a mirror image fits its bodies, but {self.unpaired[0]} has no partner in it" if self.unpaired else ""
 
     def table(self) -> str:
         """Table of the images of joints and controls, a column per symmetry, followed by each symmetry's deviations.
@@ -516,7 +536,7 @@ class Derivation:
         The column of a continuous symmetry is the derivative; its deviations are those of a turn by one radian.
         """
         if not self.symmetries:
-            return "no symmetry found"
+            return "no symmetry found" + self.hint
         rows = [["", *self.names]]
         rows.append(["world", *(_axes(s.rotation, s.is_continuous) for s in self.symmetries)])
         columns = [_joints(self.model, s) + _controls(self.model, s) for s in self.symmetries]
@@ -530,7 +550,7 @@ class Derivation:
             if count > MAX_DEVIATION_ROWS:
                 largest = s.deviations[MAX_DEVIATION_ROWS].relative
                 lines.append(f"  and {count - MAX_DEVIATION_ROWS} more, none above {largest:.1%}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(["", self.hint.removeprefix("; ")] if self.unpaired else [])])
 
     def __str__(self) -> str:
         return self.table()
@@ -549,7 +569,8 @@ def derive(model: mujoco.MjModel) -> Derivation:
         raise ValueError(f"the model has {model.nflex} flexes, whose symmetry is not derived; remove them")
     if not model.nv:
         raise ValueError("the model has no joints: there is nothing to derive a symmetry of")
-    return Derivation(model, tuple(candidate.symmetry for candidate in search(model)))
+    found, unpaired = search(model)
+    return Derivation(model, tuple(matched.symmetry for matched in found), unpaired)
 
 
 def _axes(matrix: np.ndarray, is_continuous: bool) -> str:

@@ -174,7 +174,7 @@ def symmetrise(model: mujoco.MjModel, symmetry: ModelSymmetry, only: Deviation |
     """
     if symmetry.is_continuous:
         raise ValueError(f"symmetrise averages over discrete symmetries; {symmetry.name} is continuous")
-    match = next((matched.match for matched in search(model) if matched.symmetry.name == symmetry.name), None)
+    match = next((matched.match for matched in search(model)[0] if matched.symmetry.name == symmetry.name), None)
     if match is None:
         raise ValueError(f"the model has no symmetry {symmetry.name!r} to be averaged over; see derive(model)")
     skeleton, order, new = Skeleton(model), order_of(symmetry), copy.deepcopy(model)

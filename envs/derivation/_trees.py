@@ -393,6 +393,9 @@ class Skeleton:
 
     model: mujoco.MjModel
     upright: int | None = None
+    unpaired: list[str] = field(
+        default_factory=list
+    )  # elements without a partner in a mirror image that fits the bodies
 
     @cached_property
     def data(self) -> mujoco.MjData:

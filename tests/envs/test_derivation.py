@@ -13,6 +13,7 @@ from refusals import refused
 from robots import derived, robot, step_defects, tighten
 
 from benchmarks.survey import dm_control_models
+from rppdyn.envs import symmetry_spec
 from rppdyn.envs._making import load_model
 from rppdyn.envs.derivation import derive, symmetrise
 from rppdyn.envs.derivation._trees import Skeleton
@@ -72,6 +73,27 @@ def test_mirrors_lie_where_limbs_say_and_not_at_the_nearest_round_angle():
     body = f'<body pos="0 0 1"><freejoint/><geom size=".1"/>{legs}</body>'
     found = derive(mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{body}</worldbody></mujoco>"))
     assert found.names == ("mirror at 13 degrees", "yaw") and not found["mirror at 13 degrees"].deviations
+
+
+def test_what_alone_keeps_a_robot_from_its_mirror_is_named():
+    leg = """<body pos="0 {y} 0"><joint name="{n}" axis="0 1 0"/>
+    <geom type="capsule" fromto="0 0 0 0 {y} -.3" size=".03"/></body>"""
+    legs = leg.format(n="l", y=0.1) + leg.format(n="r", y=-0.1)
+
+    def two_legs(actuators):
+        body = f'<body><freejoint/><geom size=".2 .1 .05" type="box"/>{legs}</body>'
+        return mujoco.MjModel.from_xml_string(
+            f"<mujoco><worldbody>{body}</worldbody><actuator>{actuators}</actuator></mujoco>"
+        )
+
+    pair = '<motor name="l" joint="l"/><motor name="r" joint="r"/>'
+    assert "left-right" in derive(two_legs(pair)).names and not derive(two_legs(pair)).unpaired
+    model = two_legs(pair + '<motor name="gripper" joint="l"/>')
+    found = derive(model)
+    assert "left-right" not in found.names and found.unpaired == ("actuator gripper",)
+    assert found.table().endswith("a mirror image fits its bodies, but actuator gripper has no partner in it")
+    with refused("no symmetry 'left-right'", "but actuator gripper has no partner in it"):
+        symmetry_spec(model, symmetry="left-right")
 
 
 # -- what is found ----------------------------------------------------------------------------------------------------
