@@ -167,12 +167,6 @@ class Simulator:
         return ("qpos", "qvel", "act") if self.model.na else ("qpos", "qvel")
 
     @property
-    def mirrored_fields(self) -> dict[str, str]:
-        """The fields of a state, and the space of the spec that acts on each; controls and the warm start are included."""
-        fields = {key: key for key in self.state_keys}
-        return fields | {"qacc_warmstart": "qvel", "ctrl": "action"}
-
-    @property
     def sizes(self) -> dict[str, tuple[int, ...] | None]:
         """Shapes of the spaces that a spec of this simulator acts on."""
         counts = {"action": self.model.nu, "qpos": self.model.nq, "qvel": self.model.nv, "act": self.model.na}
@@ -300,21 +294,18 @@ class Simulator:
             rows.append([getattr(self.data, key).copy() for key in keys])
         return [np.array(column) for column in zip(*rows, strict=True)]
 
-    def write(self, states: np.ndarray, **fields: np.ndarray) -> np.ndarray:
-        """Copies of states with some fields replaced, which are stacked over the states."""
-        changed = np.empty_like(states)
-        for i, state in enumerate(states):
-            mujoco.mj_setState(self.model, self.data, state, INTEGRATION)
-            for key, values in fields.items():
-                getattr(self.data, key)[:] = values[i]
-            changed[i] = self.get()
-        return changed
-
     def mirror(self, elements: Elements, states: np.ndarray) -> np.ndarray:
         """Images of states, controls and the solver's warm start included."""
-        spaces = self.mirrored_fields
-        fields = dict(zip(spaces, self.read(states, *spaces), strict=True))
-        return self.write(states, **{key: elements.transform(space, fields[key]) for key, space in spaces.items()})
+        spaces = {key: key for key in self.state_keys} | {"qacc_warmstart": "qvel", "ctrl": "action"}
+        values = zip(spaces.items(), self.read(states, *spaces), strict=True)
+        images = {key: elements.transform(space, fields) for (key, space), fields in values}
+        mirrored = np.empty_like(states)
+        for i, state in enumerate(states):
+            mujoco.mj_setState(self.model, self.data, state, INTEGRATION)
+            for key, fields in images.items():
+                getattr(self.data, key)[:] = fields[i]
+            mirrored[i] = self.get()
+        return mirrored
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -423,10 +414,6 @@ class ObservedSimulator(Simulator):
         return ("obs",)
 
     @property
-    def mirrored_fields(self) -> dict[str, str]:
-        return {"state": "obs"}
-
-    @property
     def sizes(self) -> dict[str, tuple[int, ...] | None]:
         return self._task_sizes
 
@@ -445,8 +432,8 @@ class ObservedSimulator(Simulator):
     def read(self, states: np.ndarray, *keys: str) -> list[np.ndarray]:
         return [states.copy() for _ in keys]
 
-    def write(self, states: np.ndarray, **fields: np.ndarray) -> np.ndarray:
-        return fields["state"]
+    def mirror(self, elements: Elements, states: np.ndarray) -> np.ndarray:
+        return elements.transform("obs", states)
 
     def step(self, state: np.ndarray, action: np.ndarray) -> Outcome:
         self.set(state)

@@ -332,7 +332,7 @@ class Examination:
                 components[name] = max(defect, components.get(name, defect), key=lambda d: d.p95)
         if simulator.is_task:
             values["reward"] = np.abs(m.reward - s.reward) / (np.std(s.reward) or np.sqrt(np.mean(s.reward**2)) or 1.0)
-        visited = [getattr(self.evidence.outcome, key) for key in self.evidence.state_keys]
+        visited = [getattr(self.evidence.outcome, key) for key in simulator.state_keys]
         features = self._features(elements, visited), self._features(elements, visited, image=True)
         independent = self._features(elements, self.independent)
         visits, *distances = measure_support(*features, independent, state.names)
@@ -341,7 +341,7 @@ class Examination:
         masks = {"contact": s.contact, "free": ~s.contact}
         quantiles |= {f"state {where}": state.relative[mask] for where, mask in masks.items() if mask.any()}
         defects = {name: Defect.from_values(v) for name, v in values.items()}
-        entries = [e for key in (*self.evidence.state_keys, "obs") for e in getattr(spec, key).features if e.free]
+        entries = [e for key in (*simulator.state_keys, "obs") for e in getattr(spec, key).features if e.free]
         return GeneratorReport(
             name=spec.generator_names[k],
             expected=symmetry.verdict if symmetry else "",
@@ -368,7 +368,7 @@ class Examination:
     def _features(self, elements: Elements, values: Sequence[np.ndarray], image: bool = False) -> np.ndarray:
         """Features of coordinates, or of their images, without those that the spec leaves free."""
         parts = []
-        for key, y in zip(self.evidence.state_keys, values, strict=False):
+        for key, y in zip(self.evidence.simulator.state_keys, values, strict=False):
             space = getattr(elements.spec, key)
             z = space.encode(y)
             parts.append((elements.image(key, z) if image else z)[..., counted_features(space)])

@@ -148,5 +148,5 @@ def _defects(evidence: SimulatedSteps, elements: Elements) -> np.ndarray:
     """Relative defect of the step from each state, (n,); NaN where a step is faulty."""
     m, s = evidence.images(elements), evidence.outcome
     defects = np.full(len(evidence.states), np.nan)
-    defects[step_faults(s, m) == ""] = Comparison.of_state(elements, evidence.state_keys, s, m).relative
+    defects[step_faults(s, m) == ""] = Comparison.of_state(elements, evidence.simulator.state_keys, s, m).relative
     return defects

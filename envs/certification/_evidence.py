@@ -135,11 +135,6 @@ class SimulatedSteps:
         chosen = np.linspace(0, len(self.states) - 1, min(n, len(self.states))).astype(int)
         return SimulatedSteps(self.simulator, self.states[chosen], self.actions[chosen], self.outcome.at(chosen))
 
-    @property
-    def state_keys(self) -> tuple[str, ...]:
-        """The spaces of the simulator's state."""
-        return self.simulator.state_keys
-
     def images(self, elements: Elements, tick: Tick = ignore) -> Outcome:
         """One step from the image of each state under the image of its action."""
         actions = elements.transform("action", self.actions)
@@ -148,7 +143,7 @@ class SimulatedSteps:
     def compare(self, elements: Elements, m: Outcome) -> tuple[Comparison, Comparison | None]:
         """(comparison of states, comparison of observations or None for a bare model)."""
         self.require_enough(step_faults(self.outcome, m))
-        state = Comparison.of_state(elements, self.state_keys, self.outcome, m)
+        state = Comparison.of_state(elements, self.simulator.state_keys, self.outcome, m)
         return state, Comparison.of_space(elements, "obs", self.outcome, m) if self.simulator.is_observed else None
 
     def require_enough(self, fault: np.ndarray) -> None:
@@ -292,7 +287,7 @@ def _defects(simulator: Simulator, spec: SymmetrySpec) -> dict[tuple[str, str], 
         m = evidence.images(elements)
         valid = step_faults(s, m) == ""
         values = {
-            "dynamics": Comparison.of_state(elements, evidence.state_keys, s, m).relative,
+            "dynamics": Comparison.of_state(elements, simulator.state_keys, s, m).relative,
             "rewards": np.abs(m.reward - s.reward)[valid] / (np.std(s.reward[valid]) or 1.0),
             "terminations": (m.terminated != s.terminated)[valid].astype(float),
         }
