@@ -38,14 +38,6 @@ MEMORY_TEST_STATES = 40  # states by which an environment is tested for memory
 START_SPREAD = 0.1  # standard deviation of a bare model's random starts, in radians or metres and their rates
 
 
-Tick = Callable[[int], None]
-"""Function that reports n simulated steps to a progress bar."""
-
-
-def ignore(n: int) -> None:
-    """A `Tick` without a progress bar."""
-
-
 def get_integration_state(model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
     """MuJoCo's full integration state: time, positions, velocities, controls and the solver's warm start."""
     state = np.empty(mujoco.mj_stateSize(model, INTEGRATION))
@@ -143,6 +135,7 @@ class Simulator:
     """
 
     control_scale = 1.0  # share of the actions' range, about its middle, from which random actions are drawn
+    tick: Callable[[int], None] = staticmethod(lambda n: None)  # reports n simulated steps to a progress bar
     is_task = True  # has a reward, terminations and a reset distribution
     is_observed = True  # has an observation
 
@@ -337,15 +330,15 @@ class Simulator:
             fault = NOT_FINITE["reward"]
         return obs, reward, terminated, fault
 
-    def steps(self, states: np.ndarray, actions: np.ndarray, tick: Tick = ignore) -> Outcome:
+    def steps(self, states: np.ndarray, actions: np.ndarray) -> Outcome:
         """One step from each state, stacked."""
         outcomes = []
         for state, action in zip(states, actions, strict=True):
             outcomes.append(self.step(state, action))
-            tick(1)
+            self.tick(1)
         return Outcome(*(np.array(column) for column in zip(*outcomes, strict=True)))
 
-    def trajectories(self, starts: np.ndarray, actions: np.ndarray, tick: Tick = ignore) -> list[np.ndarray]:
+    def trajectories(self, starts: np.ndarray, actions: np.ndarray) -> list[np.ndarray]:
         """The coordinates (R, T, .) along actions (R, T, m) from R starts; terminations are ignored.
 
         From a faulty step on (see `Outcome`) they are NaN.
@@ -358,12 +351,12 @@ class Simulator:
             for action in sequence:
                 faulty = faulty or bool(self._advance(action)[3])
                 path.append(tuple(np.full(x.shape, np.nan) if faulty else x.copy() for x in self.coordinates()))
-            tick(len(sequence))
+            self.tick(len(sequence))
             paths.append([np.array(column) for column in zip(*path, strict=True)])
         return [np.array(column) for column in zip(*paths, strict=True)]
 
     def rollout_states(
-        self, n: int, rng: np.random.Generator, *, stride: int, horizon: int, tick: Tick = ignore
+        self, n: int, rng: np.random.Generator, *, stride: int, horizon: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """States (n, .) and uniformly random actions (n, m), every `stride` steps of episodes of at most `horizon` steps."""
         low, high = self.action_bounds
@@ -381,7 +374,7 @@ class Simulator:
             _, _, terminated, fault = self._advance(action)
             t = horizon if terminated or fault else t + 1
             step += 1
-            tick(1)
+            self.tick(1)
         return np.array(states), np.array(actions)
 
     def reset_states(self, n: int, rng: np.random.Generator) -> list[np.ndarray]:

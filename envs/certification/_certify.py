@@ -37,7 +37,7 @@ from scipy.spatial import cKDTree
 
 from rppdyn.envs._catalogue import Source, open_source, symmetry_specs
 from rppdyn.envs._model_symmetry import ModelSymmetry
-from rppdyn.envs._simulator import BareSimulator, ObservedSimulator, Simulator, Tick, ignore, quiet_mujoco, tight_solver
+from rppdyn.envs._simulator import BareSimulator, ObservedSimulator, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs._spec import SymmetrySpec
 from rppdyn.envs._state import capture_state, restore_state
 from rppdyn.envs._wrappers import flattened
@@ -142,12 +142,12 @@ def certify(
             bar = stack.enter_context(
                 Progress(total, description=label, enabled=progress, delay=PROGRESS_DELAY_SECONDS)
             )
-            tick = _make_tick(bar)
-            examination = Examination.run(simulator, n_states, n_resets, seed, tick)
+            simulator.tick = bar.advance
+            examination = Examination.run(simulator, n_states, n_resets, seed)
             certificates = []
             for spec in specs:
                 try:
-                    reports = _make_reports(examination, spec, tick)
+                    reports = _make_reports(examination, spec)
                 except ValueError as error:
                     refused.append(str(error))
                     continue
@@ -171,7 +171,7 @@ def certify(
     return replace(certificates[0], others=tuple(certificates[1:]), refused=tuple(refused))
 
 
-def _make_reports(examination: Examination, spec: SymmetrySpec, tick: Tick) -> tuple[GeneratorReport, ...]:
+def _make_reports(examination: Examination, spec: SymmetrySpec) -> tuple[GeneratorReport, ...]:
     """A report on each generator, with the parameters of the model that deviate from it."""
     simulator = examination.evidence.simulator
     deviations: list[tuple[str, ...] | None] = [None] * len(spec.generator_names)
@@ -182,7 +182,7 @@ def _make_reports(examination: Examination, spec: SymmetrySpec, tick: Tick) -> t
     reports = []
     for k, names in enumerate(deviations):
         elements = Elements.of_generator(spec, k, np.random.default_rng((examination.seed, k)))
-        reports.append(replace(examination.report(spec, k, elements, tick), deviations=names))
+        reports.append(replace(examination.report(spec, k, elements), deviations=names))
     return tuple(reports)
 
 
@@ -253,18 +253,6 @@ def check_spec(spec: SymmetrySpec, simulator: Simulator) -> None:
             )
 
 
-def _make_tick(bar: Progress) -> Tick:
-    """A callback that advances a progress bar by n steps."""
-    done = 0
-
-    def tick(n: int) -> None:
-        nonlocal done
-        done += n
-        bar.update(done)
-
-    return tick
-
-
 # -- the report on a generator -------------------------------------------------------------------------------------------------
 
 
@@ -295,12 +283,12 @@ class Examination:
     independent: list[np.ndarray]
 
     @classmethod
-    def run(cls, simulator: Simulator, n_states: int, n_resets: int, seed: int, tick: Tick = ignore) -> Examination:
+    def run(cls, simulator: Simulator, n_states: int, n_resets: int, seed: int) -> Examination:
         """Simulate the original steps, rollouts and resets."""
         rng = np.random.default_rng(seed)
-        evidence = SimulatedSteps.visit(simulator, n_states, rng, tick)
+        evidence = SimulatedSteps.visit(simulator, n_states, rng)
         evidence.require_enough(evidence.outcome.fault)
-        independent, _ = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON, tick=tick)
+        independent, _ = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON)
         starts = evidence.subset(ROLLOUTS).states
         sequences = rng.uniform(*simulator.action_bounds, (len(starts), ROLLOUT_STEPS, evidence.actions.shape[1]))
         return cls(
@@ -308,15 +296,15 @@ class Examination:
             evidence,
             starts,
             sequences,
-            paths=simulator.trajectories(starts, sequences, tick),
+            paths=simulator.trajectories(starts, sequences),
             resets=simulator.reset_states(n_resets, rng) if simulator.is_task else None,
             independent=simulator.read(independent, *simulator.state_keys),
         )
 
-    def report(self, spec: SymmetrySpec, k: int, elements: Elements, tick: Tick = ignore) -> GeneratorReport:
+    def report(self, spec: SymmetrySpec, k: int, elements: Elements) -> GeneratorReport:
         """Report on the spec's k-th generator."""
         simulator = self.evidence.simulator
-        s, m = self.evidence.outcome, self.evidence.images(elements, tick)
+        s, m = self.evidence.outcome, self.evidence.images(elements)
         state, observation = self.evidence.compare(elements, m)
         fault = step_faults(s, m)
         s, m = s.at(fault == ""), m.at(fault == "")
@@ -354,7 +342,7 @@ class Examination:
             n_contact=int(s.contact.sum()),
             termination=float(np.mean(m.terminated != s.terminated)) if simulator.is_task else None,
             reset=self._compare_resets(elements, self.resets, state.names) if self.resets else ResetTest(),
-            rollout=self._rollout_defects(elements, state, tick),
+            rollout=self._rollout_defects(elements, state),
             support=visits,
             components=components,
             constant=tuple(name for name, moves in moved.items() if not moves),
@@ -374,11 +362,11 @@ class Examination:
             parts.append((elements.image(key, z) if image else z)[..., counted_features(space)])
         return np.concatenate(parts, -1)
 
-    def _rollout_defects(self, elements: Elements, state: Comparison, tick: Tick) -> tuple[float, ...]:
+    def _rollout_defects(self, elements: Elements, state: Comparison) -> tuple[float, ...]:
         """For each step, the median over rollouts of |difference| in units of the median step's length."""
         actions = elements.transform("action", self.sequences)
         simulator = self.evidence.simulator
-        paths = simulator.trajectories(simulator.mirror(elements, self.starts), actions, tick)
+        paths = simulator.trajectories(simulator.mirror(elements, self.starts), actions)
         difference = self._features(elements, paths) - self._features(elements, self.paths, image=True)
         typical = np.median(np.linalg.norm(state.moved, axis=1)) or 1.0
         lengths = np.linalg.norm(difference, axis=-1) / typical

@@ -17,7 +17,7 @@ import gymnasium as gym
 import numpy as np
 from scipy.linalg import expm
 
-from rppdyn.envs._simulator import Outcome, Simulator, Tick, ignore, quiet_mujoco
+from rppdyn.envs._simulator import Outcome, Simulator, quiet_mujoco
 from rppdyn.envs._spec import SPACES, VERDICTS, Space, SymmetrySpec
 from rppdyn.envs._state import capture_state, restore_state
 from rppdyn.envs._wrappers import step_wrappers
@@ -123,22 +123,20 @@ class SimulatedSteps:
     outcome: Outcome
 
     @classmethod
-    def visit(
-        cls, simulator: Simulator, n_states: int, rng: np.random.Generator, tick: Tick = ignore
-    ) -> SimulatedSteps:
+    def visit(cls, simulator: Simulator, n_states: int, rng: np.random.Generator) -> SimulatedSteps:
         """Roll out random actions and step from the visited states."""
-        states, actions = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON, tick=tick)
-        return cls(simulator, states, actions, simulator.steps(states, actions, tick))
+        states, actions = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON)
+        return cls(simulator, states, actions, simulator.steps(states, actions))
 
     def subset(self, n: int) -> SimulatedSteps:
         """The steps from n evenly spaced states."""
         chosen = np.linspace(0, len(self.states) - 1, min(n, len(self.states))).astype(int)
         return SimulatedSteps(self.simulator, self.states[chosen], self.actions[chosen], self.outcome.at(chosen))
 
-    def images(self, elements: Elements, tick: Tick = ignore) -> Outcome:
+    def images(self, elements: Elements) -> Outcome:
         """One step from the image of each state under the image of its action."""
         actions = elements.transform("action", self.actions)
-        return self.simulator.steps(self.simulator.mirror(elements, self.states), actions, tick)
+        return self.simulator.steps(self.simulator.mirror(elements, self.states), actions)
 
     def compare(self, elements: Elements, m: Outcome) -> tuple[Comparison, Comparison | None]:
         """(comparison of states, comparison of observations or None for a bare model)."""

@@ -88,6 +88,10 @@ class Progress:
             self._bar.desc = self._description
             self._bar.update(count - self._bar.n)
 
+    def advance(self, count: int) -> None:
+        """Move the bar on by a count."""
+        self.update(self._bar.n + count)
+
     def say(self, text: str) -> None:
         """Show a text behind the description until the next update; that time does not count for the speed."""
         self._pause_start = self._pause_start or time.time()
