@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import gymnasium as gym
@@ -143,7 +143,7 @@ def certify(
                 Progress(total, description=label, enabled=progress, delay=PROGRESS_DELAY_SECONDS)
             )
             simulator.tick = bar.advance
-            examination = Examination.run(simulator, n_states, n_resets, seed)
+            examination = Examination(simulator, n_states, n_resets, seed)
             certificates = []
             for spec in specs:
                 try:
@@ -260,11 +260,10 @@ ROLLOUTS = 12  # rollouts compared with their mirror images
 ROLLOUT_STEPS = 50  # steps of each
 
 
-@dataclass(frozen=True)
 class Examination:
     """Simulated steps that serve all generators; coordinates are positions, velocities and activations.
 
-    Args:
+    Attributes:
         seed: seed of all random choices.
         evidence: visited states, and one step from each.
         starts: states (R, .) from which rollouts start.
@@ -274,32 +273,16 @@ class Examination:
         independent: coordinates of states that independent rollouts visited.
     """
 
-    seed: int
-    evidence: SimulatedSteps
-    starts: np.ndarray
-    sequences: np.ndarray
-    paths: list[np.ndarray]
-    resets: list[np.ndarray] | None
-    independent: list[np.ndarray]
-
-    @classmethod
-    def run(cls, simulator: Simulator, n_states: int, n_resets: int, seed: int) -> Examination:
-        """Simulate the original steps, rollouts and resets."""
+    def __init__(self, simulator: Simulator, n_states: int, n_resets: int, seed: int):
         rng = np.random.default_rng(seed)
-        evidence = SimulatedSteps.visit(simulator, n_states, rng)
-        evidence.require_enough(evidence.outcome.fault)
+        self.seed, self.evidence = seed, SimulatedSteps.visit(simulator, n_states, rng)
+        self.evidence.require_enough(self.evidence.outcome.fault)
         independent, _ = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON)
-        starts = evidence.subset(ROLLOUTS).states
-        sequences = rng.uniform(*simulator.action_bounds, (len(starts), ROLLOUT_STEPS, evidence.actions.shape[1]))
-        return cls(
-            seed,
-            evidence,
-            starts,
-            sequences,
-            paths=simulator.trajectories(starts, sequences),
-            resets=simulator.reset_states(n_resets, rng) if simulator.is_task else None,
-            independent=simulator.read(independent, *simulator.state_keys),
-        )
+        self.starts, m = self.evidence.subset(ROLLOUTS).states, self.evidence.actions.shape[1]
+        self.sequences = rng.uniform(*simulator.action_bounds, (len(self.starts), ROLLOUT_STEPS, m))
+        self.paths = simulator.trajectories(self.starts, self.sequences)
+        self.resets = simulator.reset_states(n_resets, rng) if simulator.is_task else None
+        self.independent = simulator.read(independent, *simulator.state_keys)
 
     def report(self, spec: SymmetrySpec, k: int, elements: Elements) -> GeneratorReport:
         """Report on the spec's k-th generator."""

@@ -35,7 +35,7 @@ from rppdyn.envs._model_symmetry import BALL, BIAS, FREE, TRANSMISSION, name_of
 from rppdyn.envs._simulator import BareSimulator, ObservedSimulator, Simulator
 from rppdyn.envs._spec import align
 from rppdyn.envs.certification._certify import open_simulator
-from rppdyn.envs.observation._recognition import StateEntries, state_entries
+from rppdyn.envs.observation._recognition import state_entries
 
 DERIVATIVE_STEP = 0.05  # relative change of a parameter in finite differences
 SCREENING_TRANSITIONS = 40  # transitions by which all parameters are ranked first
@@ -132,7 +132,7 @@ def find_fault(
         if isinstance(simulator, ObservedSimulator):
             raise ValueError(f"{simulator.name} has no MuJoCo model, whose parts could be told apart")
         rng = np.random.default_rng(seed)
-        log = _Log.for_simulator(simulator)
+        log = _Log(simulator)
         own_states, own_actions, own_after = log.simulate(OWN_TRANSITIONS, rng)
         states, actions, after = log.read(episodes, n_states, rng)
         nominal = partial(_velocities_after, simulator.model, log.substeps)
@@ -309,24 +309,20 @@ class _Fit:
         return best
 
 
-@dataclass(frozen=True)
 class _Log:
     """Map from logged observations to a simulator's states; a logged step is ``substeps`` steps of the simulator."""
 
-    simulator: Simulator
-    entries: StateEntries
-    substeps: int
-
-    @classmethod
-    def for_simulator(cls, simulator: Simulator) -> _Log:
-        model, entries = simulator.model, state_entries(simulator)
+    def __init__(self, simulator: Simulator):
+        self.simulator, self.entries = simulator, state_entries(simulator)
         if isinstance(simulator, BareSimulator):
-            return cls(simulator, entries, simulator.substeps)
-        if (entries.velocities < 0).any() or model.na:
-            missing = [name_of(model, "joint", int(model.dof_jntid[i])) for i in np.flatnonzero(entries.velocities < 0)]
+            self.substeps = simulator.substeps
+            return
+        model, velocities = simulator.model, self.entries.velocities
+        if (velocities < 0).any() or model.na:
+            missing = [name_of(model, "joint", int(model.dof_jntid[i])) for i in np.flatnonzero(velocities < 0)]
             lacks = f"the velocity of {missing[0]}" if missing else "its actuators' activations"
             raise ValueError(f"{simulator.name}: the observation lacks {lacks}; log all of both, and give the model")
-        return cls(simulator, entries, simulator.env.unwrapped.frame_skip)
+        self.substeps = simulator.env.unwrapped.frame_skip
 
     def states(self, observations: NDArray) -> NDArray[np.float64]:
         """Full physics states, (n, 1 + nq + nv + na); positions that are not observed are the model's `qpos0`."""
