@@ -15,9 +15,7 @@ Under a discrete symmetry such an entry must become plus or minus another one, u
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import gymnasium as gym
 import mujoco
 import numpy as np
 from scipy.linalg import block_diag
@@ -25,26 +23,10 @@ from scipy.sparse.csgraph import connected_components
 
 from rppdyn.envs._model_symmetry import ModelSymmetry, Quantity, finite_element
 from rppdyn.envs._spec import Encoding, Space
-from rppdyn.envs.observation._recognition import (
-    Observation,
-    compute_derived,
-    keep_data,
-    observation_of,
-    simulate_states,
-)
+from rppdyn.envs.observation._recognition import Observation, compute_derived, keep_data, simulate_states
 
 CLOSURE_TOLERANCE = 1e-9  # largest part of an image outside of the observed features
 INTEGER_TOLERANCE = 1e-12  # entries of a representation this near to an integer are rounded to it
-
-
-def observation_space(env: gym.Env, symmetries: Sequence[ModelSymmetry]) -> Space:
-    """Action of a model's symmetries on its environment's raw observation.
-
-    Args:
-        env: a Gymnasium MuJoCo environment, wrapped or not; it is left as it was.
-        symmetries: symmetries of `env.unwrapped.model`.
-    """
-    return space_of(observation_of(env), symmetries)
 
 
 def space_of(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> Space:
@@ -56,7 +38,7 @@ def space_of(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> S
     """
     angles: frozenset[int] = frozenset()
     while True:
-        features = _Features.build(observation, angles)
+        features = _Features(observation, angles)
         actions = [features.action(symmetry) for symmetry in symmetries]
         origin, shifted = common_fixed_point(symmetries, actions, features.offset)
         if not shifted:
@@ -91,7 +73,7 @@ def notes(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> tupl
             f"Entries {_format_ranges(observation.unexplained)} are none of MuJoCo's quantities: images were fitted."
         )
     clipped = [i for i, source in enumerate(observation.sources) if source is not None and source.is_clipped]
-    features = _Features.build(observation, frozenset())
+    features = _Features(observation, frozenset())
     for symmetry in symmetries:
         matrix, _ = features.action(symmetry)
         rows = {i: matrix[features.encoding.features_of(i)[0]] for i in clipped}
@@ -104,25 +86,17 @@ def notes(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> tupl
     return tuple(notes)
 
 
-@dataclass(frozen=True, eq=False)
 class _Features:
     """An observation's features as z = S f + b.
 
-    Args:
+    Attributes:
         encoding: map from the observation's entries to z.
         quantities: indices of the quantities whose features make up f; unexplained entries follow them.
         matrix: S.
         offset: b.
     """
 
-    observation: Observation
-    encoding: Encoding
-    quantities: tuple[int, ...]
-    matrix: np.ndarray
-    offset: np.ndarray
-
-    @classmethod
-    def build(cls, observation: Observation, angles: frozenset[int]) -> _Features:
+    def __init__(self, observation: Observation, angles: frozenset[int]):
         sources, quantities = observation.sources, observation.quantities
         columns = [(k, i) for k, quantity in enumerate(quantities) for i in range(len(quantity.entries))]
         turns = next((k for k, quantity in enumerate(quantities) if quantity.key == "cosine and sine"), 0)
@@ -160,7 +134,8 @@ class _Features:
                 for column, c in source.terms:
                     S[rows[0], place(column)] += c
                 b[rows[0]] = source.offset
-        return cls(observation, encoding, used, S, b)
+        self.observation, self.encoding, self.quantities = observation, encoding, used
+        self.matrix, self.offset = S, b
 
     def entry_of(self, feature: int) -> int:
         return next(i for i in range(self.encoding.dim) if feature in self.encoding.features_of(i))

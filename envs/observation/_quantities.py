@@ -11,7 +11,6 @@ actuator. Sensors with a reference frame, tendons and contacts have no rule here
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import mujoco
@@ -39,7 +38,7 @@ from rppdyn.envs._spec import Encoding, Entry, rotation_matrix
 
 def quantities_of(model: mujoco.MjModel) -> tuple[Quantity, ...]:
     """All quantities of a model, those that observations use most first."""
-    bodies, geoms, sites = (Fixtures.from_model(model, kind) for kind in ("body", "geom", "site"))
+    bodies, geoms, sites = (Fixtures(model, kind) for kind in ("body", "geom", "site"))
     quantities = [*_joint_quantities(model), *(_array_quantity(bodies, name, *parts) for name, parts in _BODY_ARRAYS)]
     trees = subtrees(model, bodies)
     quantities += [_array_quantity(bodies, name, *parts, subtrees=trees) for name, parts in _SUBTREE_ARRAYS]
@@ -312,7 +311,7 @@ _JOINT_SENSORS = _by_sensor_type(
 def _attached_sensors(model: mujoco.MjModel, sensors: list[int]) -> Quantity:
     """Readings of sensors that are attached to bodies, geoms or sites, or to nothing."""
     fixtures = {
-        int(getattr(mujoco.mjtObj, f"mjOBJ_{kind}")): Fixtures.from_model(model, name)
+        int(getattr(mujoco.mjtObj, f"mjOBJ_{kind}")): Fixtures(model, name)
         for kind, name in (("BODY", "body"), ("XBODY", "body"), ("GEOM", "geom"), ("SITE", "site"))
     }
     inertial = int(mujoco.mjtObj.mjOBJ_BODY)  # sensors of a "body" measure its inertial frame
@@ -382,11 +381,12 @@ def _sensor_addresses(model: mujoco.MjModel, sensors: Iterable[int]) -> np.ndarr
 PLACE_TOLERANCE = 1e-3  # largest distance of an image from its partner, as a share of the model's extent
 
 
-@dataclass(frozen=True, eq=False)
 class Fixtures:
     """All n bodies, geoms or sites of a model.
 
     Args:
+        kind: "body", "geom" or "site".
+    Attributes:
         names: name of each.
         bodies: index of the body to which each is fixed.
         places, axes: position, (n, 3), and axes, (n, 3, 3), in that body.
@@ -395,28 +395,17 @@ class Fixtures:
         tolerance: largest distance of an image from its partner, in metres.
     """
 
-    names: tuple[str, ...]
-    bodies: np.ndarray
-    places: np.ndarray
-    axes: np.ndarray
-    types: np.ndarray
-    immobile: np.ndarray
-    tolerance: float
-
-    @classmethod
-    def from_model(cls, model: mujoco.MjModel, kind: str) -> Fixtures:
-        """The elements of a kind: "body", "geom" or "site"."""
+    def __init__(self, model: mujoco.MjModel, kind: str):
         n = getattr(model, f"n{kind}")
-        names = tuple(getattr(model, kind)(i).name or f"{kind} {i}" for i in range(n))
-        immobile, tolerance = model.body_weldid == 0, PLACE_TOLERANCE * model.stat.extent
+        self.names = tuple(getattr(model, kind)(i).name or f"{kind} {i}" for i in range(n))
         if kind == "body":
-            places, axes = np.zeros((n, 3)), np.tile(np.eye(3), (n, 1, 1))
-            return cls(names, np.arange(n), places, axes, np.zeros(n), np.flatnonzero(immobile), tolerance)
-        bodies, places, quaternions, types = (
-            getattr(model, f"{kind}_{key}") for key in ("bodyid", "pos", "quat", "type")
-        )
-        axes = rotation_matrix(quaternions).reshape(-1, 3, 3)
-        return cls(names, bodies, places, axes, types, np.flatnonzero(immobile[bodies]), tolerance)
+            self.bodies, self.types = np.arange(n), np.zeros(n)
+            self.places, self.axes = np.zeros((n, 3)), np.tile(np.eye(3), (n, 1, 1))
+        else:
+            self.bodies, self.places, self.types = (getattr(model, f"{kind}_{k}") for k in ("bodyid", "pos", "type"))
+            self.axes = rotation_matrix(getattr(model, f"{kind}_quat")).reshape(-1, 3, 3)
+        self.immobile = np.flatnonzero(model.body_weldid[self.bodies] == 0)
+        self.tolerance = PLACE_TOLERANCE * model.stat.extent
 
     def images(self, symmetry: ModelSymmetry) -> np.ndarray:
         """Index of the element that each is carried to, -1 without one."""

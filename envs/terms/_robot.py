@@ -138,7 +138,7 @@ class Robot:
 
     @cached_property
     def _fixtures(self) -> dict[str, Fixtures]:
-        return {kind: Fixtures.from_model(self.model, kind) for kind in ("body", "site", "geom")}
+        return {kind: Fixtures(self.model, kind) for kind in ("body", "site", "geom")}
 
     def image(self, symmetry: ModelSymmetry, element: ModelElement) -> ModelElement:
         """The element to which a symmetry carries an element; its number is -1 without one."""

@@ -16,7 +16,7 @@ from scipy.linalg import expm
 
 from rppdyn.envs._model_symmetry import finite_element
 from rppdyn.envs.derivation import derive, state_spaces
-from rppdyn.envs.observation._action import notes, observation_space, set_image_state, space_of
+from rppdyn.envs.observation._action import notes, set_image_state, space_of
 from rppdyn.envs.observation._recognition import compute_derived, keep_data, observation_of, recognise
 
 ALL = "exclude_current_positions_from_observation"
@@ -302,7 +302,7 @@ def test_a_subclass():
 def test_wrappers():
     env = make("Walker2d-v5")
     symmetries = [s for s in derive(env.unwrapped.model).symmetries if s.name == "leg swap"]
-    plain = observation_space(env, symmetries)
+    plain = space_of(observation_of(env), symmetries)
     with pytest.raises(ValueError, match=r"shape \(2, 17\).*take off the wrapper"):
         observation_of(FrameStackObservation(env, 2))
     with pytest.raises(ValueError, match="two different observations"):
