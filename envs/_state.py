@@ -95,14 +95,11 @@ def why_not_capturable(env: gym.Env) -> str:
         wrappers, base = _unwrap(env)
         if not any(is_foreign(type(layer)) for layer in (*wrappers, base)):
             return ""
-        before = capture_state(env, strict=False)
-        try:
+        with keep_state(env):
             with contextlib.suppress(Exception):  # an error here is raised again by the run, with its place
                 env.reset(seed=0)
                 env.step(env.action_space.sample())
             capture_state(env)
-        finally:
-            restore_state(env, before)
     except ValueError as error:
         return str(error)
     return ""
@@ -144,6 +141,16 @@ def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
         unpacking = Unpacking()
         for owner, saved in zip(_packed_owners(base, wrappers), state["own"], strict=True):
             unpacking.unpack_attributes(owner, saved, CAPTURED_OF_MUJOCO)
+
+
+@contextlib.contextmanager
+def keep_state(env: gym.Env) -> Iterator[None]:
+    """Restore an environment at the end of the context, but for attributes that can't be captured."""
+    before = capture_state(env, strict=False)
+    try:
+        yield
+    finally:
+        restore_state(env, before)
 
 
 class Resumable(gym.Wrapper, gym.utils.RecordConstructorArgs):

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ from rppdyn.envs._catalogue import Source, open_source, symmetry_specs
 from rppdyn.envs._model_symmetry import ModelSymmetry
 from rppdyn.envs._simulator import BareSimulator, ObservedSimulator, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs._spec import SymmetrySpec
-from rppdyn.envs._state import capture_state, restore_state
+from rppdyn.envs._state import keep_state
 from rppdyn.envs._wrappers import flattened
 from rppdyn.envs.certification._certificate import (
     QUANTILE_LEVELS,
@@ -224,14 +224,8 @@ def open_simulator(env: Source | CompiledTerms) -> Iterator[Simulator]:
             has_own_state = not isinstance(system.unwrapped, MujocoEnv) and hasattr(system.unwrapped, "simulator_state")
             simulator = (ObservedSimulator if has_own_state else Simulator)(flattened(system))
             is_users_own = system is env or any(system is inner for inner in getattr(env, "envs", ()))
-            if not is_users_own:
+            with keep_state(system.unwrapped) if is_users_own else nullcontext():
                 yield simulator
-                return
-            state = capture_state(system.unwrapped, strict=False)
-            try:
-                yield simulator
-            finally:
-                restore_state(system.unwrapped, state)
 
 
 def check_spec(spec: SymmetrySpec, simulator: Simulator) -> None:

@@ -19,7 +19,7 @@ from scipy.linalg import expm
 
 from rppdyn.envs._simulator import Outcome, Simulator, quiet_mujoco
 from rppdyn.envs._spec import SPACES, VERDICTS, Space, SymmetrySpec
-from rppdyn.envs._state import capture_state, restore_state
+from rppdyn.envs._state import keep_state
 from rppdyn.envs._wrappers import step_wrappers
 from rppdyn.envs.certification._certificate import EXACT_BELOW, Defect
 
@@ -248,31 +248,27 @@ def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
     if not acting or spec.qpos is None or spec.qvel is None:
         return
     anyway = "or pass spec= to train with it all the same"
-    before = capture_state(env.unwrapped, strict=False)
-    try:
-        with quiet_mujoco():
-            inner_defects = _defects(Simulator(env.unwrapped), spec)
-            for layer in reversed(acting):
-                name = type(layer).__name__
-                if layer.action_space.shape != (spec.action.dim,):
+    with keep_state(env.unwrapped), quiet_mujoco():
+        inner_defects = _defects(Simulator(env.unwrapped), spec)
+        for layer in reversed(acting):
+            name = type(layer).__name__
+            if layer.action_space.shape != (spec.action.dim,):
+                raise ValueError(
+                    f"{spec.env_id}: its wrapper {name} changes the shape of actions; take it off, {anyway}"
+                )
+            simulator = Simulator(layer)
+            try:
+                simulator.require_memoryless()
+            except ValueError as error:
+                raise ValueError(f"{error}, {anyway}") from None
+            defects = _defects(simulator, spec)
+            for key, value in defects.items():
+                if value > max(EXACT_BELOW, MAX_DEFECT_RATIO * inner_defects[key]):
                     raise ValueError(
-                        f"{spec.env_id}: its wrapper {name} changes the shape of actions; take it off, {anyway}"
+                        f"{spec.env_id}: its wrapper {name} spoils the symmetry {key[0]}, whose {key[1]} then differ from "
+                        f"their mirror images (by {value:.2g}); take it off, {anyway}"
                     )
-                simulator = Simulator(layer)
-                try:
-                    simulator.require_memoryless()
-                except ValueError as error:
-                    raise ValueError(f"{error}, {anyway}") from None
-                defects = _defects(simulator, spec)
-                for key, value in defects.items():
-                    if value > max(EXACT_BELOW, MAX_DEFECT_RATIO * inner_defects[key]):
-                        raise ValueError(
-                            f"{spec.env_id}: its wrapper {name} spoils the symmetry {key[0]}, whose {key[1]} then differ from "
-                            f"their mirror images (by {value:.2g}); take it off, {anyway}"
-                        )
-                inner_defects = defects
-    finally:
-        restore_state(env.unwrapped, before)
+            inner_defects = defects
 
 
 def _defects(simulator: Simulator, spec: SymmetrySpec) -> dict[tuple[str, str], float]:

@@ -27,7 +27,7 @@ from gymnasium.envs.mujoco import MujocoEnv
 from rppdyn.envs._model_symmetry import BALL, FREE, SLIDE, Quantity, phrase
 from rppdyn.envs._simulator import Simulator, quiet_mujoco
 from rppdyn.envs._spec import Entry
-from rppdyn.envs._state import capture_state, restore_state
+from rppdyn.envs._state import keep_state
 from rppdyn.envs._wrappers import acting_wrappers, observation_function, without_passive
 from rppdyn.envs.observation._quantities import quantities_of
 
@@ -136,11 +136,8 @@ def observation_of(env: gym.Env) -> Observation:
                 f"{name} has observations of shape {env.observation_space.shape}, its simulator gives {shape}; take off the "
                 f"wrapper that changes them ({names})"
             )
-        before = capture_state(base, strict=False)
-        try:
+        with keep_state(base):
             Simulator(env).require_observed()
-        finally:
-            restore_state(base, before)
     observation = recognise(base.model, base.data, observe, name=name)
     count = len(observation.sources)
     if env.observation_space.shape != (count,):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -402,9 +402,11 @@ class CompiledTerms:
         """Number of time steps in an observation, the newest included."""
         return max(group.history for group in self.groups.values())
 
-    def read(self, scenes: Sequence[Scene]) -> np.ndarray:
-        """The raw observation, all groups in order, from scenes with the newest last."""
-        return np.concatenate([group.read(scenes) for group in self.groups.values()])
+    def read(self, scenes: Iterable[Scene]) -> np.ndarray:
+        """The raw observation, all groups in order, from scenes with the newest last; each is read once, in order."""
+        steps = [[group.read_step(scene) for group in self.groups.values()] for scene in scenes]
+        blocks = zip(self.groups.values(), zip(*steps, strict=True), strict=True)
+        return np.concatenate([group.stacked(part) for group, part in blocks])
 
 
 def compile_terms(

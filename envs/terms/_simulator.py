@@ -166,12 +166,7 @@ class TermsSimulator(BareSimulator):
     # -- observations ---------------------------------------------------------------------------------------------------
 
     def observe(self) -> np.ndarray:
-        steps = []
-        for frame in map(self._split, self.frames):
-            scene = self._scene(frame)
-            steps.append({name: group.read_step(scene) for name, group in self.compiled.groups.items()})
-        groups = self.compiled.groups.items()
-        return np.concatenate([group.stacked([step[name] for step in steps]) for name, group in groups])
+        return self.compiled.read(map(self._scene, map(self._split, self.frames)))
 
     def _split(self, frame: np.ndarray) -> Frame:
         return Frame(*np.split(frame, self.ends))
