@@ -147,7 +147,7 @@ class _Features:
         fitted = fit_unexplained(observation, symmetry)
         A = block_diag(*(A for A, _ in parts), fitted) if parts else fitted
         a = np.concatenate([*(a for _, a in parts), np.zeros(len(observation.unexplained))])
-        S = self.matrix
+        S: np.ndarray = self.matrix
         without_image = np.isnan(A).any(1)
         if (S[:, without_image] != 0).any():
             i = self.entry_of(int(np.flatnonzero((S[:, without_image] != 0).any(1))[0]))
