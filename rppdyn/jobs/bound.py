@@ -38,7 +38,6 @@ from rppdyn.priors import weights_of
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS, legend_below, save
 from rppdyn.runs.files import write_json
-from rppdyn.runs.workers import stream
 from rppdyn.tasks._images import TABLES
 
 BoundConfig = BoundRegressionConfig | BoundImageConfig
@@ -77,7 +76,7 @@ class SubspaceFit(FitSubject):
         if isinstance(config, BoundRegressionConfig):
             fit = Regression(config, normalise_by="validation")
             normalise, out = fit.normalisers[0]  # of the validation data, which all seeds share
-            x, y = (values.to(fit.inputs) for values in (normalise(fit.held_out[0]), out(fit.held_out[1])))
+            x, y = (values.to(fit.inputs) for values in (normalise(fit.tests[0][0]), out(fit.tests[0][1])))
             held_out = x.expand(fit.stack.members, *x.shape), y.expand(fit.stack.members, *y.shape)
             self.raw: Callable[[Tensor], Tensor] = out.inverse  # from normalised targets to the units of the task
             self.classes = False
@@ -165,49 +164,36 @@ class SubspaceFit(FitSubject):
             warm_up = optimiser.warm_up * self._batches(stage) if kind == "subspace" else 0
             self._set_rate(rates.get(kind, optimiser.learning_rate), local, steps, warm_up)
             self.optimiser.zero_grad(set_to_none=True)
-            self.loss = self._backward(stage, *self._batch(stage, step, local))
+            batch = local % self._batches(stage)
+            rows = self._rows(*self.data[kind], step - batch, batch)  # an epoch's number is that of its first step
+            self.loss = self._backward(stage, *rows)
             self.optimiser.step()
         if local + 1 == steps:
             self._end(stage)
 
     def _begin(self, index: int) -> None:
         self.stage, stage = index, self.stages[index]
-        if stage.kind == "prior":
-            self.optimiser = torch.optim.Adam(weights_of(self.fit.stack), foreach=True)
-            return
         if stage.kind == "subspace":
             self._make_subspaces(stage.dimension)
-        else:
+        elif stage.kind == "quantised":
             for subspace, weight in zip(self.subspaces, self.unquantised, strict=True):
                 with torch.no_grad():
                     subspace.weight.copy_(weight)
                 subspace.quantise(stage.levels, self.options.start)
-        self.optimiser = self._adam()
+        self.optimiser = self._adam(stage)
+
+    def _subspace(self, index: int, dimension: int) -> Subspace:
+        """A member's random subspace."""
+        generator = _projector_stream(self.config.all_seeds[index], dimension)
+        net = self.fit.stack.member(index)
+        return Subspace(net, dimension, projector=self.options.projector, generator=generator)
 
     def _make_subspaces(self, dimension: int) -> None:
-        self.subspaces = [
-            Subspace(
-                self.fit.stack.member(index),
-                dimension,
-                projector=self.options.projector,
-                generator=_projector_stream(seed, dimension),
-            )
-            for index, seed in enumerate(self.config.all_seeds)
-        ]
+        self.subspaces = [self._subspace(index, dimension) for index in range(self.config.seeds)]
 
-    def _adam(self) -> torch.optim.Optimizer:
-        parameters = [p for s in self.subspaces for p in (s.weight, s.levels) if p is not None]
-        return torch.optim.Adam(parameters, foreach=True)
-
-    def _batch(self, stage: Stage, step: int, local: int) -> tuple[Tensor, Tensor]:
-        """A batch of each member, in an order by its seed and the epoch."""
-        inputs, targets = self.data[stage.kind]
-        count = inputs.shape[1]
-        if self.config.optimiser.batch_size >= count:
-            return inputs, targets
-        batch = local % self._batches(stage)
-        order = [torch.randperm(count, generator=stream(seed, step - batch)) for seed in self.config.all_seeds]
-        return self._rows(inputs, targets, torch.stack(order).to(inputs.device), batch)
+    def _adam(self, stage: Stage) -> torch.optim.Optimizer:
+        coefficients = [p for s in self.subspaces for p in (s.weight, s.levels) if p is not None]
+        return torch.optim.Adam(weights_of(self.fit.stack) if stage.kind == "prior" else coefficients, foreach=True)
 
     def _backward(self, stage: Stage, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
         if stage.kind == "prior":
@@ -317,11 +303,10 @@ class SubspaceFit(FitSubject):
     def module(self) -> nn.Module:
         """The networks decoded from the messages with the smallest bounds."""
         nets = []
-        for index, seed in enumerate(self.config.all_seeds):
+        for index in range(self.config.seeds):
             record, net = self._best(index), self.fit.stack.member(index)
             if record is not None:
-                d = record["dimension"]
-                subspace = Subspace(net, d, projector=self.options.projector, generator=_projector_stream(seed, d))
+                subspace = self._subspace(index, record["dimension"])
                 subspace.load_message(record["message"], record["levels"])
                 net = subspace.network()
             nets.append(net)
@@ -372,14 +357,12 @@ class SubspaceFit(FitSubject):
         self.fit.stack.load_state_dict(state["initial"])
         self.unquantised, self.records = state["trained"], state["records"]
         self.prior_risks, self.loss = state["prior_risks"], state["loss"]
-        if stage.kind == "prior":
-            self.optimiser = torch.optim.Adam(weights_of(self.fit.stack), foreach=True)
-        else:
+        if stage.kind != "prior":
             self._make_subspaces(stage.dimension)
             for subspace, weight, levels in zip(self.subspaces, state["weights"], state["levels"], strict=True):
                 subspace.weight = nn.Parameter(weight)
                 subspace.levels = None if levels is None else nn.Parameter(levels)
-            self.optimiser = self._adam()
+        self.optimiser = self._adam(stage)
         self.optimiser.load_state_dict(state["optimiser"])
 
 

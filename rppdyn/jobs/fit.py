@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from rppdyn import priors
@@ -199,6 +199,8 @@ class FitSubject(ABC):
     config: FitConfig
     optimiser: torch.optim.Optimizer
     compiled = False
+    _order: Tensor | None = None  # of the data, in the epoch _order_epoch
+    _order_epoch = -1
 
     @property
     @abstractmethod
@@ -258,12 +260,19 @@ class FitSubject(ABC):
         for group in self.optimiser.param_groups:
             group["lr"] = rate * min(1.0, (step + 1) / max(1, warm_up))
 
-    def _rows(
-        self, inputs: Tensor, targets: Tensor, order: Int[Tensor, "members N"], batch: int
-    ) -> tuple[Tensor, Tensor]:
-        """A batch of each member's data, by the member's order."""
-        size = self.config.optimiser.batch_size
-        chosen = order[:, batch * size : (batch + 1) * size]
+    def _streams(self, epoch: int) -> list[torch.Generator]:
+        """Each member's random stream, by its seed and the epoch."""
+        return [stream(seed, epoch) for seed in self.config.all_seeds]
+
+    def _rows(self, inputs: Tensor, targets: Tensor, epoch: int, batch: int) -> tuple[Tensor, Tensor]:
+        """A batch of each member's data, in an order by its seed and the epoch."""
+        size, count = self.config.optimiser.batch_size, inputs.shape[1]
+        if size >= count:
+            return inputs, targets
+        if self._order is None or self._order_epoch != epoch:
+            order = [torch.randperm(count, generator=generator) for generator in self._streams(epoch)]
+            self._order, self._order_epoch = torch.stack(order).to(inputs.device), epoch
+        chosen = self._order[:, batch * size : (batch + 1) * size]
         members = torch.arange(len(chosen), device=chosen.device)[:, None]
         return inputs[members, chosen], targets[members, chosen]
 
@@ -327,8 +336,6 @@ class StackFit(FitSubject):
                 raise ConfigError(f"marginal_likelihood.{text.replace(chr(39), '')}") from error
         self.lengths = torch.full((stack.members,), math.nan).to(inputs)  # running means of the gradients' lengths
         self.loss = torch.full((stack.members,), math.nan)
-        self._order: Tensor | None = None  # of the data, in the epoch _order_epoch
-        self._order_epoch = -1
 
     # -- methods of a task --------------------------------------------------------------------------------------------
 
@@ -415,10 +422,6 @@ class StackFit(FitSubject):
         """Add the gradients of the objective to the parameters; returns each member's mean loss."""
         return backward(self.stack, self.predict(inputs), targets, self.likelihood, self.prior_scale)
 
-    def _streams(self, epoch: int) -> list[torch.Generator]:
-        """Each member's random stream, by its seed and the epoch."""
-        return [stream(seed, epoch) for seed in self.config.all_seeds]
-
     def evidence(self) -> list[Evidence | None]:
         return [] if self.variances is None else self.variances.evidence(self._streams(self.config.optimiser.epochs))
 
@@ -435,14 +438,7 @@ class StackFit(FitSubject):
         self.lengths = torch.where(self.lengths.isnan(), latest, self.lengths.lerp(latest, 0.1))
 
     def _batch(self, epoch: int, batch: int) -> tuple[Tensor, Tensor]:
-        """A batch of each member, in an order by its seed and the epoch."""
-        count = self.inputs.shape[1]
-        if self.config.optimiser.batch_size >= count:
-            return self.inputs, self.targets
-        if self._order is None or self._order_epoch != epoch:
-            order = [torch.randperm(count, generator=generator) for generator in self._streams(epoch)]
-            self._order, self._order_epoch = torch.stack(order).to(self.inputs.device), epoch
-        return self._rows(self.inputs, self.targets, self._order, batch)
+        return self._rows(self.inputs, self.targets, epoch, batch)
 
     @torch.no_grad()
     def give_up(self) -> None:

@@ -137,11 +137,6 @@ class Regression(StackFit):
         ]  # fmt: skip
 
     @property
-    def held_out(self) -> tuple[Tensor, Tensor]:
-        """The first member's test data."""
-        return self.tests[0]
-
-    @property
     def has_group(self) -> bool:
         """True if there is a symmetry to measure; the user's own rows may have none."""
         return self.config.task.data is None or self.task.group != Trivial(1)
