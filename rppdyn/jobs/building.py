@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -189,17 +188,8 @@ def certify_variance(model: Any, folder: RunFolder, env: Any, spec: SymmetrySpec
 # -- files of an agent -------------------------------------------------------------------------------------------------
 
 AGENT_FILE = "agent.pt"
+"""File of a checkpoint, all that an exact continuation needs: model, optimisers, replay buffer, random states, simulator."""
 SPEC_FILE = "spec.json"
-
-
-def capture_into(agent: Agent, checkpoint: Path) -> None:
-    """Save all that an exact continuation needs: model, optimisers, replay buffer, random states, simulator."""
-    torch.save(agent.capture(), checkpoint / AGENT_FILE)
-
-
-def restore_from(agent: Agent, checkpoint: Path) -> None:
-    """Restore an agent from a checkpoint."""
-    agent.restore(load_tensors(checkpoint / AGENT_FILE))
 
 
 def save_spec(folder: RunFolder, spec: SymmetrySpec) -> None:
@@ -256,7 +246,7 @@ def load_checkpoint(agent: Agent, folder: RunFolder) -> int:
     """
     checkpoint = folder.checkpoints.latest()
     if checkpoint is not None:
-        restore_from(agent, checkpoint.path)
+        agent.restore(load_tensors(checkpoint.path / AGENT_FILE))
         return checkpoint.step
     if folder.result() is not None:
         raise RunFolderError(
@@ -418,7 +408,8 @@ class Evaluator:
 
     def run(self, policy: Policy) -> Episodes:
         """Play every episode to its end, by termination or by the environment's time limit."""
-        reset_policy(policy)
+        if hasattr(policy, "reset"):  # it has a memory
+            policy.reset()
         observations = np.stack([env.reset(seed=self.seed + i)[0] for i, env in enumerate(self.envs)])
         observed: list[list[NDArray]] = [[] for _ in self.envs]
         acted: list[list[NDArray]] = [[] for _ in self.envs]
@@ -457,12 +448,6 @@ class Evaluator:
         """Close the environments."""
         for env in self.envs:
             env.close()
-
-
-def reset_policy(policy: Policy) -> None:
-    """Reset a policy with a memory before an episode."""
-    if hasattr(policy, "reset"):
-        policy.reset()
 
 
 def policy_of(agent: BaseAlgorithm | BasePolicy) -> Policy:

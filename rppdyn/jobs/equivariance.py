@@ -29,7 +29,7 @@ from rppdyn.jobs.measure import (
     MAX_TABLE_LAYERS,
     Measured,
     Rollouts,
-    draw_equivariance,
+    equivariance_figure,
     is_finite,
     largest_entries,
     largest_layers,
@@ -41,6 +41,7 @@ from rppdyn.jobs.measure import (
 from rppdyn.jobs.targets import flows_of, image_function, image_members, inputs_at, inputs_of, measure_images, states_of
 from rppdyn.reps import Rep, notation
 from rppdyn.runs import RunFolder, iqm, provenance
+from rppdyn.runs.figures import save
 from rppdyn.runs.files import write_json, write_measured
 from rppdyn.runs.folder import is_own
 
@@ -126,7 +127,7 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
         result,
         {
             result.json: lambda path: write_json(path, content),
-            result.figure: lambda path: draw_equivariance(content, path),
+            result.figure: lambda path: save(equivariance_figure(content), path),
         },
     )
     return result

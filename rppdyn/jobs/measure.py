@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ from rppdyn.equivariance._error import (
 from rppdyn.equivariance._lie import act
 from rppdyn.groups import Group
 from rppdyn.reps import Rep
-from rppdyn.runs.figures import COLOURS, Panel, draw_panels, draw_several, paint_bars, save
+from rppdyn.runs.figures import COLOURS, Panel, draw_panels, draw_several, paint_bars
 from rppdyn.runs.statistics import bootstrap_interval, evenly, iqm
 
 DETAIL_STATES = 256
@@ -323,11 +322,6 @@ Result = Mapping[str, Any]
 MAX_PANEL_COLUMNS = 3
 MAX_FIGURE_PARTS = 10  # of the input
 MAX_FIGURE_LAYERS = 14
-
-
-def draw_equivariance(result: Result, out: Path) -> Path:
-    """Write the figure of a result; the suffix is the format."""
-    return save(equivariance_figure(result), out)
 
 
 def equivariance_figure(result: Result) -> Figure:

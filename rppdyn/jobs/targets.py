@@ -276,16 +276,6 @@ def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, A
     return {name: MeasuredNetwork(cast_module(module, torch.float64), inputs) for name, module in networks.items()}
 
 
-def array_policy(call: Callable[[Tensor], Tensor]) -> Callable[[NDArray], NDArray]:
-    """A policy of arrays from a function of tensors."""
-
-    def act(observations: NDArray) -> NDArray:
-        with torch.no_grad():
-            return np.asarray(call(torch.as_tensor(observations)).detach().cpu(), dtype=np.float64)
-
-    return act
-
-
 # -- states and inputs -------------------------------------------------------------------------------------------------
 
 MAX_INPUT_NUMBERS = 2**28  # entries of all inputs together, two gigabytes
@@ -315,7 +305,8 @@ def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) ->
             episodes, how = evaluator.explore(target.policy), "exploring episodes of its own"
         else:
             f = adapt_precision(target.call, torch.as_tensor(evaluator.envs[0].reset(seed=0)[0])[None], spec.action.dim)
-            policy = add_noise(array_policy(f), evaluator.envs[0].action_space, config.seed)
+            act = torch.no_grad()(lambda x: np.asarray(f(torch.as_tensor(x)).detach().cpu(), dtype=np.float64))
+            policy = add_noise(act, evaluator.envs[0].action_space, config.seed)
             episodes, how = evaluator.run(policy), "episodes of its own with Gaussian noise"
         return *episodes.spread(config.states), f"{config.episodes} {how}"
     finally:

@@ -36,7 +36,6 @@ from rppdyn.jobs.building import (
     WorkerEnv,
     build_agent,
     build_env,
-    capture_into,
     certify_variance,
     process_state,
     spec_of,
@@ -49,7 +48,7 @@ from rppdyn.jobs.loading import load_function
 from rppdyn.jobs.results import TrainAgentResult, TrainManyResult
 from rppdyn.priors._likelihood import STRICT_SHARE
 from rppdyn.runs import Progress, RunFolder, RunFolderError, Session, StopRequest, stop_on_signals
-from rppdyn.runs.files import replacing, write_json, write_tensors
+from rppdyn.runs.files import load_tensors, replacing, write_json, write_tensors
 from rppdyn.runs.workers import Stopped, Worker, WorkerError, portable, preserve_random_state, processes, worker_stop
 from rppdyn.settings import keys_of_sections
 
@@ -334,7 +333,9 @@ class AgentRun(BaseCallback):
             self._evaluate()
 
     def _save(self) -> None:
-        self.session.checkpoint(self.agent.num_timesteps, partial(capture_into, self.agent))
+        self.session.checkpoint(
+            self.agent.num_timesteps, lambda folder: torch.save(self.agent.capture(), folder / building.AGENT_FILE)
+        )
 
     def _evaluate(self) -> None:
         agent = self.agent
@@ -647,7 +648,7 @@ def _restore(config: TrainAgentConfig, agent: Agent, checkpoint: Path) -> None:
     Raises:
         RunFolderError: the checkpoint is beyond the configured number of steps.
     """
-    building.restore_from(agent, checkpoint)
+    agent.restore(load_tensors(checkpoint / building.AGENT_FILE))
     if agent.num_timesteps >= config.total_steps + config.agent.rollout:  # the last rollout may end a little later
         raise RunFolderError(
             f"total_steps={config.total_steps}: the run in {config.folder()} has {agent.num_timesteps} already; "
