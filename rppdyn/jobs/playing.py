@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -165,7 +165,8 @@ def collect(config: CollectConfig, *, progress: bool = False) -> CollectResult:
             bar.update(min(steps, source.steps))
             yield episode
 
-    with torch_threads(None), _open_source(config) as source:
+    open_source = _run_source if config.kind == "run" else _new_source
+    with torch_threads(None), open_source(config) as source:
         assert source.env.spec is not None
         env_id = source.env.spec.id
         default_id = f"rppdyn/{_as_minari_name(env_id)}/{_as_minari_name(source.name)}-v0"
@@ -182,33 +183,21 @@ def collect(config: CollectConfig, *, progress: bool = False) -> CollectResult:
 
 
 @contextmanager
-def _open_source(config: CollectConfig) -> Iterator[_EpisodeSource]:
-    if config.kind == "run":
-        with _run_source(config) as source:
-            yield source
-        return
+def _new_source(config: CollectConfig) -> Iterator[_EpisodeSource]:
+    """Episodes of random actions, or of the policy in a file."""
     assert config.env is not None
     env = make_env(config.env.id, actuator_scale=config.env.actuator_scale, monitor=False, **config.env.kwargs)
     with closing(env):
         if config.kind == "random":
-            episodes = _play(config, env, random_policy(env.action_space, config.seed))
-            yield _EpisodeSource(
-                env, episodes, config.steps or DEFAULT_STEPS, f"random-seed{config.seed}", "random actions"
-            )
+            act = random_policy(env.action_space, config.seed)
+            yield _play(config, env, act, f"random-seed{config.seed}", "random actions")
             return
         assert config.source is not None
         policy = load_policy(config.source, config.vecnormalize)
         check_environment(config.source, policy, env, "env=")
-        play = config.play or "exploring"
+        play, file = config.play or "exploring", Path(config.source)
         with _choose_policy(policy, play, config.seed) as act:
-            file = Path(config.source)
-            yield _EpisodeSource(
-                env,
-                _play(config, env, act),
-                config.steps or DEFAULT_STEPS,
-                f"{file.stem}-{play}",
-                f"{play} policy of {file.name}",
-            )
+            yield _play(config, env, act, f"{file.stem}-{play}", f"{play} policy of {file.name}")
 
 
 @contextmanager
@@ -228,9 +217,8 @@ def _run_source(config: CollectConfig) -> Iterator[_EpisodeSource]:
         env = evaluator.envs[0]
         if config.play is not None:
             with _choose_policy(agent, config.play, config.seed) as act:
-                episodes = _play(config, env, act)
                 words = f"{config.play} {weights} of {trained.model.kind}"
-                yield _EpisodeSource(env, episodes, config.steps or DEFAULT_STEPS, f"{agent_name}-{config.play}", words)
+                yield _play(config, env, act, f"{agent_name}-{config.play}", words)
             return
         if not isinstance(agent, RPPSAC):
             raise ConfigError(f"{folder.path} is a run of agent=ppo, which keeps no transitions: add --play exploring")
@@ -242,17 +230,13 @@ def _run_source(config: CollectConfig) -> Iterator[_EpisodeSource]:
         yield _EpisodeSource(env, replayed, sum(map(len, replayed)), f"{agent_name}-replay", words)
 
 
-def _play(config: CollectConfig, env: gymnasium.Env, policy: Policy) -> Iterator[Episode]:
-    return played_episodes(env, policy, steps=config.steps or DEFAULT_STEPS, seed=config.seed)
+def _play(config: CollectConfig, env: gymnasium.Env, policy: Policy, name: str, description: str) -> _EpisodeSource:
+    steps = config.steps or DEFAULT_STEPS
+    return _EpisodeSource(env, played_episodes(env, policy, steps=steps, seed=config.seed), steps, name, description)
 
 
-@contextmanager
-def _choose_policy(agent, play: str, seed: int) -> Iterator[Policy]:
-    if play == "deterministic":
-        yield policy_of(agent)
-        return
-    with exploring_policy(agent, seed) as policy:
-        yield policy
+def _choose_policy(agent: Any, play: str, seed: int) -> AbstractContextManager[Policy]:
+    return nullcontext(policy_of(agent)) if play == "deterministic" else exploring_policy(agent, seed)
 
 
 def _identity(env: EnvConfig) -> tuple[str, dict, dict]:
