@@ -8,6 +8,7 @@ warning, never an error.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import logging
@@ -185,38 +186,33 @@ def new_folder(path: Path) -> Iterator[Path]:
         ValueError: another process is filling it.
         OSError: `path` exists at the end of the block.
     """
-    import fcntl
-
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(".new-*"):
-        _remove_unless_held(left)
+        with suppress(BlockingIOError), _locked(left):  # its process is alive if the lock is held
+            shutil.rmtree(left)
     temporary = path.with_name(f".new-{path.name}")
     try:
         temporary.mkdir()
     except FileExistsError:
         raise ValueError(f"{path} is being written by another process: wait for it or stop it first") from None
-    descriptor = os.open(temporary, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield temporary
-        for file in [*temporary.rglob("*"), temporary]:
-            flush_to_disk(file)
-        os.rename(temporary, path)
-        flush_to_disk(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        os.close(descriptor)
+    with _locked(temporary):
+        try:
+            yield temporary
+            for file in [*temporary.rglob("*"), temporary]:
+                flush_to_disk(file)
+            os.rename(temporary, path)
+            flush_to_disk(path.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _remove_unless_held(folder: Path) -> None:
-    import fcntl
-
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder in the block; BlockingIOError if another process holds it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder)
-    except BlockingIOError:
-        pass  # its process is alive
+        yield
     finally:
         os.close(descriptor)
 

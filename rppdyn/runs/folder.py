@@ -7,6 +7,7 @@ is an HMAC whose key stays in the user's folder of settings, so that a run from 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import importlib.metadata
@@ -156,11 +157,6 @@ def _key(create: bool) -> bytes | None:
 
 
 # -- run folders -------------------------------------------------------------------------------------------------------
-
-try:
-    import fcntl
-except ImportError:  # a platform without advisory locks: folders are guarded by creation alone
-    fcntl = None  # type: ignore[assignment]
 
 ABSENT = "(absent)"
 RETIRED_KEYS = {"model.parametrisation": "pathways", "agent.imagination": None}
@@ -411,9 +407,6 @@ class RunFolder:
             RunFolderError: another process holds it.
         """
         self.refuse_links()
-        if fcntl is None:
-            yield
-            return
         with open(self.path / ".lock", "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
