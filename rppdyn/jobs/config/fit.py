@@ -274,7 +274,7 @@ class FitConfig(RunConfig):
     @property
     def place(self) -> tuple[str, ...]:
         seeds = f"seed{self.seed}" if self.seeds == 1 else f"seeds{self.seed}-{self.seed + self.seeds - 1}"
-        return self.task_name, self.model_name, seeds
+        return self.task_name, self._name_of(self.model.kind), seeds  # a discovered group does not change the folder
 
     @property
     def task_name(self) -> str:
@@ -284,7 +284,12 @@ class FitConfig(RunConfig):
     @property
     def model_name(self) -> str:
         """Name of the model in tables."""
-        return self.model.kind
+        has_no_symmetry = getattr(self.task, "generators", None) == []  # none was discovered
+        return self._name_of("mlp" if has_no_symmetry else self.model.kind)
+
+    def _name_of(self, kind: str) -> str:
+        """The model's name if its network is of this kind."""
+        return kind
 
 
 @settings
@@ -301,15 +306,6 @@ class FitRegressionConfig(FitConfig):
         super().__post_init__()
         if self.task.data is not None and self.task.group is None and self.model.kind != "mlp":
             raise ConfigError(f"model={self.model.kind} without group=: name the symmetry, or give model=mlp")
-
-    @property
-    def model_name(self) -> str:
-        return "mlp" if self.task.generators == [] else self.model.kind
-
-    @property
-    def place(self) -> tuple[str, ...]:
-        *parents, _, seeds = super().place
-        return *parents, self.model.kind, seeds  # a discovered group does not change the folder
 
 
 @settings
@@ -338,9 +334,8 @@ class FitDynamicsConfig(FitConfig):
                 "file out, and each seed has its own"
             )
 
-    @property
-    def model_name(self) -> str:
-        return f"{self.model.kind}_{'hnn' if self.model.system == 'hamiltonian' else 'ode'}"
+    def _name_of(self, kind: str) -> str:
+        return f"{kind}_{'hnn' if self.model.system == 'hamiltonian' else 'ode'}"
 
 
 # -- trajectories and transitions --------------------------------------------------------------------------------------
@@ -475,16 +470,7 @@ class FitTrajectoriesConfig(FitConfig):
     def steps_per_epoch(self) -> int:
         return math.ceil((self.task.windows or 1) / self.optimiser.batch_size)
 
-    @property
-    def place(self) -> tuple[str, ...]:
-        *parents, _, seeds = super().place
-        return *parents, self._name_with_system(self.model.kind), seeds  # a discovered group does not change the folder
-
-    @property
-    def model_name(self) -> str:
-        return self._name_with_system("mlp" if self.task.generators == [] else self.model.kind)
-
-    def _name_with_system(self, kind: str) -> str:
+    def _name_of(self, kind: str) -> str:
         return f"{kind}_{self.model.system}"
 
 
@@ -579,10 +565,9 @@ class FitTransitionConfig(FitConfig):
     def task_name(self) -> str:
         return re.sub(r"[^A-Za-z0-9._-]+", "-", self.dataset or "").strip("-.")
 
-    @property
-    def model_name(self) -> str:
+    def _name_of(self, kind: str) -> str:
         parts = (
-            self.model.kind,
+            kind,
             "published" if self.variant == "published" else "",
             "augmented" if self.task.augment else "",
             "gaussian" if self.model.gaussian else "",

@@ -127,6 +127,11 @@ class ImageModelConfig(_Settings):
             raise ConfigError("model.pathways leave no map: give one a variance, for example model.pathways.conv=1")
 
     @property
+    def kind(self) -> str:
+        """The name of the model, as the networks of other fits have a kind."""
+        return self.name
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Settings of the pathways that have some, by name."""
         return {
@@ -175,10 +180,6 @@ class FitImageConfig(FitConfig):
                 f"model.batch_norm=true with task.train={self.task.train} and optimiser.batch_size={size}: a batch of one "
                 "image has no variance; give another size"
             )
-
-    @property
-    def model_name(self) -> str:
-        return self.model.name
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
