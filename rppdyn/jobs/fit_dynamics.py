@@ -281,13 +281,8 @@ class Dynamics(DynamicsFit):
         """
         config = self.config
         is_plain_ode = config.model.kind == "mlp" and config.model.system != "hamiltonian"
-        steps = config.optimiser.epochs * self.steps_per_epoch
-        return (
-            self.device.type == "cpu"
-            and not is_plain_ode
-            and steps >= MIN_STEPS_TO_COMPILE
-            and can_compile(self.device)
-        )
+        is_long = self.steps >= MIN_STEPS_TO_COMPILE
+        return self.device.type == "cpu" and not is_plain_ode and is_long and can_compile(self.device)
 
     def compile(self) -> None:
         """Train by ``torch.compile``; batches of another size, such as the last of an epoch, are compiled separately."""

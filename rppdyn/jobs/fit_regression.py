@@ -16,7 +16,7 @@ from rppdyn.equivariance._error import Function, geometric_mean, index_blocks, m
 from rppdyn.equivariance._lie import act
 from rppdyn.groups import GL, Group, Trivial
 from rppdyn.jobs.config import compose
-from rppdyn.jobs.config.base import ConfigError, device_of, file_stem
+from rppdyn.jobs.config.base import device_of, file_stem
 from rppdyn.jobs.config.compose import overrides
 from rppdyn.jobs.config.fit import FitRegressionConfig, RegressionTaskConfig
 from rppdyn.jobs.fit import StackFit, build_stack, equivariance_metrics, make_with_group, plain_model, run_fit
@@ -28,12 +28,13 @@ from rppdyn.jobs.own_data import (
     round_generators,
     splits_of,
     take_all_steps,
+    vector_size,
     vectors,
     warn_of_sizes,
 )
 from rppdyn.jobs.results import FitResult, values_by_name
 from rppdyn.nn import Chained, Ensemble, InvariantNormaliser
-from rppdyn.reps import V, notation
+from rppdyn.reps import V
 from rppdyn.runs.workers import data_stream, stream
 from rppdyn.tasks import RegressionTask, regression_task
 from rppdyn.tasks._labelled import Rows, read_rows
@@ -121,12 +122,10 @@ class Regression(StackFit):
 
     def functions(self, group: Group | None = None) -> list[Function]:
         task, options = self.task, self.config.task
-        if group is not None:
-            task = (
-                task.under(group)
-                if isinstance(task, OwnRows)
-                else regression_task(options.name, group, options.strength)
-            )
+        if group is not None and isinstance(task, OwnRows):
+            task = OwnRows(task.rows, options, group)
+        elif group is not None:
+            task = regression_task(options.name, group, options.strength)
         parts = index_blocks(task.parts_in), index_blocks(task.parts_out)
         return [
             Function(
@@ -195,10 +194,7 @@ class Regression(StackFit):
     def _discover_generators(self, rows: Rows, x: Tensor) -> list[Any]:
         """Generators of the symmetry of a plain network fitted to the training data."""
         task = self.config.task
-        count = 1 if task.rep is None else notation.representation(task.rep, GL(1), "rep").dim
-        if len(rows.names) % count:
-            raise ConfigError(f"rep={task.rep}: {len(rows.names)} numbers are no {count} vectors")
-        family = GL(len(rows.names) // count)
+        family = GL(vector_size(task.rep, len(rows.names)))
         candidate = OwnRows(rows, task, family)
         plain = plain_model(self.config.model)
         split_seed = self.config.seed if task.split_seed is None else task.split_seed
@@ -229,7 +225,7 @@ class OwnRows:
     """
 
     def __init__(self, rows: Rows, task: RegressionTaskConfig, group: Group | None):
-        self.rows, self.config, self.name = rows, task, file_stem(str(task.data))
+        self.rows, self.name = rows, file_stem(str(task.data))
         self.group = Trivial(1) if group is None else group
         n, m = len(rows.names), len(rows.output_names)
         if group is None:
@@ -240,10 +236,6 @@ class OwnRows:
             self.rep_out = vectors(task.rep_out if whole else f"{m}*T(0)", group, m, "rep_out", "the outputs")
         self.parts_in: dict[str, int] = dict.fromkeys(rows.names, 1)
         self.parts_out: dict[str, int] = dict.fromkeys(rows.output_names, 1)
-
-    def under(self, group: Group) -> OwnRows:
-        """The same rows under another group."""
-        return OwnRows(self.rows, self.config, group)
 
 
 def fit(data: str | os.PathLike[str] | Mapping[str, Any], **options: Any) -> FittedFunction:

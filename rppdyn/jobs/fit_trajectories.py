@@ -40,7 +40,6 @@ from rppdyn.jobs.own_data import (
     learn_generator,
     pad_trajectories,
     positions_count,
-    positions_rep,
     representations,
     round_generators,
     scaling_of,
@@ -48,9 +47,10 @@ from rppdyn.jobs.own_data import (
     state_rep,
     take_all_steps,
     vector_size,
+    vectors,
 )
 from rppdyn.jobs.results import FitResult
-from rppdyn.reps import Rep, Scalar
+from rppdyn.reps import Rep, Scalar, V
 from rppdyn.runs import RunFolder
 from rppdyn.tasks import Recording, read_recordings
 from rppdyn.tasks._continuity import Log
@@ -131,7 +131,7 @@ class RecordingsFit(DynamicsFit):
         if self.recordings.control_names:
             raise ConfigError("group=auto with controls: a symmetry is looked for in systems without; name the group")
         count = positions_count(config, self.recordings)
-        family = GL(vector_size(config, count))
+        family = GL(vector_size(config.task.rep, count))
         rep = state_rep(config, family, count)
         if config.task.positions:
             rates = [np.gradient(r.states.numpy(), r.times.numpy(), axis=0)[1:-1] for r in train if len(r.states) > 2]
@@ -149,9 +149,12 @@ class RecordingsFit(DynamicsFit):
     @property
     def rep_in(self) -> Rep:
         """Representation of the network's input: positions for a mechanical model, otherwise a state and controls."""
-        if self.config.model.system == "mechanical":
-            return positions_rep(self.config, self.rep.G, self.recordings)
-        return self.field_rep
+        if self.config.model.system != "mechanical":
+            return self.field_rep
+        n = positions_count(self.config, self.recordings)
+        if self.group is None:
+            return n * V(self.rep.G)
+        return vectors(self.config.task.rep, self.rep.G, n, "rep", "positions")
 
     @property
     def field_rep(self) -> Rep:

@@ -318,9 +318,8 @@ def positions_count(config: FitTrajectoriesConfig, recordings: Recordings) -> in
     return count
 
 
-def vector_size(config: FitTrajectoriesConfig, n: int) -> int:
+def vector_size(rep: str | None, n: int) -> int:
     """The dimension of the vectors in ``rep=k*V``, for a group that is not known yet."""
-    rep = config.task.rep
     if rep is None:
         return n
     count = notation.representation(rep, GL(1), "rep").dim
@@ -338,14 +337,6 @@ def representations(config: FitTrajectoriesConfig, group: Group | None, recordin
     positions = positions_count(config, recordings)
     rep = state_rep(config, group, positions)
     return rep, vectors(config.task.control_rep, group, m, "control_rep", "controls") if m else V(group)
-
-
-def positions_rep(config: FitTrajectoriesConfig, group: Group, recordings: Recordings) -> Rep:
-    """The representation of the positions."""
-    n = positions_count(config, recordings)
-    if config.task.group is None or (not config.task.generators and config.task.group == AUTO):
-        return n * V(group)
-    return vectors(config.task.rep, group, n, "rep", "positions")
 
 
 def state_rep(config: FitTrajectoriesConfig, group: Group, positions: int) -> Rep:
