@@ -462,8 +462,17 @@ def exploring_policy(agent: BaseAlgorithm | BasePolicy, seed: int) -> Iterator[P
     if isinstance(policy, TD3Policy):
         yield add_noise(policy_of(policy), policy.action_space, seed)
         return
-    with _seed_noise(policy, seed):
-        yield lambda observations: policy.predict(observations, deterministic=False)[0]
+    actor: Any = getattr(policy, "actor", None)
+    generator = getattr(actor, "generator", None)  # without one the noise is of torch's global generator
+    with preserve_random_state():
+        torch.manual_seed(seed)
+        if generator is not None:
+            actor.generator = torch.Generator().manual_seed(seed)
+        try:
+            yield lambda observations: policy.predict(observations, deterministic=False)[0]
+        finally:
+            if generator is not None:
+                actor.generator = generator
 
 
 def add_noise(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
@@ -482,22 +491,6 @@ def add_noise(policy: Policy, space: gymnasium.Space, seed: int) -> Policy:
         return np.clip(actions + noise, space.low, space.high)
 
     return act
-
-
-@contextmanager
-def _seed_noise(policy: BasePolicy, seed: int) -> Iterator[None]:
-    """Seed a policy's noise in the block: its actor's generator, or else torch's global one."""
-    actor: Any = getattr(policy, "actor", None)
-    generator = getattr(actor, "generator", None)
-    with preserve_random_state():
-        torch.manual_seed(seed)
-        if generator is not None:
-            actor.generator = torch.Generator().manual_seed(seed)
-        try:
-            yield
-        finally:
-            if generator is not None:
-                actor.generator = generator
 
 
 @contextmanager

@@ -178,15 +178,6 @@ LAPLACE = FitLoss(
 """Absolute errors, the likelihood of a Laplace distribution, whose variance is twice its squared scale."""
 
 
-def backward(
-    stack: Ensemble, prediction: Any, targets: Tensor, likelihood: FitLoss, prior_scale: Float[Tensor, " members"]
-) -> Float[Tensor, " members"]:
-    """Add the gradients of the members' objectives to the stack's parameters; returns each member's mean loss."""
-    errors = likelihood.loss(prediction, targets).flatten(1).mean(1)
-    (errors + prior_scale * stack.per_member(negative_log_prior)).sum().backward()
-    return errors.detach()
-
-
 class FitSubject(ABC):
     """The models of a run, with the methods that fit, measure and save them.
 
@@ -420,7 +411,9 @@ class StackFit(FitSubject):
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> Float[Tensor, " members"]:
         """Add the gradients of the objective to the parameters; returns each member's mean loss."""
-        return backward(self.stack, self.predict(inputs), targets, self.likelihood, self.prior_scale)
+        errors = self.likelihood.loss(self.predict(inputs), targets).flatten(1).mean(1)
+        (errors + self.prior_scale * self.stack.per_member(negative_log_prior)).sum().backward()
+        return errors.detach()
 
     def evidence(self) -> list[Evidence | None]:
         return [] if self.variances is None else self.variances.evidence(self._streams(self.config.optimiser.epochs))

@@ -30,7 +30,7 @@ from rppdyn.jobs.config.fit import FitTransitionConfig
 from rppdyn.jobs.fit import LAPLACE, FitLoss, StackFit, build_stack, equivariance_metrics, load_members, run_fit, widest
 from rppdyn.jobs.own_data import Arrays
 from rppdyn.jobs.results import FitResult, values_by_name
-from rppdyn.jobs.targets import change_blocks
+from rppdyn.jobs.targets import blocks
 from rppdyn.nn import Chained, Ensemble
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.runs.files import write_json
@@ -199,7 +199,8 @@ class Transition(StackFit):
         spec, test, n = self.spec, self.data.test, self.spec.feature_dim
         samples = torch.cat([test.states[:, :-1], test.actions], -1).flatten(0, 1)
         reps = TransitionModel.rep_in(spec.obs_rep, spec.action_rep), spec.obs_rep
-        names = index_blocks(dict.fromkeys((*spec.feature_names, *spec.action_names), 1)), change_blocks(spec)
+        changes = {f"change of {name}": indices for name, indices in blocks(spec.obs).items()}
+        names = index_blocks(dict.fromkeys((*spec.feature_names, *spec.action_names), 1)), changes
 
         def function(seed: int, model: TransitionModel) -> Function:
             weights = model.assemble()

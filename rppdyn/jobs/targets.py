@@ -213,11 +213,6 @@ def blocks(space: Space) -> dict[str, list[int]]:
     return features
 
 
-def change_blocks(spec: SymmetrySpec) -> dict[str, list[int]]:
-    """Indices of the features of the change of each coordinate, by name."""
-    return {f"change of {name}": indices for name, indices in blocks(spec.obs).items()}
-
-
 def check_environment(name: str, policy: BasePolicy, env: gymnasium.Env, flag: str) -> None:
     """Refuse an environment whose observations or actions differ in shape from the policy's.
 
