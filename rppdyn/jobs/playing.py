@@ -302,8 +302,7 @@ def open_drawing_env(make: Callable[[], gymnasium.Env]) -> Iterator[gymnasium.En
     if chosen is None and headless:
         os.environ["MUJOCO_GL"] = "egl"
     try:
-        env = make()
-        try:
+        with closing(make()) as env:
             env.reset(seed=0)
             try:
                 _probe_drawing_context(env)
@@ -312,8 +311,6 @@ def open_drawing_env(make: Callable[[], gymnasium.Env]) -> Iterator[gymnasium.En
             except Exception as error:  # whatever MuJoCo, PyOpenGL or GLFW raise without a library or a display
                 raise _no_drawing(error) from error
             yield env
-        finally:
-            env.close()
     finally:
         if chosen is None:
             os.environ.pop("MUJOCO_GL", None)
@@ -371,12 +368,8 @@ def _mp4(path: Path, frames: Iterator[NDArray[np.uint8]], rate: float) -> int:
     first = next(frames)
     height, width = first.shape[:2]
     writer: Any = imageio_ffmpeg.write_frames(str(path), (width, height), fps=rate, macro_block_size=2)
-    writer.send(None)
-    count = 0
-    try:
-        for frame in chain([first], frames):
+    with closing(writer):
+        writer.send(None)
+        for count, frame in enumerate(chain([first], frames), 1):
             writer.send(np.ascontiguousarray(frame))
-            count += 1
-    finally:
-        writer.close()
     return count

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -288,8 +289,7 @@ def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) ->
         return observations, _draw_actions(target, observations), origin
     if target.evaluator is None:
         raise ConfigError(f"{config.what}: states from {source} need an environment; give --env, or --from FILE")
-    evaluator = target.evaluator()
-    try:
+    with closing(target.evaluator()) as evaluator:
         if target.policy is not None:
             check_environment(config.what, target.policy, evaluator.envs[0], "--env")
         if source == "reset":
@@ -304,8 +304,6 @@ def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) ->
             policy = add_noise(act, evaluator.envs[0].action_space, config.seed)
             episodes, how = evaluator.run(policy), "episodes of its own with Gaussian noise"
         return *episodes.spread(config.states), f"{config.episodes} {how}"
-    finally:
-        evaluator.close()
 
 
 def _draw_actions(target: Loaded, observations: NDArray) -> NDArray | None:
