@@ -191,14 +191,14 @@ class Pathway(ExactBuffers, ABC):
         if not self.has_unit:
             return
         parameters = [self.get_parameter(name) for name in self.coefficient_names()]
-        new = prior_unit(float(self.variance), self.fan_in)
         if self.unit is None:
             self.register_exact("unit", torch.ones((), device=parameters[0].device))
             self.unit = self.get_buffer("unit").to(parameters[0])
-        exact = self.get_buffer("unit_exact")
-        rescale_parameters(parameters, (exact / new).to(parameters[0]), optimiser)
-        exact.fill_(new)
-        self.unit.fill_(new)
+        old = self.unit if isinstance(self.unit, nn.Parameter) else self.get_buffer("unit_exact")
+        new = (self.variance * max(self.fan_in, 1)).sqrt().clamp(max=1.0).to(old)
+        rescale_parameters(parameters, (old / new).to(parameters[0]), optimiser)
+        old.copy_(new)
+        self.unit.copy_(new)
 
     def learn_variance(self) -> None:
         """Make ``log_variance`` a parameter, and the unit of storage, which follows it, a parameter without a gradient."""

@@ -26,11 +26,6 @@ Members = dict[int, Member]  # by index in the ensemble
 Key = tuple[str, str]  # the names of a layer and of a pathway of it
 
 
-def _each(values: Tensor, parameters: Tensor) -> Tensor:
-    """Values of members, shaped to broadcast over stacked parameters."""
-    return values.to(parameters).view(-1, *[1] * (parameters.dim() - 1))
-
-
 def _predict_by_modules(net: nn.Module, inputs: Tensor) -> Tensor:
     return Chained(net)(inputs) if isinstance(net, RPPEMLP) else net(inputs)
 
@@ -107,14 +102,9 @@ class VarianceLearning:
         self.learning_rate, self.steps, self.data = learning_rate, steps, data
         self.sampled, self.draws = sampled, draws
         self.shrink = shrink
-        self.variances: dict[Key, Tensor] = {}
-        for name, p in zip(stack.names, stack.stacked, strict=True):
-            path, _, leaf = name.rpartition(".")
-            if leaf == "log_variance":
-                layer, _, pathway = path.rpartition(".")
-                self.variances[layer, pathway] = p
-        pathways = {(layer, name): pathway for layer, name, pathway in named_pathways(stack.member(0))}
-        self._pathways = {key: pathways[key] for key in self.variances}
+        pathways = {(layer, name): pathway for layer, name, pathway in named_pathways(stack.net)}
+        self._pathways = {key: p for key, p in pathways.items() if isinstance(p.log_variance, nn.Parameter)}
+        self.variances: dict[Key, Tensor] = {key: p.log_variance for key, p in self._pathways.items()}
         if not self.variances:
             raise ValueError(
                 "no variance of the stack's pathways is a parameter: call learn_variances on each network before it is stacked"
@@ -221,20 +211,12 @@ class VarianceLearning:
 
         Weights stay as they are or, of free pathways with `shrink`, shrink with a variance that has fallen.
         """
-        named = dict(zip(self.stack.names, self.stack.stacked, strict=True))
         for key, pathway in self._pathways.items():
-            log_variance, prefix = self.variances[key], pathway_path(*key)
-            stored = [named[f"{prefix}.{leaf}"] for leaf in pathway.coefficient_names()]
             if self.shrink and pathway.is_free:
-                share = ((log_variance - before[key]) / 2).exp().clamp(max=1.0)
-                for p in stored:
-                    p.mul_(_each(share, p))
-            unit = named.get(f"{prefix}.unit")
-            if unit is None:
-                continue
-            new = (log_variance.exp() * max(pathway.fan_in, 1)).sqrt().clamp(max=1.0).to(unit)
-            rescale_parameters(stored, (unit / new).to(stored[0]), weights)
-            unit.copy_(new)
+                stored = [pathway.get_parameter(name) for name in pathway.coefficient_names()]
+                share = ((pathway.log_variance - before[key]) / 2).exp().clamp(max=1.0)
+                rescale_parameters(stored, share.to(stored[0]))
+            pathway.follow_variance(weights)
 
     @torch.no_grad()
     def evidence(self, generators: Generators | None = None) -> list[Evidence | None]:
