@@ -117,9 +117,6 @@ class GroupConvolution(P4Convolution):
         shape = (fields_out, fields_in, ROTATIONS if regular and not pointwise else 1, kernel_size, kernel_size)
         self.weight = self.draw(*shape, std=gain / math.sqrt(inputs), generator=generator)
 
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return (self.weight,)
-
     def filters(self) -> Float[Tensor, "D B M k k"]:
         return self.weight
 
@@ -155,9 +152,6 @@ class SeparableGroupConvolution(P4Convolution):
         if place.kernel_size == 1 or place.orientations != (ROTATIONS, ROTATIONS):
             return GroupConvolution.from_place(place, variance)
         return super().from_place(place, variance)
-
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return self.a, self.b, self.offset
 
     def filters(self) -> Float[Tensor, "D B M k k"]:
         return torch.einsum("cij,dcm->dcmij", self.a, self.b)
@@ -222,17 +216,9 @@ class SparsePathway(ImagePathway):
         return self.draw(*shape, std=std, generator=generator, has_prior=self.prior == "anchors")
 
     @property
-    @abstractmethod
     def bases(self) -> tuple[ExponentialBasis, ...]:
         """One for each tensor of anchor values."""
-
-    @property
-    @abstractmethod
-    def values(self) -> tuple[Tensor, ...]:
-        """The anchor values."""
-
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return self.values if self.prior == "anchors" else tuple(basis.omega for basis in self.bases)
+        return tuple(child for child in self.children() if isinstance(child, ExponentialBasis))
 
     def coefficient_names(self) -> list[str]:
         if self.prior == "anchors":
@@ -258,14 +244,6 @@ class SparseConvolution(SparsePathway):
         self.basis = ExponentialBasis((kernel_size, kernel_size))
         std = self.basis.anchor_std(gain / math.sqrt(in_channels * kernel_size**2))
         self.u = self.draw_values(out_channels, in_channels, len(self.basis.omega), std=std, generator=generator)
-
-    @property
-    def bases(self) -> tuple[ExponentialBasis, ...]:
-        return (self.basis,)
-
-    @property
-    def values(self) -> tuple[Tensor, ...]:
-        return (self.u,)
 
     @classmethod
     def from_place(cls, place: Place, variance: int | float, **arguments: Any) -> ImagePathway:
@@ -317,17 +295,9 @@ class SparseFullyConnected(SparsePathway):
             for basis, std in zip(self.bases, stds, strict=True)
         )
 
-    @property
-    def bases(self) -> tuple[ExponentialBasis, ...]:
-        return self.basis_in, self.basis_out
-
-    @property
-    def values(self) -> tuple[Tensor, ...]:
-        return self.u, self.v
-
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         # bases are applied to weights and not to maps, since there are fewer channels than images in a batch
-        U, V = (values @ basis() for values, basis in zip(self.values, self.bases, strict=True))
+        U, V = self.u @ self.basis_in(), self.v @ self.basis_out()
         check_maps(x, self.in_shape)
         return apply_factors(x.flatten(2), U, V).unflatten(2, self.out_size)
 

@@ -198,9 +198,6 @@ class LieConvolution(ImagePathway):
     def _register_tensors(self) -> None:
         """Hook: subclasses register tensors that :meth:`sample_basis` reads; does nothing here."""
 
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return (self.u,)
-
     def coefficient_names(self) -> list[str]:
         return ["u"]
 

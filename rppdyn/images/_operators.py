@@ -310,9 +310,6 @@ class OperatorPathway(ImagePathway):
             orthogonality=settings.orthogonality, gain=place.gain, generator=place.generator,
         )  # fmt: skip
 
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return (self.weight,)
-
     def transform_channels(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N nC Q"]:
         """Apply all operators to all channels; the weights read the n C results."""
         check_maps(x, self.in_shape)

@@ -8,7 +8,7 @@ A pathway maps them to ``(N, C', H', W')`` and has no bias; biases are pathways 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
@@ -25,7 +25,7 @@ Size = tuple[int, int]
 """Height and width in pixels."""
 
 
-class ImagePathway(Pathway):
+class ImagePathway(Pathway, ABC):
     """A pathway between feature maps, with the Kronecker-factored curvature of its coefficients."""
 
     @classmethod
@@ -109,9 +109,6 @@ class FullyConnected(ImagePathway):
         std = gain / math.sqrt(inputs)
         self.weight = self.draw(out_channels * check_size(out_size), inputs, std=std, generator=generator)
 
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return (self.weight,)
-
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         check_maps(x, self.in_shape)
         return F.linear(x.flatten(1), self.weight).unflatten(1, self.out_shape)
@@ -139,9 +136,6 @@ class Convolution(ImagePathway):
         shape = (out_channels, in_channels, kernel_size, kernel_size)
         self.weight = self.draw(*shape, std=std, generator=generator)
 
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return (self.weight,)
-
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         return F.conv2d(circular_pad(pool(x) if self.pooled else x, self.kernel_size), self.weight)
 
@@ -157,9 +151,6 @@ class SharedBias(ImagePathway):
         super().__init__(variance)
         self.size, self.orientations = size, orientations
         self.bias = nn.Parameter(torch.zeros(channels // orientations))
-
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return (self.bias,)
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         channels = self.bias.repeat_interleave(self.orientations)
@@ -181,9 +172,6 @@ class PixelBias(ImagePathway):
     @classmethod
     def from_place(cls, place: Place, variance: int | float) -> PixelBias:  # type: ignore[override]
         return cls(place.out_channels, place.out_size, variance)
-
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return (self.bias,)
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         return self.bias.expand(len(x), -1, -1, -1)
@@ -261,9 +249,6 @@ class FactoredFullyConnected(ImagePathway):
         pairs, inputs, outputs = (out_channels, in_channels), check_size(size), check_size(self.out_size)
         self.U = self.draw(*pairs, inputs, std=math.sqrt(gain / inputs), generator=generator)
         self.V = self.draw(*pairs, outputs, std=math.sqrt(gain / in_channels), generator=generator)
-
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return self.U, self.V
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
         check_maps(x, self.in_shape)

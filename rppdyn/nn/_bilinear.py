@@ -70,9 +70,6 @@ class BilinearPathway(Pathway):
         super().__init__(variance)
         self.weight = nn.Parameter(torch.randn(len(std), generator=generator) * std)
 
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return (self.weight,)
-
     def extra_repr(self) -> str:
         return f"{self.weight.numel()} weights, variance={format_variance(self.log_variance)}"
 

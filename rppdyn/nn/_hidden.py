@@ -413,11 +413,8 @@ class GatePathway(Pathway):
         self.register_unit(unit)
         self.weight = nn.Parameter(scale / unit * torch.randn(channels, generator=generator))
 
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return (self.in_units(self.weight),)
-
     def forward(self, x: Float[Tensor, "*batch channels"], c: Float[Tensor, " channels"] | None = None) -> Tensor:
-        return (self.coefficients()[0] if c is None else c) * self.activation(x)
+        return (self.in_units(self.weight) if c is None else c) * self.activation(x)
 
     def curvature(
         self, x: Float[Tensor, "N *places gated"], g: Float[Tensor, "S N *places channels"]
@@ -513,7 +510,7 @@ class Gate(SamplesLastLayer):
 
     def assemble(self) -> Tensor | None:
         """The free pathway's coefficients, if there is one."""
-        return None if self.free is None else self.free.coefficients()[0]
+        return None if self.free is None else self.free.in_units(self.free.weight)
 
     def samples_last(
         self, x: Float[Tensor, "*stack gated samples"], c: Float[Tensor, "*stack n"] | None

@@ -23,6 +23,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -127,7 +128,7 @@ def curvature_from_gradients(M: Float[Tensor, "*blocks K m n"]) -> Kronecker:
     return Kronecker(torch.einsum("...kmn,...kmp->...np", M, M), torch.einsum("...kmn,...kpn->...mp", M, M))
 
 
-class Pathway(ExactBuffers, ABC):
+class Pathway(ExactBuffers):
     r"""One contribution to a layer, whose coefficients have the prior :math:`N(0, \sigma^2)`.
 
     ``log_variance``, the natural logarithm of :math:`\sigma^2`, is a float64 buffer; :meth:`learn_variance` makes it a
@@ -222,13 +223,14 @@ class Pathway(ExactBuffers, ABC):
                 state_dict[target] = saved[0] if saved else torch.ones_like(self.unit)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    @abstractmethod
     def coefficients(self) -> tuple[Tensor, ...]:
-        """The variables of the prior: orthonormal coefficients or the free weights themselves."""
+        """The variables of the prior: orthonormal coefficients or, by default, the parameters themselves, in their unit."""
+        stored = (attrgetter(name)(self) for name in self.coefficient_names())
+        return tuple(self.in_units(p) if self.has_unit else p for p in stored)
 
     def coefficient_names(self) -> list[str]:
         """Names of the parameters whose multiples are the coefficients."""
-        return [name for name, _ in self.named_parameters(recurse=False) if name not in VARIANCE_PARAMETERS]
+        return [name for name, p in self._parameters.items() if p is not None and name not in VARIANCE_PARAMETERS]
 
     def curvature(self, x: Float[Tensor, "N ..."], g: Float[Tensor, "S N ..."]) -> list[Kronecker]:
         """Curvature of all coefficients, in blocks that are taken to be independent.
@@ -265,7 +267,7 @@ class Pathway(ExactBuffers, ABC):
         return torch.stack([c.detach().square().sum() for c in self.coefficients()] or [torch.zeros(())]).sum().sqrt()
 
 
-class LinearPathway(Pathway):
+class LinearPathway(Pathway, ABC):
     """A pathway of a linear layer: an affine map with a dense weight."""
 
     @abstractmethod
@@ -407,9 +409,6 @@ class FreePathway(LinearPathway):
         self.weight = nn.Parameter(draw)
         self.bias = nn.Parameter(torch.zeros(dim_out)) if bias else None
 
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return tuple(self.in_units(p) for p in (self.weight, self.bias) if p is not None)
-
     def dense(self, onto: AffineMap | None = None) -> AffineMap:
         weight, bias = (None, None) if onto is None else onto
         return self.in_units(self.weight, weight), bias if self.bias is None else self.in_units(self.bias, bias)
@@ -441,15 +440,12 @@ class BreakingInputs(Pathway):
 
     def __init__(self, rep: Rep, variance: int | float, learned: bool, generator: torch.Generator | None = None):
         super().__init__(variance)
-        self.rep, self.is_learned = rep, learned
+        self.rep = rep
         self.register_unit(prior_unit(variance) if learned else None)
         if learned:
             self.vector = nn.Parameter(torch.zeros(rep.dim))
         else:
             self.register_buffer("vector", math.sqrt(variance) * torch.randn(rep.dim, generator=generator))
-
-    def coefficients(self) -> tuple[Tensor, ...]:
-        return (self.in_units(self.vector),) if self.is_learned else ()
 
     def value(self) -> Float[Tensor, " constants"]:
         """The current b."""
