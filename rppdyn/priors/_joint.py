@@ -14,7 +14,7 @@ from torch.func import functional_call
 from rppdyn.errors import DivergedError
 from rppdyn.nn._ensemble import Ensemble
 from rppdyn.nn._pathways import Pathway, named_pathways
-from rppdyn.priors._laplace import Evidence, PathwayEvidence, PredictEach
+from rppdyn.priors._laplace import Evidence, PathwayEvidence, PredictEach, output_gradients
 from rppdyn.priors._likelihood import Likelihood
 from rppdyn.runs.files import memory_limit
 
@@ -24,6 +24,7 @@ Predict = Callable[[Any, Tensor], Tensor]
 BLOCK_BYTES = 2**29  # of gradients in memory at a time
 CHUNK_DATA = 64  # number of data whose gradients are computed at a time, which limits the memory for activations
 MATRIX_COPIES = 4  # of a kernel matrix, for a determinant and its gradient
+WEIGHTS = "the network's weights"  # what gradients are by, in messages
 
 
 class JointEvidence(Evidence):
@@ -266,32 +267,19 @@ class _Jacobian:
             if self.has_predict_each or "vmap" not in str(error):
                 raise
             return self._sequential_gradients(x, factors)
-        parameters = dict(zip(stack.names, stack.stacked, strict=True))
-        return self._rows(outputs, {name: parameters[name] for name in self.names}, factors)
+        named = dict(zip(stack.names, stack.stacked, strict=True))
+        parameters = [named[name] for name in self.names]
+        rows = [output_gradients(outputs, parameters, factor, WEIGHTS) for factor in factors.unbind(1)]
+        return {name: torch.stack(g, 1).flatten(0, 1) for name, *g in zip(self.names, *rows, strict=True)}
 
     def _sequential_gradients(self, x: Tensor, factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
         """The gradients, one datum at a time: for functions with steps that depend on the datum, such as solvers."""
-        parameters: dict[str, Tensor] = {name: self.module.get_parameter(name) for name in self.names}
+        parameters: list[Tensor] = [self.module.get_parameter(name) for name in self.names]
         rows = []
         for datum, each in zip(x.split(1), factors, strict=True):
             outputs = self.predict(self.module, datum)
-            rows += [_gradients(outputs, parameters, factor.unsqueeze(0)) for factor in each]
-        return {name: torch.stack([row[name] for row in rows]) for name in self.names}
-
-    @staticmethod
-    def _rows(outputs: Tensor, parameters: dict[str, Tensor], factors: Float[Tensor, "N S *out"]) -> dict[str, Tensor]:
-        rows = [_gradients(outputs, parameters, factor) for factor in factors.unbind(1)]
-        return {name: torch.stack([each[name] for each in rows], 1).flatten(0, 1) for name in parameters}
-
-
-def _gradients(outputs: Tensor, parameters: dict[str, Tensor], factor: Tensor) -> dict[str, Tensor]:
-    if not outputs.requires_grad:
-        raise ValueError(
-            "predict's outputs have no gradient by the network's weights: compute them without no_grad() and detach()"
-        )
-    gradients = torch.autograd.grad(outputs, list(parameters.values()), factor, retain_graph=True, allow_unused=True)
-    named = zip(parameters.items(), gradients, strict=True)
-    return {name: torch.zeros_like(p) if g is None else g for (name, p), g in named}
+            rows += [output_gradients(outputs, parameters, factor.unsqueeze(0), WEIGHTS) for factor in each]
+        return {name: torch.stack(g) for name, *g in zip(self.names, *rows, strict=True)}
 
 
 @torch.enable_grad()

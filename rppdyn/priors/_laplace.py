@@ -314,7 +314,7 @@ def curvature(
                 continue
             factors = likelihood.factors(outputs.detach(), generator)
             used = [(name, x, y) for name, calls in uses.items() for x, y in calls]
-            gradients = [_gradients(outputs, [y for *_, y in used], factor) for factor in factors]
+            gradients = [output_gradients(outputs, [y for *_, y in used], factor) for factor in factors]
         by_layer: Blocks = defaultdict(list)
         for (name, x, _), g in zip(used, zip(*gradients, strict=True), strict=True):
             _add_use(by_layer, name, module.get_submodule(name), x, torch.stack(g), len(uses[name]))
@@ -360,7 +360,7 @@ def gradient_curvature(
         with torch.enable_grad():
             outputs = predict(stack, weights, batch)
             for factor in likelihood.factors(outputs.detach(), generator):
-                gradients = iter(_gradients(outputs, tensors, factor))
+                gradients = iter(output_gradients(outputs, tensors, factor))
                 for name, (_, bias) in layers.items():
                     by_weight, by_bias = next(gradients), None if bias is None else next(gradients)
                     if net.breaking is not None and name == ("blocks.0.linear" if net.blocks else "head"):
@@ -429,13 +429,13 @@ def _curved_pathways(layer: nn.Module) -> list[tuple[str, Pathway]]:
     return [(name, p) for name, p in children if isinstance(p, Pathway) and p.has_curvature]
 
 
-def _gradients(outputs: Tensor, tensors: list[Tensor], factor: Tensor) -> list[Tensor]:
+def output_gradients(
+    outputs: Tensor, tensors: list[Tensor], factor: Tensor, source: str = "its layers'"
+) -> tuple[Tensor, ...]:
+    """Gradients of outputs times a factor by tensors, which the message calls ``source``; zero by those that are not used."""
     if not outputs.requires_grad:
-        raise ValueError(
-            "predict's outputs have no gradient by its layers': compute them without no_grad() and detach()"
-        )
-    gradients = torch.autograd.grad(outputs, tensors, factor, retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(y) if g is None else g for y, g in zip(tensors, gradients, strict=True)]
+        raise ValueError(f"predict's outputs have no gradient by {source}: compute them without no_grad() and detach()")
+    return torch.autograd.grad(outputs, tensors, factor, retain_graph=True, materialize_grads=True)
 
 
 def _add_use(sums: Blocks, name: str, layer: nn.Module, x: Tensor, g: Tensor, uses: int) -> None:
