@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from rppdyn.envs import capture_state, restore_state
 from rppdyn.runs.workers import RandomStates
@@ -149,7 +150,7 @@ def plain(value: Any) -> Any:
 
 def _pack_tensors(value: Any) -> Any:
     """Make the tensors in nested data views of one tensor per dtype: `torch.save` takes long for each storage."""
-    tensors = _leaves(value)
+    tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
     for dtype in {tensor.dtype for tensor in tensors}:
         group = [tensor for tensor in tensors if tensor.dtype == dtype]
         packed = torch.cat([tensor.flatten() for tensor in group])
@@ -158,20 +159,9 @@ def _pack_tensors(value: Any) -> Any:
     return value
 
 
-def _leaves(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [tensor for item in items for tensor in _leaves(item)]
-
-
 def arrays(value: Any) -> Any:
     """The inverse of `plain`: nested data with tensors as arrays again."""
-    if isinstance(value, Tensor):
-        return value.numpy().copy()
-    if isinstance(value, dict):
-        return {key: arrays(item) for key, item in value.items()}
-    return [arrays(item) for item in value] if isinstance(value, list) else value
+    return tree_map(lambda leaf: leaf.numpy().copy() if isinstance(leaf, Tensor) else leaf, value)
 
 
 @contextmanager
