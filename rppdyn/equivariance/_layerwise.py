@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -44,7 +43,7 @@ from rppdyn.equivariance._lie import (
     lie_derivative,
     tangents,
 )
-from rppdyn.equivariance._tracing import INPUT, Layer, is_one_layer, output_action, trace_layers
+from rppdyn.equivariance._tracing import INPUT, Layer, is_one_layer, layer_values, output_action, trace_layers
 from rppdyn.nn import MLP, RPPEMLP, gated
 from rppdyn.reps import Rep
 
@@ -109,14 +108,6 @@ def layers_of(
     if flow is not None and x is None:  # without inputs to trace layouts on, the flow acts on all layers
         layers = [replace(layer, action=layer.action or flow) for layer in layers]
     return _join_unknown(layers, flow, x)
-
-
-def run_layers(layers: Sequence[KnownLayer], x: Tensor) -> Tensor:
-    """The output of a graph of layers."""
-    values = {INPUT: x}
-    for layer in layers:
-        values[layer.name] = layer(*(values[name] for name in layer.inputs))
-    return values[layers[-1].name]
 
 
 def _split_network(
@@ -356,18 +347,15 @@ def layerwise_difference(
         raise ValueError("no elements, and no discrete generators to take instead: give elements=[g, ...]")
 
     whole, contributions, totals = _end_to_end(network, graph), [], []
-    values = {INPUT: x}
-    actions: dict[str, Action] = {INPUT: rep_in}
-    for layer in graph:
-        values[layer.name], actions[layer.name] = layer(*(values[name] for name in layer.inputs)), layer.action
+    values = layer_values(graph, {INPUT: x})
+    actions: dict[str, Action] = {INPUT: rep_in} | {layer.name: layer.action for layer in graph}
     y = values[graph[-1].name]
     for g in elements:
         transformed: list[Tensor] = []  # the outputs T_i(g)
         for i in range(len(graph)):
             images = {name: act(actions[name], g, values[name]) for name in _names_read(graph, i)}
-            for layer in graph[i:]:
-                images[layer.name] = layer(*(images[name] for name in layer.inputs))
-            transformed.append(act(rep_out, inverse(g), images[graph[-1].name]))
+            *_, image = layer_values(graph[i:], images).values()
+            transformed.append(act(rep_out, inverse(g), image))
         transformed.append(act(rep_out, inverse(g), act(rep_out, g, y)))
         contributions.append(torch.stack([T - T_next for T, T_next in pairwise(transformed)]))
         totals.append(act(rep_out, inverse(g), whole(act(rep_in, g, x))) - y)
@@ -437,11 +425,9 @@ def _forward_contributions(
 
 def _record_values(graph: list[KnownLayer], x: Tensor) -> list[Tensor]:
     """Values of the layers, with gradients."""
-    values = {INPUT: x.detach().clone().requires_grad_()}
     with torch.enable_grad():
-        for layer in graph:
-            values[layer.name] = layer(*(values[name] for name in layer.inputs))
-    return [values[layer.name] for layer in graph]
+        _, *values = layer_values(graph, {INPUT: x.detach().clone().requires_grad_()}).values()
+    return values
 
 
 def _pull_back(nodes: list[Tensor], z: Tensor, defects: list[list[Tensor]]) -> Tensor:
@@ -470,7 +456,7 @@ def _reverse_contributions(
 
 
 def _end_to_end(network: Network, graph: list[KnownLayer]) -> Callable[[Tensor], Tensor]:
-    return network if callable(network) else partial(run_layers, graph)
+    return network if callable(network) else lambda x: layer_values(graph, {INPUT: x})[graph[-1].name]
 
 
 def _attribution(names: tuple[str, ...], graph: list[KnownLayer], total: Tensor, contributions: Tensor) -> Attribution:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -61,6 +61,14 @@ class Layer:
     def __call__(self, *inputs: Tensor) -> Tensor:
         # clones, since a layer that works in place would change the values that other layers read
         return self.function(*(x.clone() for x in inputs))
+
+
+def layer_values(layers: Iterable[Layer], known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Values by name: known ones such as the input's, then those of layers, each of which reads values before its own."""
+    values = dict(known)
+    for layer in layers:
+        values[layer.name] = layer(*(values[name] for name in layer.inputs or ()))
+    return values
 
 
 def trace_layers(network: nn.Module, x: Tensor, whole: Collection[str] = ()) -> list[Layer]:
@@ -260,10 +268,8 @@ def _ancestors(layers: dict[str, Layer], output: str) -> list[Layer]:
 @torch.no_grad()
 def _check_values(network: nn.Module, layers: list[Layer], graph: fx.Graph, x: Tensor) -> None:
     """Refuse a graph that computes something else than its module, because it lost operations in place, randomness or state."""
-    values = {INPUT: x}
-    for layer in layers:
-        values[layer.name] = layer(*(values[name] for name in layer.inputs or ()))
-    actual, expected = values[layers[-1].name] if layers else x, network(x.clone())
+    *_, actual = layer_values(layers, {INPUT: x}).values()
+    expected = network(x.clone())
     if not (actual - expected).norm() <= GRAPH_TOLERANCE * expected.norm():
         silent = [n.name for n in graph.nodes if n.op != "output" and not n.users and n.op != "placeholder"]
         where = f"the node {silent[0]!r}, whose value nobody reads" if silent else "random numbers or state"
