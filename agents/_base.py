@@ -60,6 +60,24 @@ class SymmetricAgent(BaseAlgorithm):
     policy_delay = 1  # updates for one of the actor
     _pending_log: dict[str, Any]  # log entries that were not written when the agent was captured
 
+    def __init__(
+        self,
+        policy: str | type[BasePolicy],
+        env: GymEnv | str | None,
+        spec: SymmetrySpec | None = None,
+        *,
+        policy_kwargs: dict[str, Any] | None = None,
+        _init_setup_model: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        check_policy(type(self), policy, spec)
+        arguments = dict(policy_kwargs or {})
+        super().__init__(policy, env, policy_kwargs=arguments, _init_setup_model=False, **kwargs)  # type: ignore[call-arg]
+        self._pending_log = {}
+        if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
+            self._find_symmetry(spec)
+            self._setup_model()
+
     @property
     def spec(self) -> SymmetrySpec:
         """The symmetry that the networks were built for."""

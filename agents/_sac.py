@@ -44,7 +44,6 @@ from rppdyn.agents._base import (
     LOST_REMEDY,
     SymmetricAgent,
     check_observations,
-    check_policy,
     check_wrapper,
     flat_env,
 )
@@ -128,7 +127,6 @@ class RPPSAC(SymmetricAgent, SAC):
         _init_setup_model: bool = True,
         **kwargs: Any,
     ) -> None:
-        check_policy(type(self), policy, spec)
         self.noise_variance = noise_variance
         self.max_gradient_norm = max_gradient_norm
         self.augment = augment
@@ -136,16 +134,9 @@ class RPPSAC(SymmetricAgent, SAC):
         self.matmul_precision = matmul_precision
         self.compile = compile
         self._worth_compiling = False  # whether the current training is compiled, where `compile` is None
-        super().__init__(
-            policy,
-            env,  # type: ignore[arg-type]  # None, too, as load() of stable-baselines3 gives it
-            policy_kwargs=dict(policy_kwargs or {}),
-            _init_setup_model=False,
-            **kwargs,
-        )
+        super().__init__(policy, env, spec, policy_kwargs=policy_kwargs, _init_setup_model=False, **kwargs)
         check_matmul_precision(matmul_precision, self.device)
         self._collected_steps = self._collected_episodes = 0  # of the current rollout
-        self._pending_log = {}
         if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
             self._find_symmetry(spec, bool(augment or mirror_loss))
             self._setup_model()

@@ -21,7 +21,7 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
-from rppdyn.agents._base import SymmetricAgent, check_observations, check_policy, flat_env
+from rppdyn.agents._base import SymmetricAgent, check_observations, flat_env
 from rppdyn.agents._networks import SymmetricFeatures, cast_module, new_generator
 from rppdyn.agents._sac import RPPSAC
 from rppdyn.agents.policy import OUTPUT_SCALE, SymmetricPolicy
@@ -224,23 +224,6 @@ class RelaxedPPO(SymmetricAgent, PPO):
     policy: RPPActorCriticPolicy
     action_space: spaces.Box
     compiles = False
-
-    def __init__(
-        self,
-        policy: str | type[RPPActorCriticPolicy],
-        env: GymEnv | str | None,
-        spec: SymmetrySpec | None = None,
-        *,
-        policy_kwargs: dict[str, Any] | None = None,
-        _init_setup_model: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        check_policy(type(self), policy, spec)
-        super().__init__(policy, env, policy_kwargs=dict(policy_kwargs or {}), _init_setup_model=False, **kwargs)  # type: ignore[arg-type]
-        self._pending_log = {}
-        if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
-            self._find_symmetry(spec)
-            self._setup_model()
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
