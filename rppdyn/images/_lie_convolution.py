@@ -68,18 +68,6 @@ class PlaneGroup:
     span: float = 0.0
     elements: int | None = None
 
-    def check_elements(self, count: int | None) -> int:
-        """Check and return a number of elements of H; None for the default.
-
-        Raises:
-            ValueError: fewer than one element, or another number than a finite H has.
-        """
-        count = (self.elements or 8) if count is None else count
-        if count < 1 or self.elements not in (None, count):
-            allowed = "one or more" if self.elements is None else self.elements
-            raise ValueError(f"elements={count} of {self.name}: give {allowed}")
-        return count
-
     def coordinates(self, count: int, offset: Tensor) -> Float[Tensor, " N"]:
         """Coordinates t of evenly spaced elements: element k is at the offset (0 to 1) in the k-th of N equal intervals."""
         if self.elements is not None:  # a finite H: all its elements, whatever the offset
@@ -293,7 +281,9 @@ def check_group(name: str, orientations: tuple[int, int]) -> PlaneGroup:
     if not set(orientations) <= {1, count} or (count == 1) != (group.kind is None):
         allowed = "(1, 1)" if group.kind is None else "(1, N), (N, N) or (N, 1)"
         raise ValueError(f"orientations={orientations} of {group.name}: give {allowed}")
-    group.check_elements(count)
+    if count < 1 or group.elements not in (None, count):
+        allowed = "one or more" if group.elements is None else group.elements
+        raise ValueError(f"elements={count} of {group.name}: give {allowed}")
     return group
 
 
