@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 from rppdyn.images._pathways import check_size
 from rppdyn.nn._coefficients import ExactBuffers
+from rppdyn.nn._merging import replace_modules
 
 
 def pixel_grid(size: tuple[int, int]) -> Float[Tensor, "P 2"]:
@@ -357,12 +358,12 @@ def anchored(
     net = copy.deepcopy(net)
     if not any(isinstance(m, nn.Conv2d | AnchoredConv2d) and math.prod(_sides(m)) > 1 for m in net.modules()):
         raise ValueError(f"{type(net).__name__} has no convolution of more than one pixel: there is nothing to convert")
-    return _replace_modules(net, nn.Conv2d | AnchoredConv2d, convert)
+    return replace_modules(net, nn.Conv2d | AnchoredConv2d, convert)
 
 
 def sampled(net: Net) -> Net:
     """A copy of a network with torch's convolutions in place of anchored ones."""
-    return _replace_modules(copy.deepcopy(net), AnchoredConv2d, AnchoredConv2d.to_conv2d)
+    return replace_modules(copy.deepcopy(net), AnchoredConv2d, AnchoredConv2d.to_conv2d)
 
 
 def _sides(conv: nn.Conv2d | AnchoredConv2d) -> tuple[int, int]:
@@ -380,12 +381,3 @@ def _margins(options: dict[str, Any]) -> list[int]:
         else:
             margins += [padding[axis]] * 2
     return margins
-
-
-def _replace_modules(net: Net, kinds: Any, replacement: Any) -> Net:
-    """Replace a module, or its submodules, of these kinds, in place."""
-    if isinstance(net, kinds):
-        return replacement(net)
-    for name, child in net.named_children():
-        setattr(net, name, _replace_modules(child, kinds, replacement))
-    return net

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -37,17 +38,7 @@ def merge(net: nn.Module) -> nn.Module:
                 f"{name or 'the module'} is a {type(layer).__name__}, which no nn.Linear can take the place of: "
                 "merge networks of RelaxedLinear alone"
             )
-    if isinstance(net, RelaxedLinear):
-        return _linear(*_assemble_detached(net)).train(net.training)
-    merged = copy.deepcopy(net)
-    linears: dict[nn.Module, nn.Linear] = {}  # a layer that stands in two places stays one layer
-    for parent in list(merged.modules()):
-        for name, child in parent._modules.items():  # named_children() leaves out repeated modules
-            if isinstance(child, RelaxedLinear):
-                if child not in linears:
-                    linears[child] = _linear(*_assemble_detached(child)).train(child.training)
-                setattr(parent, name, linears[child])
-    return merged
+    return replace_modules(copy.deepcopy(net), RelaxedLinear, _merge_linear)
 
 
 def freeze(net: nn.Module) -> nn.Module:
@@ -60,19 +51,26 @@ def freeze(net: nn.Module) -> nn.Module:
     Raises:
         ValueError: the reason of `merge`.
     """
-    frozen = merge(net)
-    if isinstance(frozen, RPPEMLP):
-        frozen = FrozenNetwork(frozen)
-    for parent in list(frozen.modules()):
-        for name, child in parent._modules.items():
-            if isinstance(child, RPPEMLP):
-                setattr(parent, name, FrozenNetwork(child))
-    return frozen.requires_grad_(False)
+    return replace_modules(merge(net), RPPEMLP, FrozenNetwork).requires_grad_(False)
+
+
+def replace_modules(
+    module: nn.Module, kinds: Any, replacement: Callable[[Any], nn.Module], visited: dict | None = None
+) -> Any:
+    """Replace a module, or its submodules, of these kinds, in place; one that stands in two places stays one module."""
+    visited = {} if visited is None else visited
+    if module not in visited:
+        visited[module] = replacement(module) if isinstance(module, kinds) else module
+        children = module._modules if visited[module] is module else {}  # named_children() leaves out repeated modules
+        for name, child in children.items():
+            if child is not None and (new := replace_modules(child, kinds, replacement, visited)) is not child:
+                setattr(module, name, new)
+    return visited[module]
 
 
 @torch.no_grad()
-def _assemble_detached(layer: RelaxedLinear) -> AffineMap:
-    return layer.assemble()
+def _merge_linear(layer: RelaxedLinear) -> nn.Linear:
+    return _linear(*layer.assemble()).train(layer.training)
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
