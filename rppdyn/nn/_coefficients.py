@@ -351,12 +351,9 @@ class CoefficientMap(ExactBuffers):
 
     def transpose(self, dense: Float[Tensor, "..."]) -> Float[Tensor, " rank"]:
         """``Q^T`` applied to a dense tensor, in float64: the coefficients of the nearest tensor in the subspace."""
+        rows, cols, values = self.entries()
         exact = dense.reshape(-1).to(self.scale_exact)
-        beta = exact.new_zeros(self.rank)
-        if self.form == "sparse":
-            beta = beta.index_add(0, self.cols, exact.index_select(0, self.rows) * self.values_exact)
-        elif self.form != "zero":
-            beta = beta.index_add(0, self.index, exact * self.values_exact if self.form == "signed gather" else exact)
+        beta = exact.new_zeros(self.rank).index_add(0, cols, exact.index_select(0, rows) * values)
         return beta / self.scale_exact
 
     def theta(self, dense: Float[Tensor, "..."]) -> Float[Tensor, " rank"]:

@@ -213,9 +213,6 @@ class Ensemble(Network):
             return torch.stack([net.apply(x, w) for net, x, w in zip(self.nets, x, weights, strict=True)])
         return self.net.apply(self._require_members(x), weights)
 
-    def forward(self, x: Float[Tensor, "members *batch in"]) -> Float[Tensor, "members *batch out"]:
-        return self._run(x, self.assemble())
-
     def gradient(
         self, x: Float[Tensor, "members *batch in"], weights: Weights | None = None
     ) -> Float[Tensor, "members *batch in"]:

@@ -78,6 +78,9 @@ class Network(nn.Module, ABC):
             return super().apply(x)
         return self._run(x, self.assemble() if weights is None else weights)
 
+    def forward(self, x: Tensor) -> Tensor:
+        return self._run(x, self.assemble())
+
     @abstractmethod
     def _run(self, x: Tensor, weights: Any) -> Tensor:
         """The output for these weights."""
@@ -453,9 +456,6 @@ class RPPEMLP(Network, ExactBuffers):
             y = block.samples_last(y, block_weights)
         return _affine(y, *head).mT.contiguous().view(*x.shape[:-1], self.rep_out.dim)
 
-    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
-        return self._run(x, self.assemble())
-
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
         check_layouts(self, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
@@ -519,13 +519,10 @@ class Chained(Network):
     def assemble(self) -> None:
         """Nothing: each layer assembles its own weights."""
 
-    def _run(self, x: Float[Tensor, "*batch in"], weights: None = None) -> Float[Tensor, "*batch out"]:
+    def _run(self, x: Float[Tensor, "*batch in"], weights: None) -> Float[Tensor, "*batch out"]:
         for _, layer in self.net.layers():
             x = layer(x)
         return x
-
-    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
-        return self._run(x)
 
 
 def _bilinear_form(bilinear: bool | Form | None, rep_in: Rep, rep_hidden: Rep | Points) -> Form | None:
