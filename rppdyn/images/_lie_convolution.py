@@ -282,7 +282,7 @@ def check_group(name: str, orientations: tuple[int, int]) -> PlaneGroup:
         allowed = "(1, 1)" if group.kind is None else "(1, N), (N, N) or (N, 1)"
         raise ValueError(f"orientations={orientations} of {group.name}: give {allowed}")
     if count < 1 or group.elements not in (None, count):
-        allowed = "one or more" if group.elements is None else group.elements
+        allowed = "one or more" if group.elements is None else str(group.elements)
         raise ValueError(f"elements={count} of {group.name}: give {allowed}")
     return group
 

@@ -370,6 +370,8 @@ def _mp4(path: Path, frames: Iterator[NDArray[np.uint8]], rate: float) -> int:
     writer: Any = imageio_ffmpeg.write_frames(str(path), (width, height), fps=rate, macro_block_size=2)
     with closing(writer):
         writer.send(None)
-        for count, frame in enumerate(chain([first], frames), 1):
+        count = 0
+        for frame in chain([first], frames):
             writer.send(np.ascontiguousarray(frame))
+            count += 1
     return count
