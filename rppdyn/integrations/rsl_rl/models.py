@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
 from rsl_rl.models import MLPModel, RNNModel
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from rppdyn.envs._spec import Space, SymmetrySpec
 from rppdyn.integrations.augmentation import as_spec, group_elements, representation, space_of_groups
 from rppdyn.nn import RPPEMLP, RelaxedLinear, merge
+from rppdyn.nn._ensemble import call_with
 from rppdyn.nn._hidden import regular_hidden
+from rppdyn.nn._networks import Network
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Rep, Scalar
-
-
-def orbits(matrices: Tensor) -> Tensor:
-    """The number of each entry's set, (n,): entries that the matrices (k, n, n) mix are in one set."""
-    _, labels = connected_components((matrices.abs().sum(0) > 1e-9).numpy(), directed=False)
-    return torch.as_tensor(labels, dtype=torch.long)
 
 
 def _mean_over(sets: Tensor, x: Tensor) -> Tensor:
@@ -38,7 +34,7 @@ class Tied(nn.Module):
     """Parametrisation of a vector (n,) in which entries of one set are equal.
 
     Args:
-        sets: the number of each entry's set, from `orbits`.
+        sets: the number of each entry's set (`Rep.components`).
     """
 
     sets: Tensor
@@ -71,13 +67,12 @@ class PooledNormalization(nn.Module):
 
     def __init__(self, rep: Rep, elements: Tensor, eps: float = 1e-2):
         super().__init__()
-        rho = rep.rho(elements)
         self.eps = eps
         self.register_buffer("mean", torch.zeros(rep.dim))
         self.register_buffer("var", torch.ones(rep.dim))
         self.register_buffer("count", torch.tensor(0, dtype=torch.long))
-        self.register_buffer("sets", orbits(rho))
-        self.register_buffer("projector", rho.mean(0))
+        self.register_buffer("sets", rep.components)
+        self.register_buffer("projector", rep.rho(elements).mean(0))
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) / (self.var.sqrt() + self.eps)
@@ -203,28 +198,18 @@ def add_prior(modules: Sequence[nn.Module], transitions: int) -> None:
     The prior is quadratic in every parameter, so its gradient is a constant times the parameter.
     """
     for module in modules:
-        parameters = [p for p in module.parameters() if p.requires_grad]
-        before = [p.detach().clone() for p in parameters]
-        with torch.no_grad():
-            for p in parameters:
-                p.fill_(1.0)
-        slopes = torch.autograd.grad(negative_log_prior(module), parameters, allow_unused=True)
-        with torch.no_grad():
-            for p, value in zip(parameters, before, strict=True):
-                p.copy_(value)
-        for p, slope in zip(parameters, slopes, strict=True):
+        parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        ones = {name: torch.ones_like(p).requires_grad_() for name, p in parameters.items()}
+        prior = call_with(module, ones, negative_log_prior)
+        slopes = torch.autograd.grad(prior, list(ones.values()), allow_unused=True)
+        for p, slope in zip(parameters.values(), slopes, strict=True):
             if slope is not None:
-                p.register_hook(_Pull(p, slope / transitions))
+                p.register_hook(partial(_pull, p, slope / transitions))
 
 
-class _Pull:
-    """Adds slope * parameter to a gradient."""
-
-    def __init__(self, parameter: nn.Parameter, slope: Tensor):
-        self.parameter, self.slope = parameter, slope
-
-    def __call__(self, gradient: Tensor) -> Tensor:
-        return gradient + self.slope.to(gradient) * self.parameter.detach()
+def _pull(parameter: nn.Parameter, slope: Tensor, gradient: Tensor) -> Tensor:
+    """Add slope * parameter to a gradient."""
+    return gradient + slope.to(gradient) * parameter.detach()
 
 
 class _Relaxed:
@@ -279,9 +264,7 @@ class _Relaxed:
             free_variance=free, output_scale=output_scale, generator=self._generator,
         )  # fmt: skip
 
-    def _build(
-        self, encoder: Mapping[str, Any] | None, hidden_dims: Sequence[int], output_scale: float
-    ) -> RPPEMLP | EncodedNetwork:
+    def _build(self, encoder: Mapping[str, Any] | None, hidden_dims: Sequence[int], output_scale: float) -> Network:
         """Build the network; with an encoder for some of the features, such as a height scan, if its options are given."""
         if encoder is None:
             return self._network(self._rep_in, hidden_dims, output_scale)
@@ -329,12 +312,12 @@ class _Relaxed:
                 )
             for name in ("std_param", "log_std_param"):
                 if hasattr(distribution, name):
-                    parametrize.register_parametrization(distribution, name, Tied(orbits(self._rep_out.rho(elements))))
+                    parametrize.register_parametrization(distribution, name, Tied(self._rep_out.components))
         if transitions:
             add_prior(networks, transitions)
 
 
-class EncodedNetwork(nn.Module):
+class EncodedNetwork(Network):
     """A network whose inputs are some of the features, and an encoder's output for the others.
 
     Args:
@@ -356,7 +339,7 @@ class EncodedNetwork(nn.Module):
         """Weights of encoder and network."""
         return self.encoder.assemble(), self.network.assemble()
 
-    def run(self, x: Tensor, weights: tuple[Any, Any]) -> Tensor:
+    def _run(self, x: Tensor, weights: tuple[Any, Any]) -> Tensor:
         """The output (..., m) of features (..., f)."""
         latent = self.encoder.apply(x[..., self.scan], weights[0])
         return self.network.apply(torch.cat([x[..., self.rest], nn.functional.silu(latent)], -1), weights[1])
@@ -365,7 +348,7 @@ class EncodedNetwork(nn.Module):
 class _Head(nn.Module):
     """The network, plus the fixed point of the action."""
 
-    def __init__(self, network: RPPEMLP | EncodedNetwork, origin: Sequence[float] | None):
+    def __init__(self, network: Network, origin: Sequence[float] | None):
         super().__init__()
         self._assembled = Assembled()
         self.network = network
@@ -373,9 +356,7 @@ class _Head(nn.Module):
         self.register_buffer("origin", None if origin is None else torch.tensor(origin, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
-        network = self.network
-        weights = self._assembled(network, network.assemble)
-        y = network.run(x, weights) if isinstance(network, EncodedNetwork) else network.apply(x, weights)
+        y = self.network.apply(x, self._assembled(self.network, self.network.assemble))
         return y if self.origin is None else y + self.origin
 
 
