@@ -13,7 +13,7 @@ from rsl_rl.models import MLPModel, RNNModel
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from rppdyn.envs._spec import Space, SymmetrySpec
+from rppdyn.envs._spec import SymmetrySpec
 from rppdyn.integrations.augmentation import as_spec, group_elements, representation, space_of_groups
 from rppdyn.nn import RPPEMLP, RelaxedLinear, merge
 from rppdyn.nn._ensemble import call_with
@@ -215,16 +215,10 @@ def _pull(parameter: nn.Parameter, slope: Tensor, gradient: Tensor) -> Tensor:
 class _Relaxed:
     """Base of both models: features, networks, statistics and standard deviations over one spec.
 
-    `_prepare` runs before rsl_rl's constructor. Until then `nn.Module` accepts no attributes, so they are set by `object`.
+    `_prepare` runs before rsl_rl's constructor, when `nn.Module` accepts attributes that are neither parameters nor modules.
     """
 
     spec: SymmetrySpec
-    _space: Space
-    _rep_in: Rep
-    _rep_out: Rep
-    _origin: tuple[float, ...] | None
-    _variances: tuple[float, float]
-    _generator: torch.Generator
 
     def _prepare(
         self, obs_groups: Mapping[str, Sequence[str]], obs_set: str, output_dim: int, spec: Any,
@@ -245,14 +239,11 @@ class _Relaxed:
             raise ValueError(
                 f"{spec.action_rep} is no signed permutation, which a diagonal Gaussian needs; choose a subgroup"
             )
-        attributes = dict(
-            spec=spec, _space=space, _rep_in=representation(spec.group, space, f"{obs_set} observation"),
-            _rep_out=spec.action_rep if acts else output_dim * Scalar(spec.group),
-            _origin=spec.action.origin if acts and not spec.action.is_centred else None,
-            _variances=(equivariant_variance, free_variance), _generator=torch.Generator().manual_seed(seed),
-        )  # fmt: skip
-        for name, value in attributes.items():
-            object.__setattr__(self, name, value)
+        self.spec, self._space = spec, space
+        self._rep_in = representation(spec.group, space, f"{obs_set} observation")
+        self._rep_out = spec.action_rep if acts else output_dim * Scalar(spec.group)
+        self._origin = spec.action.origin if acts and not spec.action.is_centred else None
+        self._variances, self._generator = (equivariant_variance, free_variance), torch.Generator().manual_seed(seed)
 
     def _network(
         self, rep_in: Rep, hidden_dims: Sequence[int], output_scale: float, rep_out: Rep | None = None
