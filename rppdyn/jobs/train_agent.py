@@ -299,7 +299,7 @@ class AgentRun(BaseCallback):
     def _on_rollout_start(self) -> None:
         step = self.agent.num_timesteps
         self.stop.interrupts = False
-        if self.stop:
+        if self.stop.at(step):
             self.stopped = True
             self._save()  # first: an evaluation under way may take longer than the time that is left
             if self._pending is not None:

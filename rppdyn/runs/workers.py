@@ -52,6 +52,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal: int | None = None
         self.interrupts = False
+        self._asked: tuple[int, bool] = (-1, False)  # the last step of which `at` was asked, and the answer
 
     def ask(self, number: int) -> None:
         """Request a stop, in the main thread.
@@ -62,6 +63,12 @@ class StopRequest:
         self.signal = number
         if self.interrupts:
             raise Stopped
+
+    def at(self, step: int) -> bool:
+        """Whether to stop at this step: one answer for all that ask, so that seeds that are trained at once stop together."""
+        if step != self._asked[0]:
+            self._asked = step, bool(self)
+        return self._asked[1]
 
     def __bool__(self) -> bool:
         return self.signal is not None

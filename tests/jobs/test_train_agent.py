@@ -460,13 +460,13 @@ def test_a_seed_whose_configuration_is_damaged_leaves_the_others_going_on(tmp_pa
 
 def test_a_stop_writes_a_checkpoint_of_every_seed_and_they_go_on_bit_identically(tmp_path, monkeypatch):
     class Stop(StopRequest):
-        """Asked for in the middle of a round: the second seed sees it a step before the first one."""
+        """Asked for between the looks of two seeds, which stop at the same step all the same: their updates are one."""
 
         looks = 0
 
         def __bool__(self) -> bool:
             self.looks += 1
-            return self.looks > 61
+            return self.looks > 31
 
     def many(name: str, resume: bool = False):
         words = [*WORDS, "seeds=2", "threads=1", f"run_dir={tmp_path / name}"]
@@ -477,7 +477,7 @@ def test_a_stop_writes_a_checkpoint_of_every_seed_and_they_go_on_bit_identically
         patch.setattr(train_agent, "stop_on_signals", lambda: nullcontext(Stop()))
         stopped = many("stopped")
     steps = [result.steps for result in stopped.results]
-    assert stopped.interrupted and not stopped.errors and max(steps) < 50 and len(set(steps)) == 2
+    assert stopped.interrupted and not stopped.errors and max(steps) < 50 and len(set(steps)) == 1
     for result in stopped.results:
         assert RunFolder.open(result.run).checkpoints.latest().step == result.steps
     assert [result.steps for result in many("stopped", resume=True).results] == [50, 50]

@@ -158,7 +158,7 @@ def _name(parent, child):
 
 
 def test_shapes_are_checked_while_tests_run():
-    with pytest.raises(jaxtyping.TypeCheckError, match="forward"):
+    with pytest.raises(jaxtyping.TypeCheckError, match="RPPEMLP"):
         build(MLP, Z(2))(torch.ones(5, dtype=torch.int64))
 
 
