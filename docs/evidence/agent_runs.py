@@ -191,13 +191,14 @@ def draw(
         levels: returns, by title and name, that are drawn as dotted lines behind the curves.
     """
     arms = sorted({row["arm"] for rows in panels.values() for row in rows}, key=lambda arm: (arm not in UNRELAXED, arm))
-    left = cycle(COLOURS)
+    taken = {LOOKS[arm] for arm in arms if arm in LOOKS}
+    left = cycle([colour for colour in COLOURS if colour not in taken])
     colours = {arm: LOOKS.get(arm) or next(left) for arm in arms}
     thick = {
         arm: {
             "color": colour,
             "linewidth": 2,
-            "linestyle": "--" if arm in UNRELAXED or arm.startswith("strict") else "-",
+            "linestyle": "--" if arm in UNRELAXED or arm.startswith(("strict", "plain, ")) else "-",
             "zorder": 3,
         }
         for arm, colour in colours.items()
