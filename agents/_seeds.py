@@ -1,4 +1,4 @@
-"""Agents that differ in their seed alone, trained at once: each comes out as it would have alone.
+"""Agents that differ in their seed alone, trained at once: each comes out as it would have alone, to rounding.
 
     trainers = train_many([lambda seed=seed: RPPSAC("RPPPolicy", "Walker2d-v5", seed=seed) for seed in range(10)], 100_000)
     trainers = train_many(trainers, 200_000)    # go on
