@@ -322,7 +322,7 @@ def symmetry_specs(source: Source) -> tuple[list[SymmetrySpec], list[str]]:
                 # If the default group has no spec, try its symmetries one by one.
                 choices += default if choice not in derivation.names else ()
     if not specs:
-        raise ValueError(refused[0])
+        raise ValueError(refused[-1])
     return specs, refused
 
 

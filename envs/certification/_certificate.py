@@ -500,6 +500,13 @@ def model_digest(model: mujoco.MjModel) -> str:
     return digest.hexdigest()
 
 
+def model_bytes(model: mujoco.MjModel) -> bytes:
+    """All numbers and names of a compiled model, exactly."""
+    content = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, content)
+    return content.tobytes()
+
+
 def environment_digest(env: gym.Env) -> str | None:
     """SHA-256 of an environment's options, frame skip and source files; None if these are not known.
 
@@ -662,11 +669,9 @@ def find_or_derive(
         wrappers = [type(layer).__name__ for layer in acting_wrappers(source)]
         if environment is None or "_get_obs" in vars(base):  # a method of this instance, which no digest covers
             return build()
-    content = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
-    mujoco.mj_saveModel(model, None, content)
     versions = [mujoco.__version__, gym.__version__, np.__version__, __version__]
     parts = [choice, environment, wrappers, *versions, _source_digest()]
-    key = hashlib.sha256(json.dumps(parts).encode() + content.tobytes()).hexdigest()
+    key = hashlib.sha256(json.dumps(parts).encode() + model_bytes(model)).hexdigest()
     path = cache_folder("specs") / f"{key}.json"
     if (stored := _read_cache(path, SymmetrySpec)) is not None:
         return stored

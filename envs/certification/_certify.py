@@ -167,7 +167,7 @@ def certify(
                     )
                 )
     if not certificates:
-        raise ValueError(refused[0])
+        raise ValueError(refused[-1])
     return replace(certificates[0], others=tuple(certificates[1:]), refused=tuple(refused))
 
 

@@ -22,7 +22,7 @@ from rppdyn.envs._catalogue import symmetry_spec
 from rppdyn.envs._model_symmetry import Deviation, ModelSymmetry
 from rppdyn.envs._simulator import BareSimulator, ObservedSimulator
 from rppdyn.envs._spec import align
-from rppdyn.envs.certification._certificate import EXACT_BELOW
+from rppdyn.envs.certification._certificate import EXACT_BELOW, model_bytes
 from rppdyn.envs.certification._certify import open_simulator
 from rppdyn.envs.certification._evidence import Comparison, Elements, SimulatedSteps, step_faults
 from rppdyn.envs.derivation import derive
@@ -104,11 +104,11 @@ def diagnose(
         inexact = original > EXACT_BELOW
         findings, unchanged = (
             [],
-            _content(symmetrise(compiled, chosen, replace(chosen.deviations[0], parameter="none"))),
+            model_bytes(symmetrise(compiled, chosen, replace(chosen.deviations[0], parameter="none"))),
         )
         for deviation in chosen.deviations:
             repaired_model = symmetrise(compiled, chosen, deviation)
-            if _content(repaired_model) == unchanged:
+            if model_bytes(repaired_model) == unchanged:
                 findings.append(Finding(deviation, np.nan))
                 continue
             remaining = _defects(_step_model(repaired_model, evidence), elements)
@@ -129,13 +129,6 @@ def _candidates(model: mujoco.MjModel, name: str | None) -> list[ModelSymmetry]:
     if not candidates:
         raise ValueError(f"no discrete symmetry of the model deviates (known: {known}): there is nothing to repair")
     return candidates
-
-
-def _content(model: mujoco.MjModel) -> bytes:
-    """All numbers of a model."""
-    buffer = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
-    mujoco.mj_saveModel(model, None, buffer)
-    return buffer.tobytes()
 
 
 def _step_model(model: mujoco.MjModel, evidence: SimulatedSteps) -> SimulatedSteps:

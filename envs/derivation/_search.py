@@ -527,7 +527,7 @@ class Derivation:
 
     @property
     def hint(self) -> str:
-        """What keeps the model from having a mirror image; "" if nothing is known."""
+        """Text on the element that keeps the model from having a mirror image; "" if nothing is known."""
         return f"; a mirror image fits its bodies, but {self.unpaired[0]} has no partner in it" if self.unpaired else ""
 
     def table(self) -> str:

@@ -16,7 +16,7 @@ import torch
 logger = logging.getLogger(__name__)
 
 OFF = "compile=false (of train-agent agent.compile=false)"
-"""What turns compiling off, in messages."""
+"""Settings that turn compiling off, in messages."""
 
 
 def check_compiler(device: torch.device) -> None:

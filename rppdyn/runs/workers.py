@@ -65,7 +65,7 @@ class StopRequest:
             raise Stopped
 
     def at(self, step: int) -> bool:
-        """Whether to stop at this step: one answer for all that ask, so that seeds that are trained at once stop together."""
+        """Check for a request, with one answer for all that ask at this step: seeds trained at once stop together."""
         if step != self._asked[0]:
             self._asked = step, bool(self)
         return self._asked[1]
