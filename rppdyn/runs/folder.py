@@ -309,9 +309,9 @@ class RunFolder:
         if not folder.path.is_dir():
             raise RunFolderError(f"no run at {folder.path}: give the folder that a run has printed")
         if not folder.config_file.is_file():
-            raise RunFolderError(
-                f"{folder.path} is no run folder (it has no config.yaml): give one that train-agent or a fit has made"
-            )
+            inside = sorted(folder.path.glob("*/config.yaml"))
+            which = f"one in it, such as {inside[0].parent}" if inside else "one that train-agent or a fit has made"
+            raise RunFolderError(f"{folder.path} is no run folder (it has no config.yaml): give {which}")
         folder.refuse_links()
         return folder
 

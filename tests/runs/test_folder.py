@@ -38,7 +38,7 @@ def test_what_is_no_place_for_a_run_and_no_run_is_refused(tmp_path):
                         ("file/below", "below can't be made: .*file is a file: choose another place")):  # fmt: skip
         with pytest.raises(RunFolderError, match=said):
             RunFolder.create(tmp_path / place, CONFIG)
-    for place, said in (("absent", "no run at"), (".", r"has no config\.yaml")):
+    for place, said in (("absent", "no run at"), (".", r"has no config\.yaml.*in it, such as .*run$")):
         with pytest.raises(RunFolderError, match=said):
             RunFolder.open(tmp_path / place)
 
