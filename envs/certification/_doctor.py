@@ -102,10 +102,8 @@ def diagnose(
         near = [one for one, size in zip(measured, sizes, strict=True) if size <= 2 * min(sizes)]
         chosen, elements, original = min(near, key=lambda one: len(one[0].deviations))
         inexact = original > EXACT_BELOW
-        findings, unchanged = (
-            [],
-            model_bytes(symmetrise(compiled, chosen, replace(chosen.deviations[0], parameter="none"))),
-        )
+        findings: list[Finding] = []
+        unchanged = model_bytes(symmetrise(compiled, chosen, replace(chosen.deviations[0], parameter="none")))
         for deviation in chosen.deviations:
             repaired_model = symmetrise(compiled, chosen, deviation)
             if model_bytes(repaired_model) == unchanged:
