@@ -6,6 +6,8 @@ axes and the joints' velocities; legs stand at 45, 135, 225 and 315 degrees.
 
 from __future__ import annotations
 
+import functools
+
 import gymnasium as gym
 import numpy as np
 
@@ -23,6 +25,7 @@ OBSERVED += ("velocity x", "velocity y", "velocity z", "spin x", "spin y", "spin
              *(f"leg {k} speed" for k in range(4)))  # fmt: skip
 
 
+@functools.cache
 def legged_spec(*names: str, reward_symmetric: bool = True) -> SymmetrySpec:
     """The spec for some of "left-right", "quarter turn" (of the body alone) and "yaw" (of the world)."""
     eye, nothing = np.eye(3), np.zeros((4, 4))

@@ -260,19 +260,23 @@ def _exp(coefficients: Tensor, lie: Tensor) -> Tensor:
 
 def _logarithm(g: Tensor, G: Group) -> Tensor | None:
     """Coefficients of the principal logarithm of ``g`` in the Lie algebra, or None if it lies outside."""
-    from scipy.linalg import logm
+    from scipy.linalg import logm, schur
 
     if are_close(g, torch.eye(G.d, dtype=g.dtype), 1e-7 if not len(G.lie_algebra) else 1e-14):
         return g.new_zeros(len(G.lie_algebra))
     if not len(G.lie_algebra):
         return None
-    state = np.random.get_state()  # noqa: NPY002  SciPy draws from NumPy's global generator to estimate a norm
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # about its accuracy, which is checked below
-            log = torch.as_tensor(logm(g.numpy()))
-    finally:
-        np.random.set_state(state)  # noqa: NPY002
+    T, Z = map(torch.as_tensor, schur(g.numpy(), output="complex"))
+    if are_close(T, T.diagonal().diag(), 1e-13):  # a rotation, say: logm does without this short cut
+        log = (Z * T.diagonal().log()) @ Z.mH
+    else:
+        state = np.random.get_state()  # noqa: NPY002  SciPy draws from NumPy's global generator to estimate a norm
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # about its accuracy, which is checked below
+                log = torch.as_tensor(logm(g.numpy()))
+        finally:
+            np.random.set_state(state)  # noqa: NPY002
     if not g.is_complex() and log.is_complex() and log.imag.abs().max() < 1e-9:
         log = log.real
     if log.dtype != g.dtype or not torch.isfinite(log.abs()).all():
