@@ -150,6 +150,7 @@ class SymmetricAgent(BaseAlgorithm):
             raise ValueError(f"spec= is for new agents, the one in {path} has that of its networks: leave it out")
         with checkpoint.explain_load_errors(path, cls, kwargs):
             agent = super().load(path, *args, **kwargs)
+        check_wrapper(agent._vec_normalize_env)
         warn_if_other_robot(agent)
         return agent
 

@@ -35,6 +35,12 @@ class PeriodicCallback(BaseCallback):
     model: RPPSAC
     every: int
 
+    def _init_callback(self) -> None:
+        if not hasattr(self.model, "update_class"):
+            raise ValueError(
+                f"{type(self).__name__}: {type(self.model).__name__} has no such critics; use RPPSAC or RPPCrossQ"
+            )
+
     def _on_step(self) -> bool:
         before = self.num_timesteps - self.training_env.num_envs
         if self.num_timesteps // self.every > before // self.every:

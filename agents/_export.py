@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.sac.policies import SACPolicy
 from torch import Tensor, nn
 
 from rppdyn.agents._networks import mode_action, require_vectors
@@ -120,8 +119,8 @@ class _BaselineAction(nn.Module):
             features = policy.extract_features(observation, policy.pi_features_extractor)
             mean = policy.action_net(policy.mlp_extractor.forward_actor(features))  # type: ignore[arg-type]  # one extractor
             return torch.tanh(mean) if policy.squash_output else mean
-        if isinstance(policy, SACPolicy):
-            mean, *_ = policy.actor.get_action_dist_params(observation)
+        if hasattr(actor := getattr(policy, "actor", None), "get_action_dist_params"):  # of SAC, TQC, CrossQ
+            mean, *_ = actor.get_action_dist_params(observation)
             return torch.tanh(mean)
         return policy._predict(observation, deterministic=True)
 

@@ -44,7 +44,6 @@ from rppdyn.agents._base import (
     LOST_REMEDY,
     SymmetricAgent,
     check_observations,
-    check_wrapper,
     flat_env,
 )
 from rppdyn.agents._compiling import COMPILE_OPTIONS, check_matmul_precision, worth_compiling
@@ -150,7 +149,6 @@ class RPPSAC(SymmetricAgent, SAC):
         if not (isinstance(rate, Real) and 0 <= rate < math.inf):
             raise ValueError(f"learning_rate={rate!r} must be positive, or 0 to learn nothing")
         self.action_space = copy.deepcopy(self.action_space)  # environments may share one, and its state
-        check_wrapper(self._vec_normalize_env)
         for name in ("normalisation", "atoms"):
             if self.update_class.has_targets and (value := self.policy_kwargs.get(name)) is not None:
                 raise ValueError(f"{name}={value!r}: use RPPCrossQ, whose critics have it and no targets")
@@ -176,6 +174,15 @@ class RPPSAC(SymmetricAgent, SAC):
         self._own_update: SACUpdate | None = None  # of this agent alone, from its first action or update on
         # sums over the last updates and their number, one pair for each set of metric names
         self._sums: list[tuple[Metrics, int]] = []
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """Seed the global generators, as stable-baselines3 does, and from them those that the agent draws from."""
+        super().set_random_seed(seed)
+        if seed is not None and hasattr(self, "sampler"):  # they are made after stable-baselines3's first call
+            rows = [self.replay_buffer] if isinstance(self.replay_buffer, RowReplayBuffer) else []
+            for drawing in (self.actor, self.sampler, *rows):
+                drawing.generator.manual_seed(int(np.random.randint(2**63 - 1)))  # noqa: NPY002
+            self.sampler.numpy.state = np.random.MT19937(int(np.random.randint(2**63 - 1))).state  # noqa: NPY002
 
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:

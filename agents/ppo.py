@@ -161,6 +161,10 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         """Steps of the current rollout."""
         return len(self._rollout)
 
+    def forget_rollout(self) -> None:
+        """Forget the observations since the last update."""
+        self._rollout = []
+
     def set_training_mode(self, mode: bool) -> None:
         """Begin or end training, on the observations since the last training."""
         if mode and self._rollout:
@@ -174,10 +178,9 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
 
     def _add_prior(self, *_: Any) -> None:
         gradients = {p: p.grad for p in self.parameters() if p.grad is not None}
-        value_gradients = [gradients[p] for p in self.value_net.parameters() if p in gradients]
         is_finite = all(gradient.isfinite().all() for gradient in gradients.values())
         # stable-baselines3 clips a gradient of infinite norm to 0, which would end learning silently
-        if not is_finite or not any(gradient.any() for gradient in value_gradients):
+        if not is_finite or not any(gradient.any() for gradient in gradients.values()):
             raise DivergedError(
                 f"training diverged: the gradient of the loss is {'clipped to 0' if is_finite else 'not finite'}; see that the "
                 "environment's rewards are finite, and scale large ones (VecNormalize), or give a smaller learning_rate"
@@ -228,6 +231,16 @@ class RelaxedPPO(SymmetricAgent, PPO):
     @staticmethod
     def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
         return PPO._wrap_env(flat_env(env, verbose), verbose, monitor_wrapper)
+
+    def collect_rollouts(self, *args: Any, **kwargs: Any) -> bool:
+        """Collect a rollout; one that a callback or an error ends is forgotten, as stable-baselines3 does."""
+        is_complete = False
+        try:
+            is_complete = super().collect_rollouts(*args, **kwargs)
+        finally:
+            if not is_complete:
+                self.policy.forget_rollout()
+        return is_complete
 
     def train(self) -> None:
         """Update on the last rollout, and record metrics."""

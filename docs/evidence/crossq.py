@@ -17,6 +17,7 @@ from evidence import write_table
 HERE = Path(__file__).parent
 DATA, PAGE = HERE / "data" / "crossq.json", HERE.parent / "concepts" / "rpp-crossq.md"
 MARK = "<!-- table: made by `docs/evidence/crossq.py` -->"
+BASE = ("plain", "plain, 5,000 random steps")
 PUBLIC = {
     "Hopper-v5": {"CrossQ": (2764, 823), "SAC": 1103},
     "Walker2d-v5": {"CrossQ": (3914, 1729), "SAC": 690},
@@ -69,7 +70,7 @@ def base_table(rows: Sequence[Row]) -> str:
     for robot, public in PUBLIC.items():
         mean, deviation = public["CrossQ"]
         for arm, row in by_cell(rows)[f"{robot}, 100000 steps"].items():
-            if arm.partition(", ")[0] != "plain":
+            if arm not in BASE:
                 continue
             final = [curve[-1] for curve in row["returns"]]
             each = ", ".join(f"{value:.0f}" for value in final)

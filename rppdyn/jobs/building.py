@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -504,8 +504,12 @@ def agent_of(run: str, episodes: int, seed: int, *, trust: bool = False) -> Iter
     config = compose.from_run("train_agent", folder, trust=trust)
     if not torch.cuda.is_available():  # the run may be from another machine
         config = replace(config, device="cpu")
-    with process_state(config.threads), closing(build_env(config)) as env:
-        agent = build_agent(config, env, spec_of(config, folder, env))
+    with ExitStack() as stack:
+        stack.enter_context(process_state(config.threads))
+        env = stepped = stack.enter_context(closing(build_env(config)))
+        if (count := config.agent.num_envs) > 1:  # as the checkpoints' agent has
+            stepped = stack.enter_context(closing(DummyVecEnv([partial(build_env, config)] * count)))
+        agent = build_agent(config, stepped, spec_of(config, folder, env))
         source = load_policy(agent, folder)
-        with closing(Evaluator(partial(build_env, config), episodes, seed)) as evaluator:
-            yield agent, source, evaluator
+        evaluator = stack.enter_context(closing(Evaluator(partial(build_env, config), episodes, seed)))
+        yield agent, source, evaluator

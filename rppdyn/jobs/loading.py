@@ -187,14 +187,14 @@ def load_fit(folder: RunFolder, *, trust: bool = False, verify: bool = True) -> 
 
 
 def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
-    """Load a policy from a file of any stable-baselines3 algorithm, on the CPU.
+    """Load a policy from a file of any stable-baselines3 algorithm, on the CPU; none that has a memory.
 
     Only the policy's class, arguments and weights are read: no environment, replay buffer or schedule.
 
     Args:
         vecnormalize: file of `VecNormalize.save`; the policy then takes raw observations and normalises them first.
     Raises:
-        ConfigError: a file is damaged or no such file, or needs a module that is not installed.
+        ConfigError: a file is damaged or no such file, needs a module that is not installed, or holds a policy with a memory.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -215,6 +215,11 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
         raise ConfigError(
             f"{path} can't be loaded as a stable-baselines3 file ({reason(error)}): write it again with model.save"
         ) from error
+    if len(inspect.signature(policy._predict).parameters) > 2:
+        raise ConfigError(
+            f"{path}: {type(policy).__name__} keeps a memory between steps, and only policies of one state are played and "
+            "measured here; stable-baselines3's evaluate_policy plays it"
+        )
     if vecnormalize is not None:
         _normalise_first(policy, vecnormalize)
     policy.set_training_mode(False)

@@ -234,7 +234,7 @@ def check_environment(name: str, policy: BasePolicy, env: gymnasium.Env, flag: s
 
 
 def check_policy(policy: BasePolicy, spec: SymmetrySpec) -> None:
-    """Require a policy without memory, from a vector of observations to a vector of actions, both as in the spec.
+    """Require a policy from a vector of observations to a vector of actions, both as in the spec.
 
     Raises:
         ConfigError: the policy is another.
@@ -250,10 +250,6 @@ def check_policy(policy: BasePolicy, spec: SymmetrySpec) -> None:
                 f"the policy's {name} has {space.shape[0]} entries and that of {spec.env_id} {space_spec.dim}: give the --env "
                 "it was trained on"
             )
-    if len(inspect.signature(policy._predict).parameters) > 2:
-        raise ConfigError(
-            f"{type(policy).__name__} keeps a memory between steps: only policies of one state are measured"
-        )
 
 
 def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, Any]) -> dict[str, MeasuredNetwork]:

@@ -69,9 +69,9 @@ class Evaluations:
     """
 
     def __init__(self, config: TrainAgentConfig, spec: SymmetrySpec) -> None:
-        # evaluation needs no buffer, no second environment and no compiled updates
-        agent = replace(config.agent, buffer_size=1, num_envs=1, compile=False, matmul_precision=None)
-        self._arguments = replace(config, device="cpu", agent=agent), spec
+        if config.workers:  # evaluation needs no buffer, no second environment and no compiled updates
+            agent = replace(config.agent, buffer_size=1, num_envs=1, compile=False, matmul_precision=None)
+            self._arguments = replace(config, device="cpu", agent=agent), spec
         self._states = config.evaluation.states
         self._worker = Worker(PRELOAD) if config.workers else None
         self._evaluator = None if config.workers else _evaluator(config)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
-from rppdyn.agents import RPPSAC, LearnVariances, RPPCrossQ, WidenVariances
+from rppdyn.agents import RPPSAC, LearnVariances, RelaxedPPO, RPPCrossQ, WidenVariances
 from rppdyn.agents._update import with_features
 from rppdyn.envs import certify, make_env, save_certificate, symmetry_spec
 from rppdyn.envs.certification._certificate import share_of
@@ -106,6 +107,12 @@ def test_variances_move_during_training():
     )
     actor = model.actor.net.pathway_variances()
     assert actor["head"]["free"] != pytest.approx(1e-4) and actor["head"]["equivariant"] == pytest.approx(1e5)
+
+
+@pytest.mark.parametrize("callback", [LearnVariances(), WidenVariances(100)], ids=lambda c: type(c).__name__)
+def test_an_agent_without_their_critics_is_refused(callback):
+    with refused(type(callback).__name__, "RelaxedPPO has no such critics; use RPPSAC"):
+        RelaxedPPO("RPPPolicy", "InvertedPendulum-v5", n_steps=8, batch_size=8).learn(8, callback)
 
 
 def test_constant_inputs_keep_their_prior():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
+from sb3_contrib import TQC, CrossQ
 from stable_baselines3 import DQN, PPO, SAC, TD3
 
 from rppdyn.agents import DeployedPolicy, RPPActorCriticPolicy, export_onnx, export_torch
@@ -41,6 +42,8 @@ AGENTS = {
     "stable-baselines3's SAC": lambda make: SAC("MlpPolicy", make_env(WALKER), device="cpu"),
     "stable-baselines3's PPO": lambda make: PPO("MlpPolicy", make_env(WALKER), device="cpu"),
     "stable-baselines3's PPO, squashed": squashed_ppo,
+    "sb3-contrib's TQC": lambda make: TQC("MlpPolicy", make_env(WALKER), device="cpu"),
+    "sb3-contrib's CrossQ": lambda make: CrossQ("MlpPolicy", make_env(WALKER), device="cpu"),
     "stable-baselines3's TD3": lambda make: TD3("MlpPolicy", make_env(WALKER), device="cpu"),
 }  # fmt: skip
 

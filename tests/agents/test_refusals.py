@@ -322,6 +322,9 @@ def test_what_a_new_agent_can_t_be_a_loaded_one_can_t_either(make_agent, tmp_pat
     SAC("MlpPolicy", PENDULUM, policy_kwargs=dict(net_arch=[4])).save(path)
     with pytest.raises(ValueError, match=r"SACPolicy is no RPPPolicy.*loaded by that algorithm's class"):
         RPPSAC.load(path)
+    RelaxedPPO("RPPPolicy", PENDULUM, n_steps=8, batch_size=8, policy_kwargs=dict(hidden=8)).save(path)
+    with pytest.raises(ValueError, match=r"VecNormalize scales.*norm_obs=False"):
+        RelaxedPPO.load(path, env=VecNormalize(DummyVecEnv([lambda: gym.make(PENDULUM)])))
 
 
 def test_weights_of_another_layout_are_named_by_a_loaded_agent(make_agent, tmp_path):

@@ -154,3 +154,15 @@ def test_tensorboards_runs_have_the_names_of_environment_and_model(kind, tmp_pat
     kind("RPPPolicy", PENDULUM, **options).learn(16)
     kind("RPPPolicy", PENDULUM, **options).learn(16, tb_log_name="mine")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["InvertedPendulum-v5-emlp_1", "mine_1"]
+
+
+def test_a_seed_that_is_set_again_gives_the_same_draws(make_agent):
+    agent = make_agent("rpp", action_noise=None).learn(60)
+    observation, drawn = agent.env.reset(), []
+    for seed in (7, 7, 8):
+        agent.set_random_seed(seed)
+        batch = agent.sampler.sample(4)
+        drawn.append(
+            np.concatenate([agent.predict(observation)[0].ravel(), *(batch[k].ravel() for k in ("rewards", "noise"))])
+        )
+    assert np.array_equal(drawn[0], drawn[1]) and not np.array_equal(drawn[0], drawn[2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from sb3_contrib import RecurrentPPO
 from stable_baselines3 import SAC
 
 from rppdyn.agents import RPPSAC
@@ -54,3 +55,13 @@ def test_refused_in_one_line(files, monkeypatch, capsys, words, said):
         assert main([*verb, *words]) == 2
         err = capsys.readouterr().err
         assert said in err and err.strip().count("\n") == 0
+
+
+def test_a_policy_with_a_memory_is_refused(tmp_path, monkeypatch, capsys):
+    """Without it every step would begin anew, and returns would be those of another policy."""
+    monkeypatch.chdir(tmp_path)
+    small = dict(policy_kwargs=dict(lstm_hidden_size=4), n_steps=8, batch_size=8, seed=0, device="cpu")
+    RecurrentPPO("MlpLstmPolicy", ENV, **small).save("recurrent")
+    for verb in ("evaluate-agent", "equivariance"):
+        assert main([verb, "recurrent.zip", "--env", ENV, "--trust"]) == 2
+        assert "keeps a memory between steps" in capsys.readouterr().err

@@ -86,6 +86,13 @@ def test_a_replay_buffer_is_written_whole(trained):
     assert result.returns == [e.rewards.sum() for e in episodes]
 
 
+def test_a_buffer_of_several_environments_is_written_whole(tmp_path):
+    words = [*WORDS, "agent.num_envs=2", "agent.buffer_size=200", f"run_dir={tmp_path / 'run'}"]
+    run = train_agent.run(compose.composed("train_agent", words)).run
+    result, _ = collected(source=run)
+    assert sum(result.lengths) == 100
+
+
 @pytest.mark.parametrize("play", [None, "exploring"])
 def test_transitions_are_steps_of_the_runs_own_environment(trained, play):
     """From a collected observation, which is the pendulum's state, the weakened actuator leads to the next; the stock one

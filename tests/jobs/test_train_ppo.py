@@ -104,6 +104,32 @@ def test_a_rollout_under_way_is_not_captured():
         other.restore(state)
 
 
+def small(n_steps=32, **options) -> RelaxedPPO:
+    options = dict(n_steps=n_steps, batch_size=16, n_epochs=4, policy_kwargs=dict(hidden=8), seed=0) | options
+    return RelaxedPPO("RPPPolicy", "InvertedPendulum-v5", **options)
+
+
+def test_a_rollout_that_a_callback_ends_is_forgotten():
+    agent = small()
+    agent.learn(64, callback=lambda local, _: local["self"].num_timesteps < 40)
+    assert agent.num_timesteps == 40
+    agent.capture()
+    agent.learn(32, reset_num_timesteps=False)
+    assert len(agent.policy.trained_on) == 32
+
+
+@pytest.mark.parametrize("options", [dict(clip_range_vf=1e-4), dict(vf_coef=0.0)], ids=str)
+def test_a_loss_without_a_gradient_of_the_value_is_no_divergence(options):
+    """Where all values have moved by more than `clip_range_vf`, stable-baselines3's loss is flat in them."""
+    agent = small(learning_rate=1e-2, **options).learn(64)
+    assert agent._n_updates == 8
+
+
+def test_one_batch_may_be_the_rollouts_of_all_environments(tmp_path):
+    words = ("agent.num_envs=2", "agent.batch_size=32", "total_steps=32", "evaluation.every=32")
+    assert train_agent.run(configured(tmp_path / "run", *words)).steps == 32
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
