@@ -27,7 +27,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3 import SAC, HerReplayBuffer
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise, NormalActionNoise
 from stable_baselines3.common.policies import BasePolicy
@@ -451,8 +451,12 @@ class RPPSAC(SymmetricAgent, SAC):
 
     def _restore_algorithm(self, data: dict[str, Any]) -> None:
         buffers.restore(self.replay_buffer, data["replay"])
-        if self.fresh_episodes and isinstance(self.replay_buffer, HindsightBuffer):
-            self.replay_buffer.end_episodes()
+        buffer = self.replay_buffer
+        if self.fresh_episodes and isinstance(buffer, HindsightBuffer):
+            buffer.end_episodes()
+        elif self.fresh_episodes and isinstance(buffer, NStepReplayBuffer) and buffer.size():
+            last = buffer.pos - 1  # returns end there, as at a time limit
+            buffer.timeouts[last] = np.maximum(buffer.timeouts[last], 1 - buffer.dones[last])
         states = data["random"]
         self.sampler.generator.set_state(states["update"])
         self.actor.generator.set_state(states["actor"])

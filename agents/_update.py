@@ -126,7 +126,7 @@ class SACUpdate:
         targets = [net for agent in agents for net in agent.critic_target.q_networks]
         self.targets = Ensemble(targets, own=False) if self.has_targets else self.critics
         self.features = [agent.policy.features_extractor for agent in agents]
-        self.blocks = agents[0].actor.blocks
+        self.blocks: Tensor | None = None
         self.state: State = {}
         self.units: tuple[tuple[bool, ...], ...] = ()
         self.errors: dict[int, Exception] = {}
@@ -387,7 +387,7 @@ class SACUpdate:
             state[f"{name}.mean"] = flatten_([m["exp_avg"] for m in moments]).view(shape)
             state[f"{name}.square"] = flatten_([m["exp_avg_sq"] for m in moments]).view(shape)
             state[f"{name}.step"] = flatten_([m["step"] for m in moments]).view(len(self.agents), -1)
-        self.state, self._optimiser_states = state, states
+        self.state, self._optimiser_states, self.blocks = state, states, self.agents[0].actor.blocks
         self.units = tuple(ensemble.has_unit for ensemble in (self.actors, self.critics, self.targets))
         self._addresses = [t.data_ptr() for t in log_alphas]
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from gymnasium import spaces
 from stable_baselines3 import PPO
+from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from stable_baselines3.common.vec_env import VecEnv
@@ -138,6 +139,12 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         """Normalised features of observations in their own precision, which stable-baselines3 would round to float32."""
         return self.features_extractor(obs)
 
+    def get_distribution(self, obs: Tensor) -> Distribution:
+        return self._get_action_dist_from_latent(self.mlp_extractor.forward_actor(self.extract_features(obs)))
+
+    def predict_values(self, obs: Tensor) -> Tensor:
+        return self.value_net(self.mlp_extractor.forward_critic(self.extract_features(obs)))
+
     def forward(self, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Action, value and log-density for a rollout; the statistics take the last update's observations first.
 
@@ -161,9 +168,9 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         """Steps of the current rollout."""
         return len(self._rollout)
 
-    def forget_rollout(self) -> None:
-        """Forget the observations since the last update."""
-        self._rollout = []
+    def set_rollout(self, observations: Sequence[Tensor] = ()) -> None:
+        """Replace the observations since the last update."""
+        self._rollout = [*observations]
 
     def set_training_mode(self, mode: bool) -> None:
         """Begin or end training, on the observations since the last training."""
@@ -234,16 +241,19 @@ class RelaxedPPO(SymmetricAgent, PPO):
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> bool:
         """Collect a rollout; one that a callback or an error ends is forgotten, as stable-baselines3 does."""
+        self.policy.set_rollout()
         is_complete = False
         try:
             is_complete = super().collect_rollouts(*args, **kwargs)
         finally:
             if not is_complete:
-                self.policy.forget_rollout()
+                self.policy.set_rollout()
         return is_complete
 
     def train(self) -> None:
         """Update on the last rollout, and record metrics."""
+        # without those that a callback gave the policy besides
+        self.policy.set_rollout(torch.as_tensor(self.rollout_buffer.observations, device=self.device))
         super().train()
         count = self.n_steps * self.n_envs
         with torch.no_grad():

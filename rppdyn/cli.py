@@ -197,8 +197,10 @@ class Training:
         """The objective of a result, the mean over seeds.
 
         Raises:
-            ValueError: a run was stopped, or a member diverged.
+            ValueError: a run was stopped, or a member diverged; a failed seed's own error.
         """
+        for error in getattr(result, "errors", {}).values():  # of seeds
+            raise error
         name, _ = self.objective
         values: list[float | None] = []
         for run in getattr(result, "results", [result]):

@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 
 from rppdyn import cli
 from rppdyn.cli import main
-from rppdyn.errors import is_out_of_space
+from rppdyn.errors import DivergedError, is_out_of_space
 from rppdyn.jobs import train_agent
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
-from rppdyn.jobs.results import TrainManyResult
+from rppdyn.jobs.results import TrainAgentResult, TrainManyResult
 from rppdyn.runs import RunFolder
 
 
@@ -95,3 +95,12 @@ def test_a_job_of_a_search_returns_its_objective(tmp_path):
     task = cli._SweepTask(cli.Training("fit_regression"), False, False, searches=True)
     value = task(OmegaConf.create(asdict(config)))
     assert [value] == RunFolder.open(tmp_path / "run").result()["metrics"]["validation/error"]
+
+
+def test_a_trial_of_which_a_seed_failed_has_no_objective():
+    """Its survivors' mean would speak for settings that end training."""
+    survivor = TrainAgentResult("run", "Ant-v5", "rpp", 0, 10, 10, metrics={"eval/return_mean": 900.0})
+    job = cli.Training("train_agent")
+    assert job.value_of(TrainManyResult([survivor])) == 900
+    with pytest.raises(DivergedError, match="seed 1"):
+        job.value_of(TrainManyResult([survivor], {1: DivergedError("seed 1")}))

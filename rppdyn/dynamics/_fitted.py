@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from rppdyn.dynamics._integrate import Trajectories, integrate
 from rppdyn.dynamics._models import DrivenModel, DynamicsModel
@@ -46,15 +47,24 @@ class Drive(NamedTuple):
     controls: Float[Tensor, "*batch T m"]
 
 
-def combine_members(values: Tensor, members: str) -> Tensor:
+def combine_members(values: Tensor, members: str, models: Sequence[nn.Module] = ()) -> Tensor:
     """The mean over members, the first axis, or "all" of them.
+
+    The mean leaves out members whose training diverged: whose weights, or without `models` all values, are nan.
 
     Raises:
         ValueError: `members` is neither "mean" nor "all".
     """
     if members not in ("mean", "all"):
         raise ValueError(f"members={members!r}: give 'mean' or 'all'")
-    return values.mean(0) if members == "mean" else values
+    if members == "all":
+        return values
+    lost = [not all(p.isfinite().all() for p in model.parameters()) for model in models]
+    dead = torch.tensor(lost) if lost else values.isnan().flatten(1).all(1)
+    if dead.any() and not dead.all():
+        warnings.warn(f"{int(dead.sum())} of {len(dead)} members diverged in training, and are left out", stacklevel=3)
+        values = values[~dead]
+    return values.mean(0)
 
 
 def as_type_of(example: Any, values: Tensor) -> Any:
@@ -120,7 +130,7 @@ class FittedDynamics:
             index = torch.arange(len(t))
             lost = rollout.diverged[..., None] & (index >= rollout.diverged_at[..., None])
             predictions.append(torch.where(lost[..., None], torch.nan, scaling.back(rollout.states)))
-        return as_type_of(state, combine_members(torch.stack(predictions), members))
+        return as_type_of(state, combine_members(torch.stack(predictions), members, self.models))
 
     @torch.no_grad()
     def vector_field(

@@ -359,7 +359,7 @@ def discover_affine(
             f"{len(x)} images are too few for {len(family.lie_algebra)} generators of {family}: give 7 or more"
         )
     size = (int(x.shape[2]), int(x.shape[3]))
-    half = torch.tensor([[1.0, 1, size[1] / 2], [1, 1, size[0] / 2]], dtype=torch.float64)
+    half = torch.tensor([1.0, 1, size[1] / 2], dtype=torch.float64)  # in half widths along both axes
     velocities, pushed = [], []
     for A in family.lie_algebra:
         G = affine_generator(size, (A[:2] * half).tolist(), interpolation).to(x)

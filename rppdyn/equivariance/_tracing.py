@@ -402,9 +402,12 @@ def _track_entries(
 ) -> Flow | None:
     """The action on the output of a function that only rearranges entries and adds constants; None for other functions."""
     generator = torch.Generator().manual_seed(0)
-    sources = []
+    sources, total = [], sum(x.numel() for x in inputs)
     for _ in range(2):
-        labels = [torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x) for x in inputs]
+        # distinct in single precision too, unlike normal numbers, from -8 to 8, in no regular distances
+        drawn = torch.randperm(total, generator=generator) + 0.25 + torch.rand(total, generator=generator).double() / 2
+        parts = (16 * drawn / total - 8).split([x.numel() for x in inputs])
+        labels = [part.view(x.shape).to(x) for part, x in zip(parts, inputs, strict=True)]
         sorted_labels, order = torch.cat([label[0].flatten() for label in labels]).sort()
         out = function(*(label.clone() for label in labels))
         at = torch.searchsorted(sorted_labels, out[0].flatten().contiguous()).clamp_max(len(order) - 1)

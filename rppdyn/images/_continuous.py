@@ -277,7 +277,7 @@ class AnchoredConv2d(ExactBuffers):
         self.basis = AnchorBasis(anchors, frequencies=frequencies, noise=noise, learned=learned).to(conv.weight.device)
         points = pixel_grid(_sides(conv)).double().to(conv.weight.device)
         self.values = nn.Parameter(refit(self.basis, points, conv.weight.flatten(2)))
-        self.bias = conv.bias
+        self.bias = None if conv.bias is None else nn.Parameter(conv.bias.detach().clone())
         self.register_exact("points", points)
         if not learned:
             self.register_exact("rows", self.basis(points))

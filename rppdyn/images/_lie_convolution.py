@@ -194,9 +194,9 @@ class LieConvolution(ImagePathway):
         return self.group.coordinates(max(self.orientations), self.get_buffer("offset"))
 
     @torch.no_grad()
-    def _sample(self) -> None:
+    def _sample(self, _: Any = None) -> None:
         """Sample the basis functions at the current elements, and keep them if anchors are fixed."""
-        if not self.is_fixed:
+        if not self.is_fixed or any(b.is_meta for b in self.buffers()):  # what is on meta comes with a state dict
             return
         sampled = self.sample_basis()
         if "rows_exact" not in self._buffers:
@@ -359,6 +359,7 @@ class RelaxedLieConvolution(LieConvolution):
         if not 1 <= self.harmonics <= count // 2:
             raise ValueError(f"harmonics={self.harmonics} of {count} elements: give 1 to {count // 2}, half of them")
         self.register_exact("omega", torch.tensor(self._start, dtype=torch.float64), working_copy=False)
+        self.register_load_state_dict_post_hook(type(self)._sample)  # rows in files are those before omega was learned
 
     @staticmethod
     def extra_arguments(settings: FilterSettings) -> dict[str, Any]:

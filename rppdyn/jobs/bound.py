@@ -82,8 +82,8 @@ class SubspaceFit(FitSubject):
             self.classes = False
         else:
             fit = ImageFit(config)
-            held_out = _standardise_by_validation(fit)
-            self.raw, self.classes = lambda values: values, not fit.data[0].regression
+            *held_out, self.raw = _standardise_by_validation(fit)
+            self.classes = not fit.data[0].regression
         self.fit, self.held_out = fit, held_out
         if self.options.prior_run is not None:
             fit.stack = _initial_networks(config, fit)
@@ -383,24 +383,34 @@ def _projector_stream(seed: int, dimension: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(words[0]))
 
 
-def _standardise_by_validation(fit: ImageFit) -> tuple[Tensor, Tensor]:
+def _standardise_by_validation(fit: ImageFit) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
     """Standardise images by the validation set in place of the training set, on which the prior must not depend.
 
     Returns:
-        test images and targets.
+        test images and targets, and the map from standardised targets to the units of the task.
     """
     axes = (0,) if fit.config.task.source in TABLES else (0, 2, 3)  # as image_data has it
-    train, test, targets, test_targets = [], [], [], []
+    train, test, targets, test_targets, offsets, factors = [], [], [], [], [], []
     for data in fit.data:
         mean, std = data.validation.x.mean(axes, keepdim=True), data.validation.x.std(axes, keepdim=True)
         std = torch.where(std > 0, std, 1.0)
         train.append((data.train.x - mean) / std)
         test.append((data.test.x - mean) / std)
-        centre, scale = (data.validation.y.mean(0), data.validation.y.std(0)) if data.regression else (0, 1)
-        targets.append((data.train.y - centre) / scale if data.regression else data.train.y)
-        test_targets.append((data.test.y - centre) / scale if data.regression else data.test.y)
+        if (units := data.targets) is None:
+            targets.append(data.train.y)
+            test_targets.append(data.test.y)
+            continue
+        centre, scale = data.validation.y.mean(0, keepdim=True), data.validation.y.std(0, keepdim=True)
+        targets.append((data.train.y - centre) / scale)
+        test_targets.append((data.test.y - centre) / scale)
+        offsets.append(units.restore(centre).to(fit.device))
+        factors.append((units.std * scale).to(fit.device))
     fit.inputs, fit.targets = torch.stack(train).to(fit.device), torch.stack(targets).to(fit.device)
-    return torch.stack(test).to(fit.device), torch.stack(test_targets).to(fit.device)
+    offset, factor = (
+        torch.stack(each) if each else torch.tensor(float(i)) for i, each in enumerate((offsets, factors))
+    )
+    held_out = torch.stack(test).to(fit.device), torch.stack(test_targets).to(fit.device)
+    return *held_out, lambda z: offset + factor * z
 
 
 def _initial_networks(config: BoundConfig, fit: Regression | ImageFit) -> Ensemble:
@@ -431,9 +441,10 @@ def _initial_networks(config: BoundConfig, fit: Regression | ImageFit) -> Ensemb
         net: nn.Module = task.members()[0].net
     else:
         assert isinstance(config, BoundImageConfig)
-        if prior.task.source == config.task.source:
+        own, other = ((task.data and task.digest, task.data or task.source) for task in (config.task, prior.task))
+        if own[0] == other[0] and (own[0] or own[1] == other[1]):
             raise ConfigError(
-                f"{key}: was fitted to {prior.task.source}, too, whose images are the bound's; give another source"
+                f"{key}: was fitted to {other[1]}, too, whose images are the bound's; give another source"
             )
         images, models = load_image_models(prior, folder)
         if (images.data[0].channels, images.data[0].size, images.data[0].outputs) != (

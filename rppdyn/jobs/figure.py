@@ -46,9 +46,11 @@ from rppdyn.runs.table import (
     split_subjects,
 )
 
+_FILES = ("task.data", "task.split", "task.split_seed")
 TRUTH_KEYS = {
-    "fit-regression": ("task.strength",),
-    "fit-dynamics": ("task.k2", "task.wind", "task.masses", "task.time_step", "task.horizon", "task.chunk"),
+    "fit-regression": ("task.strength", *_FILES),
+    "fit-dynamics": ("task.k2", "task.wind", "task.masses", "task.time_step", "task.horizon", "task.chunk", *_FILES),
+    "fit-image": ("task.arrangement", "task.canvas", "task.shift", "task.resize", *_FILES),
     "fit-transition": ("task.length", "task.trajectories", "task.held_out", "evaluation.protocol"),
 }
 """Keys of the task and its evaluation, as opposed to the method."""

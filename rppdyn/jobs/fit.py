@@ -494,6 +494,10 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
     if finished is not None:
         return FitResult.from_dict(finished)
     with Session(config) as run, torch_threads(config.threads):
+        if not run.folder.is_vacant():  # a configuration composed anew lacks what the run wrote of its data
+            stored: dict[str, Any] = run.folder.config()["task"]
+            for key in {"digest", "generators"} & stored.keys():
+                setattr(config.task, key, stored[key])
         subject = build()
         run.begin(
             lambda checkpoint: subject.load_state_dict(load_tensors(checkpoint / STATE_FILE)),

@@ -86,6 +86,11 @@ class ImageFit(StackFit):
             if config.task.data is not None
             else [self._images(seed) for seed in config.all_seeds]
         )
+        if config.task.augment_turn and len(set(self.data[0].size)) > 1:
+            raise ConfigError(
+                f"task.augment_turn=true: images of {' x '.join(map(str, self.data[0].size))} pixels are no squares; leave it "
+                "out, or give task.resize="
+            )
         self.device = device_of(config.device)
         super().__init__(
             config,
@@ -182,6 +187,8 @@ class ImageFit(StackFit):
 
     def predictor(self) -> FittedFunction:
         """The models as one function of raw images."""
+        if self.config.model.redraws:
+            set_elements(self.stack.net)
         members = [self.stack.member(index).cpu() for index in range(self.stack.members)]
         functions = [
             ImageFunction(model, data, self.config.task.resize) for model, data in zip(members, self.data, strict=True)

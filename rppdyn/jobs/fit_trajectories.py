@@ -71,13 +71,12 @@ def run(config: FitTrajectoriesConfig, *, resume: bool = False, progress: bool =
     def build() -> RecordingsFit:
         folder = RunFolder(config.folder())
         if not folder.is_vacant():
-            stored = RunFolder.open(folder.path).config()["task"]
-            unwrap, task = stored.get("unwrap") or [], config.task
+            unwrap, task = RunFolder.open(folder.path).config()["task"].get("unwrap") or [], config.task
             if task.unwrap not in (None, unwrap):
                 raise ConfigError(
                     f"unwrap={task.unwrap}: the run began with {unwrap}; resume it with that, or begin another"
                 )
-            task.digest, task.generators, task.unwrap = stored["digest"], stored["generators"], unwrap
+            task.unwrap = unwrap
         return RecordingsFit(config)
 
     return run_fit(config, build, resume=resume, progress=progress)

@@ -150,7 +150,8 @@ class FittedFunction:
         """Predict the outputs of ``(N, ...)``: the mean over members, or "all" along a new first axis."""
         first = next(self.members[0].parameters())
         inputs = torch.as_tensor(x).to(first.dtype)
-        return as_type_of(x, combine_members(torch.stack([member(inputs) for member in self.members]), members))
+        values = torch.stack([member(inputs) for member in self.members])
+        return as_type_of(x, combine_members(values, members, self.members))
 
     def classify(self, x: Arrays) -> list[str]:
         """The names of the classes with the largest mean logits.

@@ -485,12 +485,12 @@ def prior_variances(run: Run) -> dict[str, dict[str, float]]:
     if "pathways" in model:  # an image model
         return {"network": {name: variance or 0.0 for name, variance in model["pathways"].items()}}
     chain = [*map(equivariant_name, range(len(model.get("groups") or [""]))), "free"]
+    model["free_variance"] = free_variance_number(model["free_variance"], model.get("certified_variance"))
     if run.verb != TrainAgentConfig.verb:
         variances = model.get("variances") or (model["equivariant_variance"], model["free_variance"])
         absent = {"emlp": "free", "mlp": "equivariant"}.get(model["kind"])
         prior = {name: 0.0 if name == absent else v for name, v in zip(chain, variances, strict=True)}
         return {"network": prior, "likelihood": {"noise": run.config["optimiser.noise_variance"]}}
-    model["free_variance"] = free_variance_number(model["free_variance"], model.get("certified_variance"))
     networks = dict(zip(("actor", "critic"), MODELS[model["kind"]], strict=True))
     keys = ("equivariant_variance", "free_variance", "critic_equivariant_variance", "critic_free_variance")
     for prefix, network in zip(("", "critic_"), networks.values(), strict=True):

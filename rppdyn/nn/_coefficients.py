@@ -294,13 +294,14 @@ class CoefficientMap(ExactBuffers):
         if self.form == "sparse":
             entries = theta.index_select(-1, self.cols) * self.values
             size = (*theta.shape[:-1], self.size)
-            base = theta.new_zeros(size) if onto is None else onto.reshape(size)
+            base = theta.new_zeros(size) if onto is None else onto.expand(shape).reshape(size)
             return base.index_add(-1, self.rows, entries).view(shape)
         if self.form == "zero":
             return theta.new_zeros(shape) if onto is None else onto
         runs = theta.view(*theta.shape[:-1], -1, self.run)
         is_learned = theta.requires_grad and torch.is_grad_enabled() and not torch.jit.is_tracing()
-        if self.ties is not None and is_learned:
+        # not in forward mode, for which TiedGather would need a jvp, and torch.compile refuses those
+        if self.ties is not None and is_learned and torch.autograd.forward_ad._current_level < 0:
             runs = TiedGather.apply(runs, self.index_of_runs, self.ties)
         else:
             runs = runs.index_select(-2, self.index_of_runs)
@@ -308,7 +309,7 @@ class CoefficientMap(ExactBuffers):
         if self.form == "signed gather":
             runs = runs.mul_(self.values.view(-1, self.run))
         if onto is not None:
-            runs = runs + onto.reshape(runs.shape)
+            runs = runs + onto.expand(shape).reshape(runs.shape)
         return runs.view(shape)
 
     def takes_constants(self, saved: Mapping[str, Tensor]) -> bool:

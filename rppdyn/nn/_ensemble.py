@@ -59,6 +59,10 @@ class Ensemble(Network):
         super().__init__()
         if not nets:
             raise ValueError("an ensemble of no networks: give at least one")
+        if not own:  # a callback may have given some of them units
+            for pathways in zip(*([p for *_, p in named_pathways(net) if p.has_unit] for net in nets), strict=False):
+                for pathway in pathways if any(each.unit is not None for each in pathways) else ():
+                    pathway.store_unit()
         each = [dict(net.named_parameters()) for net in nets]
         shapes = {name: p.shape for name, p in each[0].items()}
         modules = dict(nets[0].named_modules())

@@ -157,6 +157,7 @@ class InvariantNormaliser(ExactBuffers):
 
     def forward(self, x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         check_size(x, self.rep)
+        x = x if x.is_floating_point() else x.double()
         y = (x - self.mean.to(x.dtype)) / self.std.to(x.dtype)
         if self.clip is None:
             return y

@@ -178,6 +178,13 @@ class Pathway(ExactBuffers):
         unit = self.unit if self.unit.ndim == 0 else self.unit.view(-1, *[1] * (parameter.ndim - 1))
         return unit * parameter if onto is None else torch.addcmul(onto, unit, parameter)
 
+    def store_unit(self) -> None:
+        """Store a unit that is 1, too."""
+        if self.unit is None:
+            like = self.get_parameter(self.coefficient_names()[0])
+            self.register_exact("unit", torch.ones((), device=like.device))
+            self.unit = self.get_buffer("unit").to(like)
+
     @torch.no_grad()
     def follow_variance(self, optimiser: torch.optim.Optimizer | None = None) -> None:
         r"""Store parameters in the unit that a layer built with the variance as it is now would have (:func:`prior_unit`).
@@ -191,10 +198,9 @@ class Pathway(ExactBuffers):
         """
         if not self.has_unit:
             return
+        self.store_unit()
+        assert self.unit is not None
         parameters = [self.get_parameter(name) for name in self.coefficient_names()]
-        if self.unit is None:
-            self.register_exact("unit", torch.ones((), device=parameters[0].device))
-            self.unit = self.get_buffer("unit").to(parameters[0])
         old = self.unit if isinstance(self.unit, nn.Parameter) else self.get_buffer("unit_exact")
         new = (self.variance * max(self.fan_in, 1)).sqrt().clamp(max=1.0).to(old)
         rescale_parameters(parameters, (old / new).to(parameters[0]), optimiser)
@@ -218,7 +224,7 @@ class Pathway(ExactBuffers):
             if saved and self.unit is None:
                 self.register_exact("unit", saved[0])
                 self.unit = self.unit.to(self.get_parameter(stored[0]))
-            if self.unit is not None:
+            if self.unit is not None and (saved or f"{prefix}log_variance" in state_dict):  # else part of a state dict
                 target = learned if isinstance(self.unit, nn.Parameter) else exact
                 state_dict[target] = saved[0] if saved else torch.ones_like(self.unit)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

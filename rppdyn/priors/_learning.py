@@ -133,7 +133,8 @@ class VarianceLearning:
         """Refuse, before training, data whose kernel matrices don't fit into memory for all members."""
         data, members = min(self.data, self.inputs.shape[1]), self.stack.members
         rows = self.draws if self.sampled else max(1, self.targets[0, :1].numel())  # of each datum
-        excess = describe_memory_excess(data * rows, members * len(self.variances))
+        pathways = sum(bool(p.coefficient_names()) for *_, p in named_pathways(self.stack.net))
+        excess = describe_memory_excess(data * rows, members * pathways)
         if self.curvature == "joint" and excess:
             setting = f"draws={rows}" if self.sampled else f"sampled=False, {rows} rows each"
             raise ValueError(
@@ -202,8 +203,9 @@ class VarianceLearning:
         return (noise_before[index] - self.noise[index]).double().cpu().exp()
 
     def _log_variances(self, index: int, evidence: Evidence) -> Tensor:
-        """A member's log variances, in the order of its evidence."""
-        return torch.stack([self.variances[p.layer, p.name][index] for p in evidence.pathways]).double().cpu()
+        """A member's log variances, learned or fixed, in the order of its evidence."""
+        own = dict(zip(self.variances, torch.stack([*self.variances.values()])[:, index].double().cpu(), strict=True))
+        return torch.stack([own.get((p.layer, p.name), p.log_variance.double()) for p in evidence.pathways])
 
     @torch.no_grad()
     def _follow_variances(self, weights: torch.optim.Optimizer, before: Mapping[Key, Tensor]) -> None:

@@ -144,7 +144,7 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
     variance 0, do not count. MAP training adds this, divided by the number of data, to the mean negative log-likelihood.
 
     Args:
-        module: any module with pathways: a network, a layer, or an agent's modules in an ``nn.ModuleDict``.
+        module: any module with pathways: a network, a layer, an ensemble, or an agent's modules in an ``nn.ModuleDict``.
         log_variances: :math:`\log\sigma^2` in the place of the stored ones, nested like ``net.pathway_variances()``; the result
             is differentiable in them, and in the weights.
     Returns:
@@ -160,9 +160,12 @@ def negative_log_prior(module: nn.Module, log_variances: LogVariances | None = N
         raise ValueError(f"log_variances for {'.'.join(unknown[0])}: no such pathway; there are {known}")
     for key, pathway in pathways.items():
         if coefficients := pathway.coefficients():
-            squares.append(summed_squares(coefficients))
-            logs.append(by_pathway.get(key, pathway.log_variance).to(squares[-1].dtype))
-            counts.append(sum(c.numel() for c in coefficients))
+            log = by_pathway.get(key, pathway.log_variance)  # learned in an ensemble, one for each member
+            each = zip(log, *coefficients, strict=True) if log.ndim else [(log, *coefficients)]
+            for own_log, *own in each:
+                squares.append(summed_squares(own))
+                logs.append(own_log.to(squares[-1].dtype))
+                counts.append(sum(c.numel() for c in own))
     if not squares:
         raise ValueError(
             f"{type(module).__name__} has no pathways, and so no prior: give a network of rppdyn.nn, before layers are merged"

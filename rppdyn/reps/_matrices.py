@@ -108,16 +108,16 @@ class GeneratedRep(Rep):
         return extend(self.G.discrete_generators, self._discrete, str(self))
 
     def rho(self, g):
-        flat = g.reshape(-1, *g.shape[-2:]).to(torch.promote_types(g.dtype, self.dtype)).detach()
+        flat = g.reshape(-1, *g.shape[-2:]).to(torch.promote_types(g.dtype, self.dtype)).detach().cpu()
         if self._table is not None:
             elements, images = self._table
             distance, index = torch.cdist(_real_rows(flat), _real_rows(elements)).min(1)
             if (distance > 1e-4).any():
                 raise ValueError(f"{self}: a matrix that is not an element of {self.G} (distance {distance.max():.2g})")
-            result = images[index.cpu()].to(g.device)
+            result = images[index]
         else:
-            result = torch.stack([self._image(h) for h in flat.cpu()]) if len(flat) else flat.new_zeros(0, 1, 1)
-        return result.to(g.dtype).reshape(*g.shape[:-2], self.dim, self.dim)
+            result = torch.stack([self._image(h) for h in flat]) if len(flat) else flat.new_zeros(0, 1, 1)
+        return result.to(g).reshape(*g.shape[:-2], self.dim, self.dim)
 
     def _image(self, g: Tensor) -> Tensor:
         """The image of ``g = exp(A) exp(X) w``, with the first short word ``w`` and small ``X`` for which an ``A`` exists.
@@ -155,12 +155,12 @@ class GeneratedRep(Rep):
         return elements
 
     def drho(self, A):
-        flat = A.reshape(-1, *A.shape[-2:]).to(torch.promote_types(A.dtype, self.dtype))
+        flat = A.reshape(-1, *A.shape[-2:]).to(torch.promote_types(A.dtype, self.dtype)).cpu()
         coefficients, residual = lie_coefficients(flat, self.G)
         if len(flat) and residual.max() > 1e-4 and flat.abs().max() > 0:
             raise ValueError(f"{self}: a matrix that is not in the Lie algebra of {self.G}")
         images = torch.einsum("ni,ijk->njk", coefficients, self._lie.to(coefficients.dtype))
-        return images.to(A.dtype).reshape(*A.shape[:-2], self.dim, self.dim)
+        return images.to(A).reshape(*A.shape[:-2], self.dim, self.dim)
 
     def _content(self):
         return _digest(self._lie, self._discrete)

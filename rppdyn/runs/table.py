@@ -169,8 +169,9 @@ class RunGroup:
 
 NEUTRAL_KEYS = (
     "seed", "seeds", "total_steps", "checkpoint_every", "run_dir", "runs_root", "threads", "device", "logger", "workers",
+    "task.generators", "task.windows",
 )  # fmt: skip
-"""Keys that do not distinguish configurations: seeds, an agent's length, folders, and how a run is executed."""
+"""Keys that do not distinguish configurations: seeds, an agent's length, folders, how a run is executed, what it finds."""
 NAMED_KEYS = {"model.kind", "model.system"}
 """Keys whose values are in the name of a model."""
 STOCK_KEYS = ("env.actuator_scale.", "env.kwargs.")

@@ -25,6 +25,8 @@ UNITS = (
     (180 / np.pi, "in degrees, and the positions in radians"),
     (np.pi / 180, "in radians, and the positions in degrees"),
 )
+MAX_SPREAD = 1.05
+"""Largest spread of a wrapped angle in periods: noise of a sensor goes beyond the period."""
 MAX_JUMP_SHARE = 0.2
 """Largest share of steps that count as jumps: more of them are the system's motion, or noise."""
 MIN_REPEATED_SHARE = 0.1
@@ -74,6 +76,9 @@ class Log:
         for column in positions:
             self._unwrap(column)
         if judge:
+            for angle in self.unwrap or ():
+                if not any(_is_part(name, angle) for name in self.unwrapped):
+                    logger.warning("unwrap=[%s]: it wraps nowhere, and is left as it is", angle)
             for column in range(self.pairs if self.unwrap != [] else 0):
                 self._refuse_jump(column)
             if self.pairs:
@@ -118,9 +123,7 @@ class Log:
         name = self.names[column]
         values = np.concatenate([states[:, column] for states in self.states])
         spread = np.ptp(values)
-        period, period_name = next(
-            ((P, period_name) for P, period_name in PERIODS if spread <= P * (1 + 1e-6)), (np.inf, "")
-        )
+        period, period_name = next((each for each in PERIODS if spread <= MAX_SPREAD * each[0]), (np.inf, ""))
         large = np.abs(self._sizes(column)) > period / 2
         if not large.any():
             return

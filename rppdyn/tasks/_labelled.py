@@ -232,7 +232,7 @@ def _read_folder(path: Path) -> LabelledImages:
     for part in folders if parted else [path]:
         for folder in sorted(inner for inner in part.iterdir() if inner.is_dir() and not inner.name.startswith(".")):
             for file in sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES):
-                pixels = read_picture(file, lambda mode: "L" if mode in ("1", "L", "LA", "I", "I;16", "F") else "RGB")
+                pixels = read_picture(file, lambda mode: "L" if mode in ("1", "L", "LA") else "RGB")
                 if first is None:
                     first = file
                 if arrays and pixels.shape != arrays[0].shape:
@@ -250,11 +250,13 @@ def _read_folder(path: Path) -> LabelledImages:
 
 
 def read_picture(file: Path, mode: Callable[[str], str]) -> NDArray:
-    """Read the pixels of a picture after checking its size; `mode` maps PIL's mode of the file to the one returned."""
+    """Read the pixels of a picture after checking its size; `mode` maps PIL's mode of an 8-bit file to the one returned."""
     from PIL import Image
 
     with reading(file, "leave it out, or write it anew", "as a picture"), Image.open(file) as image:
         require_memory(str(file), 4.0 * image.width * image.height, "give a smaller picture")
+        if image.mode[0] in "IF":  # numbers of 16 or 32 bits, as depths have, which `convert` would clip at 255
+            return np.asarray(image, dtype=np.float32)
         return np.asarray(image.convert(mode(image.mode)))
 
 

@@ -173,43 +173,56 @@ def _trim(table: Mapping[str, NDArray], state: Sequence[str], controls: Sequence
         is_known = ~np.isnan(values).all(1) if np.issubdtype(values.dtype, np.floating) else np.ones(len(values), bool)
         known[key] = int(is_known.nonzero()[0].max(initial=-1)) + 1
     length = max((known[key] for key in state if key in table), default=max(known.values(), default=0))
-    return {key: values[: min(length, known[key]) if key in controls else length] for key, values in table.items()}
+    padded = max((len(table[key]) for key in state if key in table), default=length)
+    stops = {key: min(length, known[key]) if key in controls else length for key in table}
+    return {  # times and ends of more rows than the states are left, to be refused
+        key: values if len(values) > padded and key not in controls else values[: stops[key]]
+        for key, values in table.items()
+    }
 
 
 def _split(
     tables: Iterator[Table], column: str | None, state: Sequence[str]
 ) -> Iterator[tuple[str, Mapping[str, NDArray], NDArray]]:
-    """Split tables into trajectories with the numbers of their rows, by a column of labels, else by the ends of episodes."""
+    """Split tables into trajectories with the numbers of their rows, by a column of labels and by the ends of episodes."""
     for name, table in tables:
         count = next((len(table[key]) for key in state if key in table), max(map(len, table.values())))
+        is_demonstration = name.split(", ")[-2:-1] == ["data"]  # one trajectory, whose `dones` may mark each success
+        ends = {key: table[key][:, 0] for key in ENDS if key in table and not is_demonstration}
+        for key, at in ends.items():
+            if at.dtype.kind not in "biuf":
+                row = next((i for i, value in enumerate(at) if str(value).lower() not in ("true", "false")), 0)
+                raise ValueError(
+                    f"{name}, row {row + 1}: {str(at[row])!r} in {key} says not whether an episode ends; write true or false"
+                )
+            if len(at) != count and at[:-1].any():
+                raise ValueError(f"{name}: {key} has {len(at)} rows for {count} states; give one for each")
         label_column = LEROBOT[0] if column is None and table.keys() >= set(LEROBOT) else column
+        labels = np.zeros(count, int)
         if label_column is not None:
-            labels, noun = column_of(name, table, label_column, "trajectory")[:, 0], label_column
+            labels = column_of(name, table, label_column, "trajectory")[:, 0]
             if len(empty := np.isin(labels.astype(str), ("", "nan")).nonzero()[0]):
                 raise ValueError(
                     f"trajectory={label_column}: {name}, row {empty[0] + 1} has none; label it, or leave it out"
                 )
-        else:
-            ends = {
-                key: table[key][:, 0].astype(bool) for key in ENDS if key in table and table[key].dtype.kind in "biuf"
-            }
-            for key, at in ends.items():
-                if len(at) != count and at[:-1].any():
-                    raise ValueError(f"{name}: {key} has {len(at)} rows for {count} states; give one for each")
-            whole = [at for at in ends.values() if len(at) == count]
-            labels, noun = np.cumsum([0, *np.any(whole, 0)[:-1]]) if whole else np.zeros(count, int), "episode"
+        whole = [at for at in ends.values() if len(at) == len(labels)]
+        is_last = np.any(whole, 0) if whole else np.zeros(len(labels), bool)
         distinct = dict.fromkeys(labels.tolist())
-        if column is None and len(distinct) < 2:
+        if column is None and len(distinct) < 2 and not is_last[:-1].any():
             yield name, table, np.arange(count) + 1
             continue
         for label in distinct:
             label_text = f"{label:g}" if isinstance(label, float) else str(label)
-            rows = labels == label
-            if column is None and rows.sum() == 1:
-                logger.warning("%s, episode %s has one row, and is left out", name, label_text)
-                continue
-            columns = {key: values[rows] for key, values in table.items() if len(values) == len(rows)}
-            yield f"{name}, {noun} {label_text}", columns, rows.nonzero()[0] + 1
+            part = name if label_column is None else f"{name}, {label_column} {label_text}"
+            rows = (labels == label).nonzero()[0]
+            episodes = np.split(rows, is_last[rows[:-1]].nonzero()[0] + 1)
+            for number, episode in enumerate(episodes):
+                where = f"{part}, episode {number}" if len(episodes) > 1 else part
+                if len(episode) == 1 and (column is None or len(episodes) > 1):
+                    logger.warning("%s has one row, and is left out", where)
+                    continue
+                columns = {key: values[episode] for key, values in table.items() if len(values) == len(labels)}
+                yield where, columns, episode + 1
 
 
 def _times(name: str, table: Mapping[str, NDArray], time: str | float | None, length: int, rows: NDArray) -> NDArray:
@@ -224,9 +237,12 @@ def _times(name: str, table: Mapping[str, NDArray], time: str | float | None, le
             raise ValueError(f"{name} {has}; give the step in seconds, time=0.02, or a column's name")
         time = candidates[0]
     _, values = columns_of(name, table, [time], "time")
-    if values.shape[1] != 1 or len(values) < length:
-        raise ValueError(f"time={time}: {name} has {values.shape} of it for {length} states; give one for each")
-    values = values[:length, 0]
+    if values.shape != (length, 1):
+        raise ValueError(
+            f"time={time}: {name} has {values.shape} of it for {length} states; give one for each. Arrays are (time, "
+            "numbers) or (trajectories, time, numbers), with a last axis of 1 where there is one number"
+        )
+    values = values[:, 0]
     require_finite(name, values[:, None], [time], rows)
     back = (np.diff(values) <= 0).nonzero()[0]
     if len(back):

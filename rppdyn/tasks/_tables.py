@@ -113,11 +113,13 @@ def _is_number(text: str) -> bool:
 
 
 def _parse_numbers(values: Sequence[str]) -> NDArray:
-    """Convert texts to numbers, or leave all as text if one is no number."""
+    """Convert texts to numbers, or all of true and false to bool; leave all as text if one is neither."""
     try:
         return np.array([float(value) if value.strip() else np.nan for value in values])
     except ValueError:
-        return np.array([value.strip() for value in values])
+        texts = np.array([value.strip() for value in values])
+        lower = np.char.lower(texts)
+        return lower == "true" if np.isin(lower, ("true", "false")).all() else texts
 
 
 def read_arrays(path: str | Path) -> dict[str, NDArray]:
@@ -255,14 +257,15 @@ def _to_array(column: Any) -> NDArray:
 def _read_episodes(source: str) -> Iterator[Table]:
     dataset = open_dataset(source)
     for episode in dataset.iterate_episodes():
-        table: dict[str, NDArray] = {}
-        for name in ("observations", "actions"):
-            values = getattr(episode, name)
-            parts = (
-                {f"{name}.{key}": part for key, part in values.items()} if isinstance(values, dict) else {name: values}
-            )
-            table |= {key: np.asarray(part, dtype=float).reshape(len(part), -1) for key, part in parts.items()}
-        yield f"{source}, episode {episode.id}", table
+        arrays = _named_arrays("observations", episode.observations) | _named_arrays("actions", episode.actions)
+        yield f"{source}, episode {episode.id}", flat(arrays)
+
+
+def _named_arrays(name: str, values: Any) -> dict[str, NDArray]:
+    """The arrays in nested dictionaries, by dotted names."""
+    if not isinstance(values, dict):
+        return {name: np.asarray(values)}
+    return {at: array for key, part in values.items() for at, array in _named_arrays(f"{name}.{key}", part).items()}
 
 
 def flat(arrays: Mapping[str, NDArray]) -> dict[str, NDArray]:

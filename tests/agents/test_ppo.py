@@ -71,6 +71,15 @@ def test_the_prior_is_part_of_what_each_step_minimises():
         torch.testing.assert_close(p.detach(), b - 0.1 * (g + 0.25))
 
 
+def test_predictions_see_observations_as_training_does():
+    """In double precision: sums that cancel where stable-baselines3 rounds observations."""
+    policy = make("emlp", PENDULUM).learn(64).policy.double()
+    x = 1e-3 * torch.randn(20, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    action, value, _ = policy(x, deterministic=True)
+    assert torch.equal(policy.get_distribution(x).mode(), action) and torch.equal(policy.predict_values(x), value)
+    assert not torch.equal(policy.predict_values(x.float()), value)
+
+
 def test_a_narrow_prior_keeps_the_free_pathway_small():
     shares = [
         make(policy_kwargs=dict(free_variance=v), learning_rate=1e-2).learn(320).policy.pathway_statistics()

@@ -83,7 +83,7 @@ def test_one_agent_has_one_precision(make_agent):
     with pytest.raises(ValueError, match=r"^the temperature is in torch.float32, features in torch.float64: cast"):
         agent.learn(60)
     cast(agent).learn(60)
-    trained = cast(make_agent().learn(60))
+    trained = cast(make_agent("emlp", "rppdyn/WindyPendulum-v0").learn(60))  # whose actions a rotation mixes
     with pytest.raises(ValueError, match=r"^the actor's optimiser is in torch.float32, features in torch.float64"):
         trained.learn(5, reset_num_timesteps=False)
     trained.set_parameters(trained.get_parameters())  # as it says

@@ -106,3 +106,32 @@ def test_batches_that_are_drawn_elsewhere_are_no_part_of_a_captured_update(make_
     assert make_agent().sampler.is_on_device
     for options in (dict(augment=True), dict(n_steps=2)):
         assert not make_agent(**options).sampler.is_on_device
+
+
+class Numbered(gym.Env):
+    """Episodes of 20 steps whose rewards are their numbers."""
+
+    observation_space, action_space = spaces.Box(-1e4, 1e4, (2,)), spaces.Box(-1, 1, (1,))
+
+    def __init__(self, first: int):
+        self.episode = first - 1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        return np.array([self.episode, 0], np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.array([self.episode, self.t], np.float32), float(self.episode), self.t == 20, False, {}
+
+
+def test_returns_of_several_steps_end_where_a_restored_agent_begins_a_fresh_episode(make_agent):
+    begun, again = (make_agent("mlp", Numbered(k), n_steps=3, gamma=1.0, learning_starts=1000) for k in (1, 100))
+    begun.fresh_episodes = again.fresh_episodes = True
+    begun.learn(30)
+    again.restore(begun.capture())
+    again.learn(30, reset_num_timesteps=False)
+    drawn = again.replay_buffer._get_samples(np.arange(27, 31))
+    assert drawn.rewards.flatten().tolist() == [6, 4, 2, 300]
+    assert drawn.next_observations[:3, 0].tolist() == [2, 2, 2] and not drawn.dones.any()

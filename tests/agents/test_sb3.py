@@ -166,3 +166,19 @@ def test_a_seed_that_is_set_again_gives_the_same_draws(make_agent):
             np.concatenate([agent.predict(observation)[0].ravel(), *(batch[k].ravel() for k in ("rewards", "noise"))])
         )
     assert np.array_equal(drawn[0], drawn[1]) and not np.array_equal(drawn[0], drawn[2])
+
+
+def test_whole_numbers_are_normalised_as_numbers(make_agent):
+    class Bytes(gym.Env):
+        observation_space, action_space = gym.spaces.Box(0, 255, (2,), np.uint8), gym.spaces.Box(-1, 1, (1,))
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return self.np_random.integers(0, 256, 2).astype(np.uint8), {}
+
+        def step(self, action):
+            return self.np_random.integers(0, 256, 2).astype(np.uint8), 0.0, False, False, {}
+
+    features = make_agent("mlp", Bytes()).learn(60).policy.features_extractor
+    x = torch.tensor([[0, 255], [128, 64]], dtype=torch.uint8)
+    assert torch.allclose(features(x), features(x.double()), atol=1e-6) and features(x)[0, 0] < -1

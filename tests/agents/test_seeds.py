@@ -14,7 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from rppdyn.agents import RPPSAC, train_many
+from rppdyn.agents import RPPSAC, WidenVariances, train_many
 from rppdyn.agents.buffers import BatchSampler
 
 HOPPER = "Hopper-v5"
@@ -45,6 +45,15 @@ class Sets(BaseCallback):
             setattr(self.model, self.name, self.value)
             self.model._setup_lr_schedule()
         return True
+
+
+def test_units_of_one_agent_are_no_hindrance(make_agent):
+    builds = [lambda s=s: make_agent("rpp", seed=s, policy_kwargs=dict(free_variance=1.0)) for s in (0, 1)]
+    widened, plain = train_many(builds, 60, [WidenVariances(100, every=10), None])
+    assert widened.error is plain.error is None
+    alone = builds[1]().learn(60).policy.actor.net
+    for one, other in zip(plain.agent.policy.actor.net.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
 @pytest.fixture(scope="module")

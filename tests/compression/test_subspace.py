@@ -111,6 +111,14 @@ def test_any_network_starts_as_it_was_and_moves_in_the_subspace(name, kind):
     assert all(p.grad is None for p in subspace.net.parameters())
 
 
+def test_the_network_of_a_subspace_keeps_the_units_of_free_pathways():
+    net = RPPEMLP(T(1), T(1), O2eR3(), hidden=16, num_layers=1, free_variance=1e-4, generator=generator())
+    subspace = Subspace(net, 10, generator=generator(1))
+    nn.init.normal_(subspace.weight, generator=generator(2))
+    x = torch.randn(5, 3, generator=generator(3))
+    torch.testing.assert_close(subspace.network()(x), subspace(x))
+
+
 def test_strict_networks_stay_strict_and_others_do_not():
     errors = {}
     for name in ("emlp", "mlp"):

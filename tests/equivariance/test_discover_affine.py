@@ -72,3 +72,16 @@ def test_bad_input():
     ]:
         with pytest.raises(ValueError, match=words):
             discover_affine(f, images, **options)
+
+
+def test_a_fixed_point_is_in_half_widths_whatever_the_height():
+    """Rings about a point off the centre of an oblong image: columns 4, rows 1 of it."""
+    size, centre = (15, 31), torch.tensor([4.0, 1]).double()
+    p, g = coordinates(size), generator()
+    centres = centre + 4 * (torch.rand(40, 3, 1, 1, 2, generator=g, dtype=torch.float64) - 0.5)
+    x = (-(p - centres).square().sum(-1) / 3).exp().sum(1, keepdim=True)
+    masks = torch.stack([(-((p - centre).norm(dim=-1) - k).square() / 2).exp() for k in range(5)])
+    found = discover_affine(lambda x: torch.einsum("nchw,khw->nk", x, masks).tanh(), x, interpolation="bilinear")
+    A = found.generators[0]
+    fixed = -torch.linalg.solve(A[:2, :2], A[:2, 2]) * size[1] / 2
+    assert torch.allclose(fixed, centre, atol=0.2), fixed

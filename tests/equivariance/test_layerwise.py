@@ -7,7 +7,15 @@ import torch
 from registry import generator
 from torch import nn
 
-from rppdyn.equivariance import Layer, images, layers_of, layerwise_difference, layerwise_lie_derivative, lie_derivative
+from rppdyn.equivariance import (
+    Layer,
+    TrivialFlow,
+    images,
+    layers_of,
+    layerwise_difference,
+    layerwise_lie_derivative,
+    lie_derivative,
+)
 from rppdyn.groups import SO, D, Z
 from rppdyn.nn import EMLP, MLP, RPPEMLP, merge
 from rppdyn.reps import Scalar, T, V
@@ -159,3 +167,15 @@ def test_errors_name_the_fault():
         layers_of(net, V(Z(4)))
     with pytest.raises(ValueError, match="no layers"):
         layers_of(nn.Sequential(), V(Z(4)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_rearrangements_of_many_entries_are_seen_in_either_precision(dtype):
+    """25,088 entries, as VGG's: flattened, they keep their pixels, and the head breaks what is broken."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 512, 1), nn.AdaptiveAvgPool2d(7), nn.Flatten(), nn.Linear(512 * 49, 2)).to(dtype)
+    x = torch.rand(1, 1, 14, 14, generator=generator(2), dtype=dtype)
+    rotation = images.rotation()
+    found = layerwise_lie_derivative(net, rotation, TrivialFlow("rotation"), x, hidden=rotation)
+    flatten = next(i for i, name in enumerate(found.layers) if "Flatten" in name or name == "2")
+    assert float(found.share[0, flatten].abs().max()) < 1e-3

@@ -42,6 +42,13 @@ def test_a_converted_convolution_is_the_same_function_in_float32_and_back(size):
     assert (converted.to_conv2d().weight - conv.weight).abs().max() < 1e-5
 
 
+def test_a_converted_convolution_has_a_bias_of_its_own():
+    conv = nn.Conv2d(2, 3, 3)
+    converted = AnchoredConv2d.of(conv)
+    conv.bias.data.add_(1)
+    assert not (converted.bias == conv.bias).any()
+
+
 def test_the_published_length_scale_needs_float64():
     """A length scale of half a 7 x 7 filter's width: float32 can't solve for it, and here nothing is solved in float32."""
     points, w = grid(7), draw(5, 49).double()

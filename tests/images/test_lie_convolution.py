@@ -165,6 +165,14 @@ def test_omega_fixed_and_implied():
     assert [*implied_omegas(net)][:2] == ["blocks.0", "blocks.0.se2_relaxed"]
 
 
+def test_a_learned_omega_is_loaded_into_filters_of_another():
+    f, g = (lie(kind=RelaxedLieConvolution, omega=omega) for omega in (1.0, 0.5))
+    learn_omega(f, 2.0)
+    x = maps(f)
+    g.load_state_dict(f.state_dict())
+    assert relative(g(x), f(x)) < 1e-14
+
+
 @pytest.mark.parametrize("group", ["p4", "se2"])
 def test_a_resnet_of_the_plain_ones_parameters(group):
     net = LieResNet18(group=group, generator=generator())

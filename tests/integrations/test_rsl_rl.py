@@ -175,6 +175,35 @@ def test_an_exported_actor_does_the_same_over_many_steps(example, kind, tmp_path
     assert card["hidden_state"] == (recurrent if kind == "RelaxedRNNModel" else None)
 
 
+@pytest.mark.parametrize("kind", ["RelaxedMLPModel", "RelaxedRNNModel"])
+def test_rsl_rls_own_exporters_encode_too(kind, tmp_path):
+    """`OnPolicyRunner.export_policy_to_onnx` and `export_policy_to_jit`, of observations with a fixed point other than 0."""
+    from rppdyn.integrations import rsl_rl
+
+    names = ["joint_positions", {"term": "base_angular_velocity", "offset": 0.3}]
+    spec = compiled_terms(CRAWLER, {"actor": names}, symmetry="left-right").spec
+    obs, options = batch(spec, 5), {"rnn_hidden_dim": 16, "rnn_num_layers": 2} if kind == "RelaxedRNNModel" else {}
+    actor = getattr(rsl_rl, kind)(
+        obs, {"actor": ["actor"]}, "actor", 6, [16], True, "swish", {"class_name": "GaussianDistribution"}, spec=spec,
+        output_scale=1.0, **options,
+    )  # fmt: skip
+    actor.update_normalization(obs)
+    actor.eval()
+    torch.jit.script(actor.as_jit()).save(tmp_path / "policy.pt")
+    script, plain = torch.jit.load(tmp_path / "policy.pt"), actor.as_onnx(verbose=False).eval()
+    hidden, inputs = plain.get_dummy_inputs()[1:], obs["actor"]
+    torch.onnx.export(plain, plain.get_dummy_inputs(), tmp_path / "policy.onnx", opset_version=18, verbose=False,
+                      input_names=plain.input_names, output_names=plain.output_names)  # fmt: skip
+    session = pytest.importorskip("onnxruntime").InferenceSession(tmp_path / "policy.onnx")
+    for row in inputs.split(1):
+        expected = actor(TensorDict({"actor": row}, batch_size=[1])).detach()
+        torch.testing.assert_close(script(row).detach(), expected)
+        numbers = [value.detach().numpy() for value in (row, *hidden)]
+        action, *hidden = map(torch.tensor, session.run(None, dict(zip(plain.input_names, numbers, strict=True))))
+        torch.testing.assert_close(action, expected, rtol=1e-4, atol=1e-5)
+    script.reset()
+
+
 def test_what_differs_is_not_written_and_a_critic_is_refused(example, tmp_path, monkeypatch):
     from rppdyn.integrations.rsl_rl import RelaxedRNNModel, export_policy
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from rppdyn.cli import main
 from rppdyn.compression import Subspace, catoni_bound, empirical_risk, relative_error, universal_kl
-from rppdyn.jobs import bound, fit_regression
+from rppdyn.jobs import bound, fit_image, fit_regression
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.runs import RunFolder
@@ -128,6 +129,33 @@ def test_priors_know_no_training_data(tmp_path):
     torch.testing.assert_close(fit.data["subspace"][0][0], moved)
     own = bound.SubspaceFit(regression(tmp_path / "run"))
     assert own.fit.normalisers[0][0].count == 100  # validation data
+
+
+def test_losses_are_in_the_units_of_the_task(tmp_path):
+    """Targets of images, too, which a fit standardises by the training set."""
+    words = ("task=diabetes", "model=fc", "model.architecture=three_layers", "seeds=2", "task.train=200")
+    fit = bound.SubspaceFit(images(tmp_path / "run", *words))
+    for member, data in enumerate(fit.fit.data):
+        raw = fit.raw(fit.data["subspace"][1])[member]
+        torch.testing.assert_close(raw, data.targets.restore(data.train.y))
+    assert raw.min() > 20  # a measure of progress, 25 to 346
+
+
+def test_data_that_are_the_priors_are_refused_by_what_they_are(tmp_path):
+    words = ["task=own", "model=conv", "model.width=1", "optimiser.epochs=1", "device=cpu"]
+    draw = np.random.default_rng(0)
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", images=draw.random((60, 8, 8)), labels=np.arange(60) % 2)
+    fit_image.run(
+        compose.composed("fit_image", [*words, f"task.data={tmp_path / 'a.npz'}", f"run_dir={tmp_path / 'a'}"])
+    )
+    start = [*words, f"subspace.prior_run={tmp_path / 'a'}", "subspace.dimension=4"]
+    bounded = lambda name: compose.composed("bound_image", [*start, f"task.data={tmp_path / name}.npz", "run_dir=x"])  # noqa: E731
+    bound.SubspaceFit(bounded("b"))
+    with pytest.raises(ConfigError, match=r"fitted to .*a\.npz, too"):
+        bound.SubspaceFit(bounded("a"))
+    with pytest.raises(ConfigError, match="not of own rows"):
+        regression(tmp_path / "x", "task=own", "task.data=rows.npz", "model=mlp")
 
 
 def test_a_member_that_diverges_bounds_nothing(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from refusals import refused
@@ -92,6 +93,14 @@ def test_elements_of_a_group_are_drawn_for_each_step_and_usual_when_a_model_is_j
     images.prepare(images.inputs, images.targets, 5)
     offsets = {float(m.offset) for m in images.stack.net.modules() if hasattr(m, "offset")}
     assert len(offsets) == 1 and offsets != {0.0}
+    images.predictor()
+    assert {float(m.offset) for m in images.stack.net.modules() if hasattr(m, "offset")} == {0.0}
+
+
+def test_oblong_images_are_not_turned():
+    x, y = np.random.default_rng(0).random((40, 8, 12)), np.arange(40) % 2
+    with refused("task.augment_turn=true: images of 8 x 12 pixels", "task.resize="):
+        fit_image.fit({"images": x, "labels": y}, model="conv", model__width=1, task__augment_turn=True, device="cpu")
 
 
 RELAXED = ("task=upright", "model=se2+relaxed", "model.width=1", "model.filters.elements=4", "optimiser.epochs=4",

@@ -64,6 +64,24 @@ def test_rows_from_file_to_predictions(torques, capsys):
         rppdyn.load("own")
 
 
+@pytest.mark.parametrize("kind", ["regression", "image"])
+def test_going_on_refuses_other_data(torques, kind, capsys):
+    x, y = torques
+    arrays = dict(zip(("images", "labels"), digits(), strict=True)) if kind == "image" else {"x": x, "y": y}
+    np.savez("own.npz", **arrays)
+    words = [f"fit-{kind}", "data=own.npz", "run_dir=own", *SMALL, *(NETWORK if kind == "regression" else IMAGES)]
+    assert main(words) == 0
+    config = RunFolder.open("own").config_file.read_text()
+    os.remove("own/result.json")
+    assert main([*words, "--resume"]) == 0
+    os.remove("own/result.json")
+    np.savez("own.npz", **{key: values[::-1] for key, values in arrays.items()})
+    capsys.readouterr()
+    assert main([*words, "--resume"]) == 2
+    assert "not the data that the run began with" in capsys.readouterr().err
+    assert RunFolder.open("own").config_file.read_text() == config
+
+
 def test_columns_keep_their_units_and_a_column_may_say_the_parts(torques):
     _, y = torques
     words = ("data=own.csv", "inputs=[a,b,c,d,e,f]", "outputs=[p,q,r]", *SMALL, *NETWORK)
@@ -151,6 +169,11 @@ def test_folders_of_pictures_and_what_does_not_fit_in_them():
     assert read.x.shape == parted.x.shape == (60, 1, 8, 8)
     assert read.classes == ("0", "1", "2")
     assert [int((parted.parts == part).sum()) for part in ("train", "validation", "test")] == [30, 15, 15]
+    for k, label in enumerate("nnnfff"):  # a depth camera's, in millimetres
+        os.makedirs(f"depth/{label}", exist_ok=True)
+        Image.fromarray((500 + 1000 * k + np.arange(64).reshape(8, 8)).astype(np.uint16)).save(f"depth/{label}/{k}.png")
+    depth = read_images("depth", None, None).x
+    assert depth.shape == (6, 1, 8, 8) and float(depth.min()) == 500 and float(depth.max()) == 5563
     Image.fromarray(np.zeros((8, 9), np.uint8)).save("all/1/wide.png")
     with pytest.raises(ValueError, match=r"all/1/wide.png and all/0/.* have 8 x 9 and 8 x 8 pixels"):
         read_images("all", None, None)

@@ -35,6 +35,10 @@ def test_a_regression(capsys):
     assert np.allclose(predicted("run", x=x), every.mean(0))
     model = rppdyn.load("run")
     assert torch.allclose(model.predict(torch.tensor(x)), torch.tensor(every.mean(0)))
+    with torch.no_grad():
+        next(model.members[1].parameters()).fill_(torch.nan)
+    with pytest.warns(UserWarning, match="1 of 2 members diverged"):
+        assert np.allclose(model.predict(x), every[0])
     with pytest.raises(ValueError, match="give 'mean' or 'all'"):
         model.predict(x, members="both")
     np.savez("bad.npz", y=x)

@@ -194,11 +194,21 @@ def test_tasks_with_other_truths_are_apart(tmp_path):
         "some-data-v0 length=30",
         "some-data-v0 length=50",
     ]
+    own = [
+        make_fit(tmp_path / k, "task=own", f"task.data={k}/log.csv", "model=mlp", errors=ERRORS[:2]) for k in ("a", "b")
+    ]
+    assert {g.subject for g in read_groups([*map(str, own)])} == {f"log data={k}/log.csv" for k in ("a", "b")}
     group = make_fit(tmp_path / "g", "task.group=SO(3)", errors=ERRORS[:2])
     assert [g.label for g in read_groups([str(make_fit(tmp_path / "o", errors=ERRORS[:2])), str(group)])] == [
         "rpp group=null",
         "rpp group=SO(3)",
     ]
+
+
+def test_a_certified_variance_is_a_number(tmp_path):
+    words = ("dataset=some/data-v0", "model.free_variance=certified", "model.certified_variance=0.0123")
+    run = make_fit(tmp_path / "run", *words, verb="fit_transition", errors=ERRORS[:2])
+    assert "0.0123" in written([run], tmp_path)
 
 
 def test_priors_and_runs(runs, text):

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from refusals import refused
+from stable_baselines3.common.callbacks import BaseCallback
 
 from rppdyn.agents import RelaxedPPO
 from rppdyn.cli import main
@@ -116,6 +117,16 @@ def test_a_rollout_that_a_callback_ends_is_forgotten():
     agent.capture()
     agent.learn(32, reset_num_timesteps=False)
     assert len(agent.policy.trained_on) == 32
+
+
+def test_what_a_callback_asks_the_policy_is_no_part_of_the_rollout():
+    class Asks(BaseCallback):
+        def _on_step(self) -> bool:
+            self.model.policy(torch.full((31, 4), 5.0, dtype=torch.float64))
+            return True
+
+    seen = small().learn(32, callback=Asks()).policy.trained_on
+    assert len(seen) == 32 and seen.max() < 5
 
 
 @pytest.mark.parametrize("options", [dict(clip_range_vf=1e-4), dict(vf_coef=0.0)], ids=str)

@@ -14,11 +14,12 @@ from torch import nn
 
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SL, SO, D, Group, O, O2eR3, S, SO2eR3, Trivial, Z
-from rppdyn.nn import EMLP, RPPEMLP, RelaxedLinear, named_pathways
+from rppdyn.nn import EMLP, RPPEMLP, Ensemble, RelaxedLinear, named_pathways
 from rppdyn.priors import learn_variances, negative_log_prior
 from rppdyn.reps import Scalar, T, V, regular
 
 MIRROR = Group("mirror", discrete_generators=torch.tensor([[[-1.0, 0.0], [0.0, 1.0]]]))
+TILTED = Group("tilted mirror", discrete_generators=torch.eye(3).double()[None] - 2 / 3)
 TURNS = Group("half turns", discrete_generators=torch.tensor([[[-1.0, 0.0], [0.0, -1.0]]]))
 
 CHAINS = {
@@ -141,6 +142,16 @@ def test_checkpoints_rebuild_a_chain_with_learned_variances():
     other.load_state_dict(learned.state_dict())
     torch.testing.assert_close(other(x), net(x), rtol=0, atol=0)
     assert other.pathway_variances() == learned.pathway_variances() != net.pathway_variances()
+
+
+@pytest.mark.parametrize("smaller, form", [(SO2eR3(), "signed gather"), (TILTED, "sparse")], ids=str)
+def test_members_share_the_zero_map_of_the_largest_group(smaller, form):
+    """From scalars to vectors; the maps of the smaller group are added to it."""
+    nets = [RPPEMLP(V, V, groups=[O(3), smaller], variances=[1.0, 1.0, 1.0], hidden=6 * T(0), generator=generator(s))
+            for s in range(2)]  # fmt: skip
+    assert nets[0].head.equivariant.weight is None and nets[0].head.equivariant_2.weight_map.form == form
+    x = torch.randn(2, 5, 3, generator=generator(4))
+    torch.testing.assert_close(Ensemble(nets)(x), torch.stack([net(y) for net, y in zip(nets, x, strict=True)]))
 
 
 def test_it_says_what_it_is():

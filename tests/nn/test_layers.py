@@ -149,6 +149,17 @@ def test_gradients(G):
     assert torch.autograd.gradcheck(f, (x, *values))
 
 
+def test_second_derivatives_by_tied_parameters_forward_over_reverse():
+    layer = linear(V(Z(4)), (V + Scalar)(Z(4)), free_variance=0).double()
+    assert layer.equivariant.weight_map.ties is not None
+    x = torch.randn(3, 4, dtype=torch.float64, generator=generator(1))
+    f = lambda w: torch.func.functional_call(layer, {"equivariant.weight": w}, (x,)).pow(3).sum()  # noqa: E731
+    w = layer.equivariant.weight.detach()
+    expected = torch.func.jacrev(torch.func.jacrev(f))(w)
+    assert expected.norm() > 1
+    torch.testing.assert_close(torch.func.hessian(f)(w), expected)
+
+
 def test_representations_of_a_factor_are_lifted():
     G = SO(3) * Z(4)
     layer = RelaxedLinear(V(SO(3)), V(SO(3)), G, free_variance=0, generator=generator())

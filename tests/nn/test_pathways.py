@@ -90,6 +90,17 @@ def test_a_part_of_a_checkpoint_leaves_other_units_alone():
     assert torch.equal(net(x), before)
 
 
+def test_parameters_alone_leave_units_alone():
+    """A state dict without variances is a part of one, and says nothing about units; a whole one without units says 1."""
+    net, wide = network(3e-4), network(1.0, seed=1)
+    x = torch.randn(5, 3, generator=generator(1))
+    before = net(x)
+    net.load_state_dict(dict(net.named_parameters()), strict=False)
+    assert torch.equal(net(x), before)
+    net.load_state_dict(wide.state_dict())
+    assert torch.equal(net(x), wide(x))
+
+
 def test_a_unit_is_not_read_where_there_is_none():
     equivariant, alone = (
         RPPEMLP(V, V, SO(3), hidden=12, num_layers=0, equivariant_variance=a, free_variance=3e-4) for a in (1.0, 0)

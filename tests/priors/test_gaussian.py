@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributions import MultivariateNormal, Normal
 
 from rppdyn.groups import SO, SO13, D, S, Z
-from rppdyn.nn import EMLP, MLP, RPPEMLP, RelaxedLinear, merge, named_pathways
+from rppdyn.nn import EMLP, MLP, RPPEMLP, Ensemble, RelaxedLinear, merge, named_pathways
 from rppdyn.priors import negative_log_prior
 from rppdyn.reps import Scalar, T, V
 
@@ -58,6 +58,21 @@ def test_the_sum_of_the_pathways_has_the_covariance_of_the_paper():
     weights = {"equivariant.weight": a**0.5 * beta / layer.equivariant.weight_map.scale, "free.weight": b**0.5 * B}
     W = torch.func.vmap(lambda p: torch.func.functional_call(layer, p, (torch.eye(3).double(),)).T)(weights)
     torch.testing.assert_close(torch.cov(W.flatten(1).T), prior.covariance_matrix, rtol=0, atol=0.25)
+
+
+def test_the_prior_of_an_ensemble_is_the_sum_of_its_members():
+    """With fixed variances, all learned, and some: then each member has its own."""
+    for names in ((), ("equivariant",), ("equivariant", "free")):
+        nets = [build(RPPEMLP, Z(4), hidden=8) for _ in range(2)]
+        for i, net in enumerate(nets):
+            for _, name, pathway in named_pathways(net):
+                nn.init.constant_(pathway.get_parameter(pathway.coefficient_names()[0]), i - 0.5)
+                if name in names:
+                    pathway.learn_variance()
+                    nn.init.constant_(pathway.log_variance, 0.3 - i)
+        stack = Ensemble(nets)
+        torch.testing.assert_close(negative_log_prior(stack), sum(map(negative_log_prior, nets)))
+        assert stack.per_member(negative_log_prior).shape == (2,)
 
 
 def test_a_removed_pathway_counts_nothing():

@@ -10,12 +10,13 @@ import torch
 
 from rppdyn.groups import Z
 from rppdyn.images import ImageModel, LayerSpec
-from rppdyn.nn import RPPEMLP, Ensemble
+from rppdyn.nn import RPPEMLP, Ensemble, named_pathways
 from rppdyn.priors import (
     Categorical,
     Gaussian,
     Laplace,
     VarianceLearning,
+    _learning,
     learn_variances,
     negative_log_prior,
     weights_of,
@@ -239,3 +240,22 @@ def test_constant_inputs_are_stored_in_the_unit_of_their_variance():
         assert constants.unit.item() == pytest.approx(constants.variance.sqrt().item()) != pytest.approx(0.1)
         torch.testing.assert_close(constants.value(), torch.full((2,), 0.1).double(), rtol=1e-6, atol=0)
     assert "log10_variance/breaking" in learning.metrics()
+
+
+@pytest.mark.parametrize("form", ["joint", "kronecker"])
+def test_variances_that_are_not_learned_stay_as_they_are(form, monkeypatch):
+    net = RPPEMLP(V, V, Z(2), hidden=4, num_layers=1, generator=torch.Generator().manual_seed(0)).double()
+    pathways = [pathway for *_, pathway in named_pathways(net)]
+    for pathway in pathways:
+        if pathway.is_free:
+            pathway.learn_variance()
+    stack, (x, y) = Ensemble([net]), torch.randn(2, 1, 20, 2).double()
+    asked = []
+    monkeypatch.setattr(_learning, "describe_memory_excess", lambda rows, matrices: asked.append(matrices) or "")
+    learning = VarianceLearning(stack, x, y, noise=torch.zeros(1), curvature=form)
+    before = {key: value for key, value in stack.net.state_dict().items() if "log_variance" in key}
+    before = {key: value.clone() for key, value in before.items()}
+    learning.update(torch.optim.Adam(weights_of(stack)))
+    for key, value in before.items():
+        assert torch.equal(stack.net.state_dict()[key], value) == (".free." not in key)
+    assert asked == [len(pathways)]  # kernel matrices of all of them

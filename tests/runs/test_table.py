@@ -124,6 +124,7 @@ def test_seeds_and_folders_tell_no_runs_apart():
         "workers": True,
         "logger": "wandb",
         "model": {"kind": "rpp", "hidden": 8},
+        "task": {"generators": [[[0.0, -1.0], [1.0, 0.0]]], "windows": 7},
         "env": {"kwargs": {}},
     }
     assert flatten(config) == {"model.kind": "rpp", "model.hidden": 8}

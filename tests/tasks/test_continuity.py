@@ -70,6 +70,19 @@ def test_an_angle_that_wraps_is_unwrapped_by_its_velocity_and_refused_without(pe
         check(states, unwrap=["th"])
 
 
+def test_noise_of_an_angle_at_its_wrap_and_one_that_never_wraps(caplog):
+    rng, t = np.random.default_rng(0), np.arange(400) * 0.02
+    noisy = (1.5 * t + np.pi) % (2 * np.pi) - np.pi + 0.01 * rng.normal(size=400)
+    assert np.ptp(noisy) > 2 * np.pi
+    states = [np.stack([noisy, np.cos(3 * t)], 1)]
+    (found,) = check(states, rates=False, unwrap=["c0"], step=0.02).trajectories
+    assert np.allclose(found.states[:, 0], 1.5 * t, atol=0.1) and not caplog.text
+    with pytest.raises(ValueError, match=r"c0 goes from .* wraps at 2 pi: give unwrap=\[c0\]"):
+        check(states, rates=False, step=0.02)
+    check(states, rates=False, unwrap=["c0", "c1"], step=0.02)
+    assert "unwrap=[c1]: it wraps nowhere" in caplog.text and "[c0]" not in caplog.text
+
+
 def reset_in_the_middle(states):
     return [*states[:-1], np.concatenate([states[-1][:37], states[0][: len(states[-1]) - 37]])]
 

@@ -6,12 +6,13 @@ import json
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
-from rppdyn.tasks import read_recordings
+from rppdyn.tasks import _tables, read_recordings
 
 EPISODES, STEPS = 4, 30
 
@@ -245,3 +246,63 @@ def test_comments_and_hidden_files_are_passed_over(tmp_path, head):
     (tmp_path / "._a.csv").write_bytes(b"\x00\x05\x16\x07")  # as macOS leaves them
     (found,) = read_recordings(tmp_path, ["q", "p"]).trajectories
     assert found.times.tolist() == rows[:, 0].tolist() and found.states.tolist() == rows[:, 1:].tolist()
+
+
+def lengths(path, asked, **options):
+    return [
+        (r.name.partition(", ")[2], len(r.states))
+        for r in read_recordings(path, asked, time=0.05, **options).trajectories
+    ]
+
+
+def test_ends_of_episodes_in_words_and_within_labels(tmp_path):
+    """The columns of ends as pandas writes them, and those of a vectorised log, whose label is the environment."""
+    steps = range(60)
+    words = "\n".join(f"{t % 30},{t % 30 == 29},false" for t in steps)
+    (tmp_path / "words.csv").write_text(f"x,terminated,truncated\n{words}\n", encoding="utf-8")
+    assert lengths(tmp_path / "words.csv", ["x"]) == [("episode 0", 30), ("episode 1", 30)]
+    rows = "\n".join(f"{e},{t % 20 + 100 * e},{int(t % 20 == 19)}" for t in steps for e in range(3))
+    (tmp_path / "vector.csv").write_text(f"env,x,done\n{rows}\n", encoding="utf-8")
+    read = lengths(tmp_path / "vector.csv", ["x"], trajectory="env")
+    assert read == [(f"env {e}, episode {k}", 20) for e in range(3) for k in range(3)]
+    assert read_recordings(tmp_path / "vector.csv", ["x"], time=0.05, trajectory="env").trajectories[4].rows[0] == 62
+    (tmp_path / "text.csv").write_text("x,done\n0,False\n1,\n2,True\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"text.csv, row 2: '' in done says not .*write true or false"):
+        read_recordings(tmp_path / "text.csv", ["x"], time=0.05)
+
+
+def test_a_demonstration_is_whole_where_dones_mark_its_success(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "log.hdf5", "w") as file:
+        for i in range(2):
+            file[f"data/demo_{i}/obs/x"], file[f"data/demo_{i}/dones"] = np.zeros((50, 3)), np.arange(50) >= 40
+    assert lengths(tmp_path / "log.hdf5", ["obs/x"]) == [("data, demo_0", 50), ("data, demo_1", 50)]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"q": np.zeros((50, 100)), "t": np.arange(100)}, "100, 1.* of it for 50 states; .* with a last axis of 1"),
+        (
+            {"q": np.zeros((200, 16, 4)), "t": np.arange(200)},
+            "200, 1.* of it for 16 states.* (trajectories, time, numbers)",
+        ),
+        ({"q": np.zeros((20, 16, 4)), "t": np.zeros((20, 17))}, "17, 1.* of it for 16 states"),
+    ],
+)
+def test_more_times_than_states_are_refused(tmp_path, arrays, words):
+    np.savez(tmp_path / "log.npz", **arrays)
+    with pytest.raises(ValueError, match=words.replace("(", r"\(").replace(")", r"\)")):
+        read_recordings(tmp_path / "log.npz", ["q"])
+
+
+def test_observations_of_minari_may_be_nested_and_hold_text(tmp_path, monkeypatch):
+    episode = SimpleNamespace(id=0, actions=np.zeros((5, 2)), observations={
+        "goal": {"kettle": np.ones((6, 2)), "mission": ["put it there"] * 6}, "pixels": np.zeros((6, 4, 4), np.uint8),
+    })  # fmt: skip
+    monkeypatch.setattr(_tables, "open_dataset", lambda source: SimpleNamespace(iterate_episodes=lambda: [episode]))
+    (tmp_path / "data").mkdir()
+    (found,) = read_recordings(tmp_path, ["observations.goal.kettle"], controls=["actions"], time=0.05).trajectories
+    assert found.states.tolist() == [[1.0, 1.0]] * 6
+    with pytest.raises(ValueError, match="'put it there' is no number"):
+        read_recordings(tmp_path, ["observations.goal.mission"], time=0.05)

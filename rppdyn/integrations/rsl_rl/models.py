@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -281,6 +283,27 @@ class _Relaxed:
         latent = regular_hidden(int(encoder.get("latent_dim", 64)), self.spec.group)
         scan_encoder = self._network(part(scan), encoder.get("hidden_dims", (128,)), 1.0, latent)
         return EncodedNetwork(scan_encoder, self._network(part(rest) + latent, hidden_dims, output_scale), scan, rest)
+
+    def as_jit(self) -> nn.Module:
+        """The merged policy for rsl_rl's export to TorchScript, which can't compile its parts: they are traced."""
+        model, trace = self._exported(), torch.jit.trace
+        x = torch.zeros(1, model.obs_dim)
+        y = model.obs_normalizer(x)
+        h = y if model.rnn.rnn is None else model.rnn.rnn(y[None])[0][0].detach()
+        with warnings.catch_warnings(action="ignore", category=torch.jit.TracerWarning):  # sizes become constants
+            model.obs_normalizer, model.mlp = trace(model.obs_normalizer, x), trace(model.mlp, h)
+        return cast(Any, super(_Relaxed, type(self))).as_jit(model)
+
+    def as_onnx(self, verbose: bool = False) -> nn.Module:
+        """The merged policy for rsl_rl's export to ONNX."""
+        return cast(Any, super(_Relaxed, type(self))).as_onnx(self._exported(), verbose)
+
+    def _exported(self: Any) -> Any:
+        """The attributes that rsl_rl's exporters copy, with the encoding, which they leave out, in the normaliser."""
+        policy = self.merged().cpu()
+        features, unit = _Deployed(policy.space, policy.normalizer, nn.Identity()), getattr(policy, "unit", None)
+        return SimpleNamespace(obs_normalizer=features, rnn=SimpleNamespace(rnn=unit), mlp=policy.head,
+                               distribution=self.distribution, obs_dim=self.obs_dim)  # fmt: skip
 
     @staticmethod
     def _check_count(name: str, value: Any, minimum: int, factor: int = 1) -> None:

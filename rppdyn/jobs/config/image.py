@@ -270,6 +270,10 @@ class BoundRegressionConfig(FitRegressionConfig):
         _require_map(self)
         if self.subspace.loss == "zero_one":
             raise ConfigError(f"subspace.loss=zero_one with task={self.task.name}: of classes only; leave it out")
+        if self.task.data is not None:
+            raise ConfigError(
+                f"task.data={self.task.data}: bounds are of rppdyn's tasks and of images, not of own rows"
+            )
         if self.task.augment:
             raise ConfigError(
                 "task.augment=true: data of a bound are independent, and moved ones are not; leave it out"
