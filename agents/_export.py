@@ -119,7 +119,8 @@ class _BaselineAction(nn.Module):
             features = policy.extract_features(observation, policy.pi_features_extractor)
             mean = policy.action_net(policy.mlp_extractor.forward_actor(features))  # type: ignore[arg-type]  # one extractor
             return torch.tanh(mean) if policy.squash_output else mean
-        if hasattr(actor := getattr(policy, "actor", None), "get_action_dist_params"):  # of SAC, TQC, CrossQ
+        actor: Any = getattr(policy, "actor", None)
+        if hasattr(actor, "get_action_dist_params"):  # of SAC, TQC, CrossQ
             mean, *_ = actor.get_action_dist_params(observation)
             return torch.tanh(mean)
         return policy._predict(observation, deterministic=True)

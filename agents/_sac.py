@@ -179,9 +179,9 @@ class RPPSAC(SymmetricAgent, SAC):
         """Seed the global generators, as stable-baselines3 does, and from them those that the agent draws from."""
         super().set_random_seed(seed)
         if seed is not None and hasattr(self, "sampler"):  # they are made after stable-baselines3's first call
-            rows = [self.replay_buffer] if isinstance(self.replay_buffer, RowReplayBuffer) else []
-            for drawing in (self.actor, self.sampler, *rows):
-                drawing.generator.manual_seed(int(np.random.randint(2**63 - 1)))  # noqa: NPY002
+            rows = [self.replay_buffer.generator] if isinstance(self.replay_buffer, RowReplayBuffer) else []
+            for generator in (self.actor.generator, self.sampler.generator, *rows):
+                generator.manual_seed(int(np.random.randint(2**63 - 1)))  # noqa: NPY002
             self.sampler.numpy.state = np.random.MT19937(int(np.random.randint(2**63 - 1))).state  # noqa: NPY002
 
     @staticmethod

@@ -373,9 +373,6 @@ class BatchSampler:
     def images(self) -> GroupMatrices:
         """The group's matrices on features and actions, with the features' device and dtype."""
         like = self.agent.policy.features_extractor.like
-        if self._images is None or (self._images.obs_maps.dtype, self._images.obs_maps.device) != (
-            like.dtype,
-            like.device,
-        ):
+        if self._images is None or self._images.obs_maps is not self._images.obs_maps.to(like):
             self._images = GroupMatrices(self.agent.spec, like)
         return self._images

@@ -10,7 +10,7 @@ and the next rollout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -139,10 +139,10 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         """Normalised features of observations in their own precision, which stable-baselines3 would round to float32."""
         return self.features_extractor(obs)
 
-    def get_distribution(self, obs: Tensor) -> Distribution:
+    def get_distribution(self, obs: Any) -> Distribution:
         return self._get_action_dist_from_latent(self.mlp_extractor.forward_actor(self.extract_features(obs)))
 
-    def predict_values(self, obs: Tensor) -> Tensor:
+    def predict_values(self, obs: Any) -> Tensor:
         return self.value_net(self.mlp_extractor.forward_critic(self.extract_features(obs)))
 
     def forward(self, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -168,7 +168,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         """Steps of the current rollout."""
         return len(self._rollout)
 
-    def set_rollout(self, observations: Sequence[Tensor] = ()) -> None:
+    def set_rollout(self, observations: Iterable[Tensor] = ()) -> None:
         """Replace the observations since the last update."""
         self._rollout = [*observations]
 

@@ -82,7 +82,7 @@ class SubspaceFit(FitSubject):
             self.classes = False
         else:
             fit = ImageFit(config)
-            *held_out, self.raw = _standardise_by_validation(fit)
+            held_out, self.raw = _standardise_by_validation(fit)
             self.classes = not fit.data[0].regression
         self.fit, self.held_out = fit, held_out
         if self.options.prior_run is not None:
@@ -383,11 +383,11 @@ def _projector_stream(seed: int, dimension: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(words[0]))
 
 
-def _standardise_by_validation(fit: ImageFit) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
+def _standardise_by_validation(fit: ImageFit) -> tuple[tuple[Tensor, Tensor], Callable[[Tensor], Tensor]]:
     """Standardise images by the validation set in place of the training set, on which the prior must not depend.
 
     Returns:
-        test images and targets, and the map from standardised targets to the units of the task.
+        (test images, their targets), and the map from standardised targets to the units of the task.
     """
     axes = (0,) if fit.config.task.source in TABLES else (0, 2, 3)  # as image_data has it
     train, test, targets, test_targets, offsets, factors = [], [], [], [], [], []
@@ -410,7 +410,7 @@ def _standardise_by_validation(fit: ImageFit) -> tuple[Tensor, Tensor, Callable[
         torch.stack(each) if each else torch.tensor(float(i)) for i, each in enumerate((offsets, factors))
     )
     held_out = torch.stack(test).to(fit.device), torch.stack(test_targets).to(fit.device)
-    return *held_out, lambda z: offset + factor * z
+    return held_out, lambda z: offset + factor * z
 
 
 def _initial_networks(config: BoundConfig, fit: Regression | ImageFit) -> Ensemble:
