@@ -27,6 +27,7 @@ from rppdyn.envs._mirror import entry_names, group_spec, mirror_spec, published_
 from rppdyn.envs._model_symmetry import ModelSymmetry
 from rppdyn.envs._simulator import quiet_mujoco
 from rppdyn.envs._spec import Space, Symmetry, SymmetrySpec
+from rppdyn.envs._state import keep_state
 from rppdyn.envs._wrappers import acting_wrappers, flattened, refuse_vector_env, step_wrappers
 from rppdyn.envs.certification._certificate import (
     RENDER_OPTIONS,
@@ -361,18 +362,24 @@ def _spec_of_system(system: Any, name: str, symmetry: str | None, variant: str) 
         raise ValueError(f"variant='published' is of the models of Gymnasium's tasks only; leave it out for {name}")
     if variant == "published" and symmetry is not None:
         raise ValueError(f"{name}: symmetry={symmetry!r} with variant='published', one symmetry; leave one out")
+    if not is_model and (shape := system.unwrapped.action_space.shape) != (model.nu,):
+        raise ValueError(
+            f"{name} takes actions of shape {shape}, and its model {model.nu} controls: how actions transform is unknown; give "
+            "a spec of your own, made with rppdyn.envs.mirror_spec or group_spec (on the command line env.spec=FILE)"
+        )
 
     def build() -> SymmetrySpec:
         derivation, own = derive(model), {} if is_model else getattr(system.unwrapped, "symmetry_choices", {})
         named = own or ({} if is_model else _TASKS.get(_task_name(name), {}))
         choice = _choose(named, derivation, symmetry, name, next(iter(named.values())) if own or is_stock else ())
         chosen = [derivation[key] for key in choice]
-        if is_model:
-            data = mujoco.MjData(model)
-            observation = recognise(model, data, lambda: np.concatenate([data.qpos, data.qvel]), name=name)
-        else:
-            observation = observation_of(system)
-        spec = _build(name, model, chosen, space_of(observation, chosen), notes(observation, chosen))
+        with nullcontext() if is_model else keep_state(system.unwrapped):  # it is reset
+            if is_model:
+                data = mujoco.MjData(model)
+                observation = recognise(model, data, lambda: np.concatenate([data.qpos, data.qvel]), name=name)
+            else:
+                observation = observation_of(system)
+            spec = _build(name, model, chosen, space_of(observation, chosen), notes(observation, chosen))
         return published_spec(spec, _task_name(name)) if variant == "published" else spec
 
     if is_model:

@@ -288,8 +288,9 @@ class Simulator:
         return [np.array(column) for column in zip(*rows, strict=True)]
 
     def mirror(self, elements: Elements, states: np.ndarray) -> np.ndarray:
-        """Images of states, controls and the solver's warm start included."""
-        spaces = {key: key for key in self.state_keys} | {"qacc_warmstart": "qvel", "ctrl": "action"}
+        """Images of states, the solver's warm start, mocap bodies and, if they are the actions, controls included."""
+        spaces = {key: key for key in self.state_keys} | {"qacc_warmstart": "qvel"}
+        spaces |= {"ctrl": "action"} if elements.spec.action.dim == self.model.nu else {}  # a step overwrites it
         values = zip(spaces.items(), self.read(states, *spaces), strict=True)
         images = {key: elements.transform(space, fields) for (key, space), fields in values}
         mirrored = np.empty_like(states)
@@ -298,6 +299,8 @@ class Simulator:
             for key, fields in images.items():
                 getattr(self.data, key)[:] = fields[i]
             mirrored[i] = self.get()
+        if self.model.nmocap:
+            elements.mirror_mocap(self.model, self.data, states, mirrored)
         return mirrored
 
     # -- running ------------------------------------------------------------------------------------------------------

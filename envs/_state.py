@@ -146,10 +146,12 @@ def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
 @contextlib.contextmanager
 def keep_state(env: gym.Env) -> Iterator[None]:
     """Restore an environment at the end of the context, but for attributes that can't be captured."""
-    before = capture_state(env, strict=False)
+    before, base = capture_state(env, strict=False), env.unwrapped
+    generator: Any = base._np_random
     try:
         yield
     finally:
+        base._np_random = generator  # a reset with a seed makes another; attributes may refer to this one
         restore_state(env, before)
 
 

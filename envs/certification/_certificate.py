@@ -30,6 +30,7 @@ from rppdyn.priors._likelihood import MAX_DEFECT, MIN_DEFECT, share_of_defect
 from rppdyn.runs.files import cache_folder, plain, write_text
 
 FORMAT = 1
+MEASUREMENT = 2  # version of what certify measures; stored certificates of an earlier one are not found
 
 EXACT_BELOW = 1e-8
 """A defect is exact if its 95th percentile is below this; rounding gives 1e-14."""
@@ -631,7 +632,7 @@ def _parameters(owner) -> Iterator[tuple[str, object]]:
 
 
 def _certificate_path(model: str, environment: str | None, spec: str, solver: str, version: str, scale: float) -> Path:
-    parts = [model, environment, spec, solver, version, scale, gym.__version__, __version__, FORMAT]
+    parts = [model, environment, spec, solver, version, scale, gym.__version__, __version__, FORMAT, MEASUREMENT]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return cache_folder("certificates") / f"{spec[:32]}-{key[:32]}-{solver}.json"
 

@@ -36,7 +36,6 @@ from gymnasium.envs.mujoco import MujocoEnv
 from scipy.spatial import cKDTree
 
 from rppdyn.envs._catalogue import Source, open_source, symmetry_specs
-from rppdyn.envs._model_symmetry import ModelSymmetry
 from rppdyn.envs._simulator import BareSimulator, ObservedSimulator, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs._spec import SymmetrySpec
 from rppdyn.envs._state import keep_state
@@ -63,9 +62,9 @@ from rppdyn.envs.certification._evidence import (
     Elements,
     SimulatedSteps,
     counted_features,
+    derived_symmetries,
     step_faults,
 )
-from rppdyn.envs.derivation import derive
 from rppdyn.envs.terms._layout import CompiledTerms
 from rppdyn.envs.terms._simulator import TermsSimulator
 from rppdyn.runs.session import Progress
@@ -178,32 +177,13 @@ def _make_reports(examination: Examination, spec: SymmetrySpec) -> tuple[Generat
     if isinstance(simulator, TermsSimulator):
         deviations = [tuple(map(str, s.deviations)) for s in simulator.symmetries]
     elif not isinstance(simulator, ObservedSimulator):
-        deviations = _deviations(simulator.model, spec)
+        derived = derived_symmetries(simulator.model, spec)
+        deviations = [None if s is None else tuple(map(str, s.deviations)) for s in derived]
     reports = []
     for k, names in enumerate(deviations):
         elements = Elements.of_generator(spec, k, np.random.default_rng((examination.seed, k)))
         reports.append(replace(examination.report(spec, k, elements), deviations=names))
     return tuple(reports)
-
-
-def _deviations(model: mujoco.MjModel, spec: SymmetrySpec) -> list[tuple[str, ...] | None]:
-    """Deviations of each generator, from the derived symmetry with the same action; None without one."""
-    try:
-        derived = derive(model).symmetries
-    except ValueError:
-        derived = ()
-    pairs = []  # (matrix on velocities, matrix on actions) of each generator
-    for kind in ("discrete_generators", "lie_algebra"):
-        pairs += list(zip(getattr(spec.qvel, kind), getattr(spec.action, kind), strict=True))
-    n_discrete = len(spec.group.discrete_generators)
-
-    def acts_alike(s: ModelSymmetry, k: int) -> bool:
-        return s.is_continuous == (k >= n_discrete) and all(
-            np.shape(own) == known.shape and np.allclose(own, known)
-            for own, known in zip(pairs[k], (s.dofs, s.controls), strict=True)
-        )
-
-    return [next((tuple(map(str, s.deviations)) for s in derived if acts_alike(s, k)), None) for k in range(len(pairs))]
 
 
 @contextmanager
@@ -268,14 +248,17 @@ class Examination:
     """
 
     def __init__(self, simulator: Simulator, n_states: int, n_resets: int, seed: int):
-        rng = np.random.default_rng(seed)
-        self.seed, self.evidence = seed, SimulatedSteps.visit(simulator, n_states, rng)
-        self.evidence.require_enough(self.evidence.outcome.fault)
+        rng, self.seed = np.random.default_rng(seed), seed
+        # A reset may draw the model or a target anew: none lies between the steps from states and from their images.
+        states, actions = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON)
         independent, _ = simulator.rollout_states(n_states, rng, stride=STRIDE, horizon=HORIZON)
-        self.starts, m = self.evidence.subset(ROLLOUTS).states, self.evidence.actions.shape[1]
-        self.sequences = rng.uniform(*simulator.action_bounds, (len(self.starts), ROLLOUT_STEPS, m))
-        self.paths = simulator.trajectories(self.starts, self.sequences)
+        shape = min(ROLLOUTS, n_states), ROLLOUT_STEPS, actions.shape[1]
+        self.sequences = rng.uniform(*simulator.action_bounds, shape)
         self.resets = simulator.reset_states(n_resets, rng) if simulator.is_task else None
+        self.evidence = SimulatedSteps(simulator, states, actions, simulator.steps(states, actions))
+        self.evidence.require_enough(self.evidence.outcome.fault)
+        self.starts = self.evidence.subset(ROLLOUTS).states
+        self.paths = simulator.trajectories(self.starts, self.sequences)
         self.independent = simulator.read(independent, *simulator.state_keys)
 
     def report(self, spec: SymmetrySpec, k: int, elements: Elements) -> GeneratorReport:

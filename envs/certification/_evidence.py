@@ -12,16 +12,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 from scipy.linalg import expm
 
-from rppdyn.envs._simulator import Outcome, Simulator, quiet_mujoco
+from rppdyn.envs._model_symmetry import ModelSymmetry, finite_element
+from rppdyn.envs._simulator import INTEGRATION, Outcome, Simulator, get_integration_state, quiet_mujoco
 from rppdyn.envs._spec import SPACES, VERDICTS, Space, SymmetrySpec
 from rppdyn.envs._state import keep_state
 from rppdyn.envs._wrappers import step_wrappers
 from rppdyn.envs.certification._certificate import EXACT_BELOW, Defect
+from rppdyn.envs.derivation import derive
+from rppdyn.envs.observation._action import set_image_state
+from rppdyn.envs.observation._quantities import quantities_of
 
 MIN_STATES = 20  # fewest states that have a 95th percentile
 STRIDE = 10  # steps between sampled states; neighbours in time are nearly equal
@@ -212,6 +218,27 @@ class Elements:
         space = getattr(self.spec, key)
         return space.decode(self.image(key, space.encode(y)))
 
+    def mirror_mocap(self, model: mujoco.MjModel, data: mujoco.MjData, states: np.ndarray, images: np.ndarray) -> None:
+        """Put mocap bodies of images of states (n, .) in place, by the derived symmetry with the same action.
+
+        Raises:
+            ValueError: no derived symmetry has the spec's action.
+        """
+        if (symmetry := derived_symmetries(model, self.spec)[self.number]) is None:
+            raise ValueError(
+                f"{self.spec.env_id}: the mocap bodies can't be mirrored, for no derived symmetry acts on velocities and "
+                f"controls as {self.spec.generator_names[self.number]} does; make them bodies with joints, or correct the spec"
+            )
+        finite = [finite_element(symmetry, t) for t in self.times] if self.times else [symmetry]
+        quantities, image = quantities_of(model), mujoco.MjData(model)
+        for i, state in enumerate(states):
+            mujoco.mj_setState(model, data, state, INTEGRATION)
+            mujoco.mj_kinematics(model, data)
+            set_image_state(model, quantities, data, image, finite[i % len(finite)])
+            mujoco.mj_setState(model, data, images[i], INTEGRATION)
+            data.mocap_pos[:], data.mocap_quat[:] = image.mocap_pos, image.mocap_quat
+            images[i] = get_integration_state(model, data)
+
 
 def _element_matrices(generator: np.ndarray, times: tuple[float, ...] | None) -> tuple[np.ndarray, ...]:
     return (generator,) if times is None else tuple(expm(t * generator) for t in times)
@@ -226,6 +253,25 @@ def period(A: np.ndarray) -> float:
     speeds = np.abs(np.linalg.eigvals(A).imag)
     speeds = speeds[speeds > 1e-9]
     return float(2 * np.pi / speeds.min()) if speeds.size else 1.0
+
+
+def derived_symmetries(model: mujoco.MjModel, spec: SymmetrySpec) -> list[ModelSymmetry | None]:
+    """The symmetry derived from a model that acts as each generator does on velocities and controls; None without one."""
+    try:
+        derived = derive(model).symmetries
+    except ValueError:
+        derived = ()
+    n_discrete = len(spec.group.discrete_generators)
+    spaces: list[tuple[Any, str]] = [(spec.qvel, "dofs"), (spec.action, "controls")][
+        : 2 if spec.action.dim == model.nu else 1
+    ]
+
+    def acts_alike(s: ModelSymmetry, k: int) -> bool:
+        pairs = [((*p.discrete_generators, *p.lie_algebra)[k], getattr(s, key)) for p, key in spaces]
+        alike = (np.shape(own) == known.shape and np.allclose(own, known) for own, known in pairs)
+        return s.is_continuous == (k >= n_discrete) and all(alike)
+
+    return [next((s for s in derived if acts_alike(s, k)), None) for k in range(len(spec.generator_names))]
 
 
 # -- wrappers ----------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from scipy.linalg import block_diag
 from scipy.sparse.csgraph import connected_components
 
 from rppdyn.envs._model_symmetry import ModelSymmetry, Quantity, finite_element
+from rppdyn.envs._simulator import quiet_mujoco
 from rppdyn.envs._spec import Encoding, Space
 from rppdyn.envs.observation._recognition import Observation, compute_derived, keep_data, simulate_states
 
@@ -283,16 +284,23 @@ def fit_unexplained(observation: Observation, symmetry: ModelSymmetry) -> np.nda
     """Fit the matrix by which a symmetry acts on an observation's unexplained entries; zero for a continuous one.
 
     Raises:
-        ValueError: an entry's image is not plus or minus such an entry.
+        ValueError: an entry's image is not plus or minus such an entry, or it did not vary.
     """
     entries = list(observation.unexplained)
     if not entries:
         return np.zeros((0, 0))
     finite = [finite_element(symmetry, t) for t in TRIAL_ANGLES] if symmetry.is_continuous else [symmetry]
     before, after = _observe_images(observation, entries, finite)
+    if not np.ptp(before, axis=0).all():
+        before, after = _observe_images(observation, entries, finite, landed=True)
+    if (constant := np.ptp(before, axis=0) == 0).any():
+        raise ValueError(
+            f"{observation.name}: {observation.describe(entries[constant.argmax()])} is none of MuJoCo's quantities and did "
+            "not vary in simulated states, so its image is unknown; leave it out, or give your own spec"
+        )
     matrix = np.zeros((len(entries), len(entries)))
     for n, i in enumerate(entries):
-        # Entry n comes first: entries that are constant, or always equal, are taken to be their own images.
+        # Entry n comes first: entries that are always equal are taken to be their own images.
         candidates = [n] if symmetry.is_continuous else [n, *(m for m in range(len(entries)) if m != n)]
         signs = (1.0,) if symmetry.is_continuous else (1.0, -1.0)
         size = np.abs(after[:, n]).max()
@@ -309,13 +317,13 @@ def fit_unexplained(observation: Observation, symmetry: ModelSymmetry) -> np.nda
     return np.zeros_like(matrix) if symmetry.is_continuous else matrix
 
 
-def _observe_images(observation: Observation, entries: list[int], symmetries: list[ModelSymmetry]):
+def _observe_images(observation: Observation, entries: list[int], symmetries: list[ModelSymmetry], landed=False):
     """(entries in simulated states, entries in their images under the symmetries in turn), (`FIT_STATES`, n) each."""
     model, data = observation.model, observation.data
     before, after = [], []
-    with keep_data(model, data):
+    with keep_data(model, data), quiet_mujoco():
         image = mujoco.MjData(model)
-        for k, _ in enumerate(simulate_states(model, data, FIT_STATES)):
+        for k, _ in enumerate(simulate_states(model, data, FIT_STATES, landed)):
             before.append(observation.read()[entries])
             mujoco.mj_copyData(image, model, data)
             set_image_state(model, observation.quantities, data, image, symmetries[k % len(symmetries)])

@@ -12,6 +12,7 @@ entry's neighbours, because observations are made of whole arrays.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,8 +33,10 @@ from rppdyn.envs._wrappers import acting_wrappers, observation_function, without
 from rppdyn.envs.observation._quantities import quantities_of
 
 RANDOM_SAMPLES = 48  # random contents of mjData
+EPISODES = 3  # whose observations of one state are compared
 SIMULATED_SAMPLES = 12  # simulated states in which the result is checked
 MAX_SETTLING_STEPS = 20  # steps to such a state
+MAX_LANDING_STEPS = 400  # the same where an entry did not vary, such as a flag of contact
 
 # Arrays that positions and velocities alone don't determine. They are filled with random numbers of sizes up to 1000, which
 # shows where an observation clips them.
@@ -112,13 +115,13 @@ class Observation:
 
 
 def observation_of(env: gym.Env) -> Observation:
-    """Recognise an environment's observation; the environment is left as it was.
+    """Recognise an environment's observation; the environment is left as it was, but for attributes that only a reset makes.
 
     Args:
         env: a Gymnasium MuJoCo environment with the method `_get_obs`, with or without wrappers.
     Raises:
-        ValueError: another environment, an observation that is no vector or no function of the simulator's state, or a wrapper
-            that adds to it.
+        ValueError: another environment, an observation that is no vector or no function of the simulator's state (an entry is
+            drawn at a reset), or a wrapper that adds to it.
     """
     base: Any = env.unwrapped
     spec = getattr(base, "spec", None)
@@ -128,7 +131,17 @@ def observation_of(env: gym.Env) -> Observation:
             f"{name} is no Gymnasium MuJoCo environment with the method _get_obs; pass its model, data and observation "
             "function to rppdyn.envs.observation._recognition.recognise"
         )
-    observe = observation_function(without_passive(env))
+    copied, model, data, episodes = without_passive(env), base.model, base.data, []
+    observe = observation_function(copied)
+    with keep_data(model, data), keep_state(base):
+        start = copy.copy(data)
+        for seed in range(EPISODES):
+            copied.reset(seed=seed)
+            base.model, base.data = model, data  # a reset may compile a new model
+            mujoco.mj_copyData(data, model, start)
+            episodes.append(observe())
+        attributes = dict(vars(base))
+    vars(base).update({key: value for key, value in attributes.items() if key not in vars(base)})
     if acting := acting_wrappers(env):
         shape, names = np.shape(observe()), ", ".join(type(layer).__name__ for layer in acting)
         if env.observation_space.shape not in (None, shape):  # None: a dictionary, which is refused below
@@ -143,6 +156,12 @@ def observation_of(env: gym.Env) -> Observation:
     if env.observation_space.shape != (count,):
         raise ValueError(
             f"{name} declares observations of shape {env.observation_space.shape} and gives {count} numbers"
+        )
+    if (drawn := np.flatnonzero(np.ptp(episodes, axis=0))).size:
+        raise ValueError(
+            f"{name}: resets draw {', '.join(f'observation[{i}]' for i in drawn)} outside of the simulator's state (a goal or "
+            "command in an attribute?), so no image is known; put it into the model, as a joint or mocap body, or give a spec "
+            "of your own, made with rppdyn.envs.mirror_spec or group_spec"
         )
     return observation
 
@@ -186,6 +205,8 @@ def recognise(
         sources = _explain(values, columns, quantities, tolerance)
     with keep_data(model, data), quiet_mujoco():
         simulated = [sample() for _ in simulate_states(model, data, SIMULATED_SAMPLES)]
+        if not _varies(values, tolerance).all():
+            simulated += [sample() for _ in simulate_states(model, data, SIMULATED_SAMPLES, landed=True)]
     for i, source in enumerate(sources):
         if unsteady[i]:
             sources[i] = None
@@ -289,8 +310,8 @@ def _random_orientations(rng: np.random.Generator, n: int) -> np.ndarray:
     return q * np.sign(q[:, :1]) / np.linalg.norm(q, axis=1, keepdims=True)
 
 
-def simulate_states(model: mujoco.MjModel, data: mujoco.MjData, n: int) -> Iterator[None]:
-    """Bring the data into n states near the present one, each after a few steps of random controls.
+def simulate_states(model: mujoco.MjModel, data: mujoco.MjData, n: int, landed: bool = False) -> Iterator[None]:
+    """Bring the data into n states near the present one, each after a few steps of random controls; many if `landed`.
 
     All derived quantities are computed, contact forces on bodies included.
     """
@@ -304,7 +325,7 @@ def simulate_states(model: mujoco.MjModel, data: mujoco.MjData, n: int) -> Itera
         mujoco.mj_integratePos(model, data.qpos, rng.normal(scale=0.1, size=model.nv), 1.0)
         data.qvel[:] = rng.normal(scale=0.5, size=model.nv)
         data.ctrl[:] = rng.uniform(low, high)
-        mujoco.mj_step(model, data, int(rng.integers(1, MAX_SETTLING_STEPS)))
+        mujoco.mj_step(model, data, int(rng.integers(1, MAX_LANDING_STEPS if landed else MAX_SETTLING_STEPS)))
         if not (np.isfinite(data.qpos).all() and np.isfinite(data.qvel).all()):  # the simulation is unstable here
             mujoco.mj_copyData(data, model, start)
         compute_derived(model, data)

@@ -248,6 +248,10 @@ class _BaseVector(Term):
 
         def finite(symmetry: ModelSymmetry) -> Affine:
             M = frame_map(robot, symmetry, element, self.title)
+            if self.frame == "yaw" and abs(M[2, 2] - 1) > DIRECTION_TOLERANCE:  # its third axis does not point up
+                if abs(M[0, 0] ** 2 * symmetry.rotation[2, 2] - 1) > DIRECTION_TOLERANCE:
+                    return np.full((3, 3), np.nan), np.zeros(3)
+                M = np.diag([M[0, 0], M[0, 0] * np.linalg.det(symmetry.rotation), 1.0])
             kind = self.parity if self.frame == "world" else f"own {self.parity}"
             return lift(kind, symmetry.rotation, M), np.zeros(3)
 

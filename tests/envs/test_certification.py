@@ -11,6 +11,7 @@ import mujoco
 import numpy as np
 import pytest
 from ant import OPTIONS, ant_spec
+from gymnasium.envs.mujoco import MujocoEnv
 from mutants import EXACT, joint_mutants
 from refusals import refused
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -450,3 +451,110 @@ def test_a_robot_without_a_symmetry_is_said_to_have_none():
     )
     with refused("no symmetry of model was found", "mirror_spec"):
         certify(model, n_states=20)
+
+
+# -- what an episode draws, and what a state holds beside positions --------------------------------------------------------
+
+
+class Ball(MujocoEnv):
+    """A ball on slides along x and y and a target, a mocap body, both mirrored exactly by y -> -y."""
+
+    metadata = {"render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"], "render_fps": 50}  # noqa: RUF012
+    XML = (
+        '<mujoco><option timestep="0.01"/><worldbody><body name="ball"><geom size=".1" mass="1"/>'
+        '<joint name="x" type="slide" axis="1 0 0" damping="1"/><joint name="y" type="slide" axis="0 1 0" damping="1"/></body>'
+        '<body name="goal" mocap="true"><geom size=".05" contype="0" conaffinity="0"/></body></worldbody>'
+        '<actuator><motor joint="x" gear="9"/><motor joint="y" gear="9"/></actuator></mujoco>'
+    )
+    speed = 0.0
+
+    def __init__(self, folder, actions: int = 2):
+        (folder / "ball.xml").write_text(self.XML)
+        super().__init__(str(folder / "ball.xml"), 2, observation_space=gym.spaces.Box(-np.inf, np.inf, self.size))
+        self.action_space = gym.spaces.Box(-1, 1, (actions,))
+
+    size = (4,)
+
+    def _get_obs(self):
+        return np.concatenate([self.data.qpos, self.data.qvel])
+
+    def step(self, action):
+        self.do_simulation(np.append(0.3, action)[-2:], self.frame_skip)  # a single action is the second control
+        distance = np.linalg.norm(self.data.qpos - self.data.mocap_pos[0, :2])
+        return self._get_obs(), -float(distance + abs(self.data.qvel[0] - self.speed)), False, False, {}
+
+    def reset_model(self):
+        self.set_state(self.np_random.uniform(-0.1, 0.1, 2), self.init_qvel)
+        return self._get_obs()
+
+
+class RandomBall(Ball):
+    """Strengths of motors and a speed to go at are drawn anew in each episode."""
+
+    size = (5,)
+
+    def _get_obs(self):
+        return np.append(super()._get_obs(), self.speed)
+
+    def reset_model(self):
+        self.model.actuator_gear[:, 0] = self.np_random.uniform(5, 15)
+        self.speed = self.np_random.uniform(0, 1)
+        return super().reset_model()
+
+
+class GoalBall(Ball):
+    """The target is drawn in each episode, and observed."""
+
+    size = (6,)
+
+    def _get_obs(self):
+        return np.concatenate([super()._get_obs(), self.data.mocap_pos[0, :2]])
+
+    def reset_model(self):
+        self.data.mocap_pos[0, :2] = self.np_random.uniform(-1, 1, 2)
+        return super().reset_model()
+
+
+FEW = dict(n_states=30, n_resets=20)
+
+
+def flip(n: int, *negative: int) -> dict[str, list]:
+    """Arguments of `mirror_spec` for n entries of the observation, some of which change their sign."""
+    return dict(obs_permutation=list(range(n)), obs_signs=[-1 if i in negative else 1 for i in range(n)])
+
+
+FLIP_BALL = dict(qpos_permutation=[0, 1], qpos_signs=[1, -1], action_permutation=[0, 1], action_signs=[1, -1])
+
+
+def test_states_and_images_are_stepped_under_the_same_draw(tmp_path):
+    """Each episode is symmetric to rounding; strengths and speeds of two episodes differ."""
+    env = RandomBall(tmp_path)
+    (report,) = certify(env, mirror_spec("Ball", **flip(5, 1, 3), **FLIP_BALL), **FEW).generators
+    assert report.dynamics_verdict == report.reward_verdict == "exact"
+    assert max(report.state.max, report.observation.max, *report.rollout) < 1e-12
+
+
+def test_poses_of_mocap_bodies_are_mirrored(tmp_path):
+    env = GoalBall(tmp_path)
+    spec = symmetry_spec(env, symmetry="left-right")
+    (report,) = certify(env, spec, **FEW).generators
+    assert report.dynamics_verdict == report.reward_verdict == "exact" and report.observation.max < 1e-12
+    turned = certify(env, symmetry_spec(env, symmetry="yaw"), **FEW)
+    assert turned.dynamics_verdict == "exact" and turned.generators[0].observation.max < 1e-9
+    wrong = mirror_spec("Ball", **flip(6, 1, 3), **FLIP_BALL)
+    assert certify(env, wrong, **FEW).dynamics_verdict == "broken"
+    both = FLIP_BALL | dict(action_signs=[-1, 1])
+    with refused("Ball: the mocap bodies", "no derived symmetry", "joint"):
+        certify(env, mirror_spec("Ball", **flip(6, 1, 3, 5), **both), **FEW)
+
+
+def test_an_action_need_not_be_the_controls(tmp_path):
+    """A constant drives one motor, and the action the other."""
+    env = Ball(tmp_path, actions=1)
+    with refused("Ball", "actions of shape (1,)", "2 controls", "mirror_spec"):
+        symmetry_spec(env, symmetry="left-right")
+    with refused("2 controls", "mirror_spec"):
+        certify(env, **FEW)
+    spec = mirror_spec("Ball", **flip(4, 1, 3), **FLIP_BALL | dict(action_permutation=[0], action_signs=[-1]))
+    (report,) = certify(env, spec, **FEW).generators
+    assert report.dynamics_verdict == report.reward_verdict == "exact"

@@ -14,6 +14,7 @@ from gymnasium.wrappers import FrameStackObservation, NormalizeObservation, Resc
 from refusals import refused
 from scipy.linalg import expm
 
+from rppdyn.envs import symmetry_spec
 from rppdyn.envs._model_symmetry import finite_element
 from rppdyn.envs.derivation import derive, state_spaces
 from rppdyn.envs.observation._action import notes, set_image_state, space_of
@@ -247,6 +248,28 @@ def test_what_is_no_quantity_is_fitted(ant):
     assert [note[:9] for note in notes(observation, [symmetries["yaw"]])] == ["Entries 6", "Entries 0"]
 
 
+def test_contacts_that_a_robot_in_the_air_lacks_are_fitted():
+    """Flags of an ant that starts in the air, from forces and from the list of contacts; none of a foot that never touches."""
+    env = gym.make("Ant-v5").unwrapped
+    model, data, feet = env.model, env.data, [4, 7, 10, 13]
+    symmetries = {s.name: s for s in derive(model).symmetries}
+
+    def observe(forces: bool):
+        touched = np.linalg.norm(data.cfrc_ext, axis=1) > 1
+        if not forces:
+            touched[:] = False
+            touched[model.geom_bodyid[data.contact.geom.ravel()]] = True
+        return np.concatenate([data.qvel, touched[feet].astype(float)])
+
+    for forces, name, legs in ((True, "quarter turn", [3, 0, 1, 2]), (False, "left-right", [3, 2, 1, 0])):
+        observation = recognise(model, data, lambda forces=forces: observe(forces))
+        assert observation.unexplained == (14, 15, 16, 17)
+        assert np.array_equal(space_of(observation, [symmetries[name]]).generator(0)[14:, 14:], np.eye(4)[legs])
+    never = recognise(model, data, lambda: np.append(data.qvel, float(np.abs(data.cfrc_ext).max() > 500)))
+    with refused("entry 14 ", "did not vary in simulated states", "own spec"):
+        space_of(never, [symmetries["left-right"]])
+
+
 def test_refusals_name_the_entry(ant):
     model, data, symmetries = ant
     for observe, name, *parts in (
@@ -313,3 +336,37 @@ def test_wrappers():
     scaled = observation_of(RescaleObservation(env.unwrapped, np.float64(-1.0), np.float64(1.0)))
     assert scaled.entries[0].name == "0.1 rootz position" and scaled.sources[8].high == 1.0
     assert space_of(scaled, symmetries).discrete_generators == plain.discrete_generators
+
+
+class Sought(Walker2dEnv):
+    """A goal that each episode draws, first set by a reset; one entry, and a height that is shown relative to it."""
+
+    def __init__(self, observed: bool = True, **options):
+        self.observed, self.random = observed, None
+        super().__init__(**options)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (19,))
+
+    def reset_model(self):
+        self.goal, self.steps = self.np_random.uniform(-1, 1), 3.0
+        self.model.body_mass[1] = self.np_random.uniform(3, 4)
+        self.random = self.random or self.np_random
+        return super().reset_model()
+
+    def _get_obs(self):
+        shown = self.goal if self.observed else 0.5
+        return np.concatenate([super()._get_obs(), [shown, self.data.qpos[1] - shown * self.steps]])
+
+
+def test_what_an_episode_draws_into_an_attribute_is_refused():
+    env = Sought()
+    with refused("Sought: resets draw observation[17], observation[18] outside", "mocap", "mirror_spec"):
+        symmetry_spec(env, symmetry="leg swap")
+    assert not hasattr(env, "goal") and env._np_random is None and env.random is None
+    env.reset(seed=3)
+    goal, random, mass, state = env.goal, env.np_random, env.model.body_mass[1], env.np_random.bit_generator.state
+    with refused("observation[17]"):
+        symmetry_spec(env, symmetry="leg swap")
+    assert (goal, mass) == (env.goal, env.model.body_mass[1]) and random is env.np_random is env.random
+    assert state == random.bit_generator.state
+    hidden = symmetry_spec(Sought(observed=False), symmetry="leg swap")  # never reset, and drawn masses do no harm
+    assert hidden.obs.entries[18].name == "rootz position - 1.5"

@@ -366,3 +366,21 @@ def test_euler_angles_under_a_quarter_turn_are_refused_and_a_half_turn_keeps_rol
         model, observation=[{"term": "euler_angles", "angles": ["roll", "pitch"]}], symmetry="half turn"
     )
     np.testing.assert_array_equal(found.obs.generator(0), -np.eye(2))
+
+
+def test_a_level_frame_of_a_base_whose_second_axis_points_up():
+    """The mirror keeps that axis and negates the third one; of the level frame it negates the second."""
+    side = (
+        '<body name="{0}" pos="0 0 {1}"><joint name="{0}" axis="0 0 1"/>'
+        '<geom type="capsule" fromto="0 0 0 .05 -.3 0" size=".02"/></body>'
+    )
+    model = mujoco.MjModel.from_xml_string(
+        '<mujoco><worldbody><body name="base" pos="0 0 1" euler="90 0 0"><freejoint/><geom type="box" size=".2 .05 .1"/>'
+        f'<geom size=".05" pos=".2 .05 0"/>{side.format("l", -0.1)}{side.format("r", 0.1)}</body></worldbody>'
+        '<actuator><motor joint="l"/><motor joint="r"/></actuator></mujoco>'
+    )
+    terms = [{"term": f"base_{kind}_velocity", "frame": "yaw"} for kind in ("linear", "angular")]
+    compiled = compiled_terms(model, terms, symmetry="left-right")
+    assert np.array_equal(compiled.spec.obs.generator(0), np.diag([1, -1, 1, -1, 1, -1]))
+    (steps,) = step_terms(compiled, states=10)
+    assert is_certified(steps), defects(steps)
