@@ -177,9 +177,12 @@ class _Parameter:
             changed.body_inertia[self.index[0]] *= 1 + change
             mujoco.mj_setConst(changed, mujoco.MjData(changed))
         elif self.field.startswith("actuator"):
-            array[self.index[0]] *= 1 + change
+            i = self.index[0]
+            is_muscle = self.name == "gains" and model.actuator_biastype[i] == BIAS.MUSCLE
+            force = slice(2, 4) if is_muscle else slice(None)  # the peak force, and the scale of an automatic one
+            array[i, force] *= 1 + change
             if self.name == "gains":
-                changed.actuator_biasprm[self.index[0]] *= 1 + change
+                changed.actuator_biasprm[i, force] *= 1 + change
         else:
             array[list(self.index)] += change * self.unit
         return changed

@@ -27,6 +27,7 @@ from rppdyn.envs._model_symmetry import (
     BALL,
     EQUALITY,
     FREE,
+    GAIN,
     GEOM,
     OBJECT,
     TRANSMISSION,
@@ -154,7 +155,9 @@ def _match_tendons(skeleton, trees, geoms, sites) -> tuple[np.ndarray, np.ndarra
         if fixed[k] != fixed[j]:
             return 0.0
         if not fixed[k]:
-            return float(path(j, False) in (path(k, True), path(k, True)[::-1]))
+            carried = path(k, True)  # reversed, a path with pulleys has its branches at other divisors
+            has_pulley = any(kind == WRAP.PULLEY for kind, _ in carried)
+            return float(path(j, False) in (carried, carried if has_pulley else carried[::-1]))
         image = trees.matrix @ rows[k]
         return image @ rows[j] / max(np.linalg.norm(image) * np.linalg.norm(rows[j]), 1e-300)
 
@@ -254,7 +257,9 @@ def _match_actuators(
             continue
         cosine[i, j] = v @ w / (np.linalg.norm(v) * np.linalg.norm(w))
         differs = (m.actuator_gainprm[i] != m.actuator_gainprm[j]).any()
-        differs = differs or (m.actuator_ctrlrange[i] != m.actuator_ctrlrange[j]).any()
+        carried = m.actuator_ctrlrange[i] if cosine[i, j] > 0 else -m.actuator_ctrlrange[i][::-1]
+        differs = differs or (carried != m.actuator_ctrlrange[j]).any()
+        differs = differs or (cosine[i, j] < 0 and m.actuator_gaintype[i] == GAIN.MUSCLE)  # which pull, and never push
         if abs(cosine[i, j]) > MIN_PARTNER_COSINE:
             # At most 0.5 for the direction, 1 for gears, 0.5 for other numbers; among equals i itself comes first.
             stretch = abs(np.log(np.linalg.norm(v) / np.linalg.norm(w)))

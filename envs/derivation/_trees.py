@@ -204,9 +204,11 @@ class _Matcher:
             if matched is None:
                 return None
             M, blocks, gap, axis_gap = matched
-        misfit = float(np.linalg.norm(gap)) / self.scale + axis_gap if self.can_move[b] else 0.0
+        far, mass_gap = float(np.linalg.norm(gap)) / self.scale, self.mass_gap(b, c, M)
+        misfit = far + axis_gap if self.can_move[b] else 0.0
+        mass_gap += 0.0 if self.can_move[b] else min(far, 1.0)  # places of fixed bodies tell equals apart
         children = self.match_children(b, c, M)
-        return None if children is None else _Pair(b, c, M, blocks, gap, misfit, self.mass_gap(b, c, M), children)
+        return None if children is None else _Pair(b, c, M, blocks, gap, misfit, mass_gap, children)
 
     def match_joints(self, b, c, parent, M, offset, at_root):
         """(M_b, blocks of joints, gap of the anchors, gap of the axes) for bodies that are not free; None if axes differ."""

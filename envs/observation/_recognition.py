@@ -139,6 +139,7 @@ def observation_of(env: gym.Env) -> Observation:
             copied.reset(seed=seed)
             base.model, base.data = model, data  # a reset may compile a new model
             mujoco.mj_copyData(data, model, start)
+            mujoco.mj_kinematics(model, data)  # of places that the reset wrote into the model
             episodes.append(observe())
         attributes = dict(vars(base))
     vars(base).update({key: value for key, value in attributes.items() if key not in vars(base)})
@@ -159,8 +160,8 @@ def observation_of(env: gym.Env) -> Observation:
         )
     if (drawn := np.flatnonzero(np.ptp(episodes, axis=0))).size:
         raise ValueError(
-            f"{name}: resets draw {', '.join(f'observation[{i}]' for i in drawn)} outside of the simulator's state (a goal or "
-            "command in an attribute?), so no image is known; put it into the model, as a joint or mocap body, or give a spec "
+            f"{name}: resets draw {', '.join(f'observation[{i}]' for i in drawn)} outside of the simulator's state (a goal "
+            "in an attribute, or a place in the model?), so no image is known; make it a joint or mocap body, or give a spec "
             "of your own, made with rppdyn.envs.mirror_spec or group_spec"
         )
     return observation

@@ -227,6 +227,9 @@ def frame_map(robot: Robot, symmetry: ModelSymmetry, element: ModelElement, titl
     return robot.frame(symmetry, element, element)
 
 
+HEADING_REMEDY = "a heading is that of the base's first axis alone: give frame: body, or leave out the symmetry"
+
+
 class _BaseVector(Term):
     """A vector, or a pseudovector ("axial").
 
@@ -248,7 +251,7 @@ class _BaseVector(Term):
 
         def finite(symmetry: ModelSymmetry) -> Affine:
             M = frame_map(robot, symmetry, element, self.title)
-            if self.frame == "yaw" and abs(M[2, 2] - 1) > DIRECTION_TOLERANCE:  # its third axis does not point up
+            if self.frame == "yaw":  # of a tilted base, the azimuth of the first axis says nothing of the others'
                 if abs(M[0, 0] ** 2 * symmetry.rotation[2, 2] - 1) > DIRECTION_TOLERANCE:
                     return np.full((3, 3), np.nan), np.zeros(3)
                 M = np.diag([M[0, 0], M[0, 0] * np.linalg.det(symmetry.rotation), 1.0])
@@ -262,7 +265,8 @@ class _BaseVector(Term):
         entries = tuple(Entry(f"{self.title} {axis}", "", self.unit) for axis in "xyz")
         # Vectors of the task are identified by their label, others by their kind.
         name = self.title if isinstance(self, Vector) else self.kind
-        return Quantity((name, self.frame, element), entries, read, derivable(finite)), self.places("axes", "xyz")
+        quantity = Quantity((name, self.frame, element), entries, read, derivable(finite), why=HEADING_REMEDY)
+        return quantity, self.places("axes", "xyz")
 
     @abstractmethod
     def world(self, scene: Scene, element: ModelElement) -> np.ndarray:
@@ -734,7 +738,9 @@ class HeightScan(Term, kind="height_scan"):
             M = frame_map(robot, symmetry, element, self.title)
             if symmetry.is_continuous:
                 return _grid_generator(M, n)
-            if abs(M[2, 2] - 1) > DIRECTION_TOLERANCE:
+            if abs(M[2, 2] - 1) > DIRECTION_TOLERANCE or (
+                self.frame == "yaw" and abs(abs(M[0, 0]) - 1) > DIRECTION_TOLERANCE
+            ):
                 return np.full((n, n), np.nan), np.zeros(n)
             return _permutation(points, M[:2, :2], self.title, symmetry, "point"), np.zeros(n)
 
@@ -745,7 +751,7 @@ class HeightScan(Term, kind="height_scan"):
             return place[2] - (np.zeros(n) if scene.terrain is None else scene.terrain(where))
 
         entries = tuple(Entry(f"{self.title} ({x:.3g}, {y:.3g})", "", "m") for x, y in points)
-        return Quantity(("height scan", self.frame, points.tobytes()), entries, read, act), range(n)
+        return Quantity(("height scan", self.frame, points.tobytes()), entries, read, act, why=HEADING_REMEDY), range(n)
 
 
 class Image(Term, kind="image"):

@@ -125,8 +125,8 @@ def sample_elements(
 ) -> list[Inexact[Tensor, "batch d d"]]:
     """Draw ``n_samples`` random elements for each input, ``(inputs, d, d)`` each; from seed 0 if no generator is given.
 
-    Given ``elements`` are returned instead, ``(1, d, d)`` each; and so are all elements of a finite group but the identity, if
-    they are at most ``n_samples``.
+    Of a finite group not the identity, whose error is 0. Given ``elements`` are returned instead, ``(1, d, d)`` each; and so
+    are all others of a finite group, if they are at most ``n_samples``.
 
     Raises:
         ValueError: no samples.
@@ -140,6 +140,9 @@ def sample_elements(
     if G.order is not None and G.order - 1 <= n_samples:
         return [g[None] for g in (G.elements()[1:] if G.order > 1 else G.elements())]
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    if G.order is not None:
+        others = G.elements()[1:]
+        return [others[torch.randint(len(others), (inputs,), generator=generator)] for _ in range(n_samples)]
     return [G.samples(inputs, generator) for _ in range(n_samples)]
 
 

@@ -177,8 +177,9 @@ class RowNorm:
 
     Norms are those of the dense weight, the sum of a layer's pathways. The parameters of all pathways, biases too, are
     multiplied by one number for each pool. So the ratio of pathways stays. The function of a batch stays, too, in networks
-    of "relu" and normalisation (not with gates); running statistics follow with later batches. Rows that no weight of the
-    first pathway reaches, such as scalars from vectors alone, stay: scaled to 1, what is left of them would outgrow its prior.
+    of "relu" and normalisation (not with gates) while variances are far above ``eps``; running statistics follow with later
+    batches. Rows that no weight of the first pathway reaches, such as scalars from vectors alone, stay: scaled to 1, what is
+    left of them would outgrow its prior.
 
     Args:
         net: a network with the layers to scale.

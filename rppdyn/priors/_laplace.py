@@ -167,7 +167,8 @@ class KroneckerEvidence(Evidence):
 
     .. math:: \log\det \approx \sum_j \sum_i \log \frac{1 + \tau_j \lambda_{ji}}{1 + \tau_{j+1} \lambda_{ji}},
 
-    which counts no direction twice. It is exact if the curvature maps the subspaces into themselves. Otherwise it is an upper
+    which counts no direction twice. It is exact if the curvature maps the subspaces into themselves, and kernels are no longer
+    than a side of the maps (else several taps are one shift, and it may be too small). Otherwise it is an upper
     bound, by Jensen's inequality (of :math:`\det(I + \sigma_b^2 H) \det(I + \sigma_a^2 Q^T H (I + \sigma_b^2 H)^{-1} Q)`).
 
     Args:
@@ -346,6 +347,10 @@ def gradient_curvature(
             weights (of `Ensemble.assemble`).
     """
     _check_total(total)
+    if net.norms:
+        raise ValueError(
+            "gradients by the weights of normalised layers are not measured: use curvature(), or joint evidence"
+        )
     net = copy.deepcopy(net)
     sums: Blocks = {}
     count = 0

@@ -349,3 +349,50 @@ def test_table_says_what_a_person_asks():
     assert "-hinge - 0.003333" in pendulum and "one parameter deviates" in pendulum
     assert max(map(len, str(derived("gymnasium/half_cheetah")).splitlines())) < 200
     assert str(derived("dm_control/finger")) == "no symmetry found"
+
+
+LEGS = "".join(
+    f'<body name="{n}" pos="0 {y} 0"><joint name="{n}" axis="0 1 0"/>'
+    f'<geom type="capsule" fromto="0 0 0 0 {y} -.3" size=".03"/></body>'
+    for n, y in (("l", 0.1), ("r", -0.1))
+)
+
+
+@pytest.mark.parametrize("where", ["world", "torso"])
+def test_fixed_bodies_are_matched_by_their_places(where):
+    """Two pillars beside a robot, or two ears on it: each is the other's image."""
+    twins = "".join(f'<body pos=".1 {y} .1"><geom size=".03"/></body>' for y in (0.08, -0.08))
+    on = {"world": "", "torso": "", where: twins}
+    model = mujoco.MjModel.from_xml_string(
+        f'<mujoco><worldbody>{on["world"]}<body pos="0 0 1"><freejoint/><geom type="box" size=".2 .1 .05"/>{on["torso"]}'
+        f'{LEGS}</body></worldbody><actuator><motor joint="l"/><motor joint="r"/></actuator></mujoco>'
+    )
+    assert derive(model)["left-right"].deviations == ()
+
+
+@pytest.mark.parametrize(
+    "actuator",
+    ['muscle lengthrange="-1 1" force="50"', 'motor ctrllimited="true" ctrlrange="0 1"'],
+    ids=["muscles", "motors"],
+)
+def test_antagonists_are_each_others_images(actuator):
+    """They pull one way each; the mirror of one is the other, and not its own negative."""
+    pair = "".join(f'<{actuator} joint="j" gear="{gear}"/>' for gear in (1, -1))
+    model = mujoco.MjModel.from_xml_string(
+        '<mujoco><worldbody><body pos="0 0 1"><joint name="j" axis="1 0 0" damping="1"/>'
+        f'<geom type="capsule" fromto="0 0 0 0 0 -.5" size=".03"/></body></worldbody><actuator>{pair}</actuator></mujoco>'
+    )
+    found = derive(model)["left-right"]
+    assert found.deviations == () and np.array_equal(found.controls, [[0, 1], [1, 0]])
+
+
+def test_a_path_over_a_pulley_has_no_reverse():
+    """The left branch counts whole and the right one a quarter."""
+    sites = "".join(f'<site name="s{n}" pos="0 {y} 0"/>' for n, y in (("l", 0.1), ("r", -0.1)))
+    world = "".join(f'<site name="w{n}" pos="0 {y} 2"/>' for n, y in (("l", 0.1), ("r", -0.1)))
+    path = '<site site="wl"/><site site="sl"/><pulley divisor="4"/><site site="sr"/><site site="wr"/>'
+    model = mujoco.MjModel.from_xml_string(
+        f'<mujoco><worldbody>{world}<body pos="0 0 1"><freejoint/><geom type="box" size=".2 .1 .05"/>{sites}</body></worldbody>'
+        f'<tendon><spatial name="t">{path}</spatial></tendon><actuator><motor tendon="t"/></actuator></mujoco>'
+    )
+    assert "left-right" not in derive(model).names or derive(model)["left-right"].deviations

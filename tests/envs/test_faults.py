@@ -15,6 +15,7 @@ from rppdyn.agents import played_episodes, random_policy
 from rppdyn.cli import main
 from rppdyn.envs import Episode, find_fault, make_env
 from rppdyn.envs._simulator import BareSimulator
+from rppdyn.envs.certification._faults import _parameters
 
 
 def logged(name: str, change=None, steps: int = 800, seed: int = 0) -> list[Episode]:
@@ -137,3 +138,15 @@ def test_a_log_goes_with_no_certificate(words, capsys):
     assert main(["certify", "Walker2d-v5", "--from", "a/b-v0", *words]) == 2
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1 and "--from a/b-v0" in error and words[0] in error
+
+
+def test_a_weak_muscle_has_less_force_and_the_same_ranges():
+    model = mujoco.MjModel.from_xml_string(
+        '<mujoco><worldbody><body><joint name="j"/><geom size=".1"/></body></worldbody><actuator>'
+        '<muscle joint="j" lengthrange="-1 1" force="50"/></actuator></mujoco>'
+    )
+    (gains,) = [p for p in _parameters(model) if p.name == "gains"]
+    weak = gains.apply(model, -0.5)
+    for name in ("actuator_gainprm", "actuator_biasprm"):
+        one, other = getattr(model, name)[0], getattr(weak, name)[0]
+        assert other[2] == 25 and np.array_equal(np.delete(one, [2, 3]), np.delete(other, [2, 3]))

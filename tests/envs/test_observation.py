@@ -370,3 +370,23 @@ def test_what_an_episode_draws_into_an_attribute_is_refused():
     assert state == random.bit_generator.state
     hidden = symmetry_spec(Sought(observed=False), symmetry="leg swap")  # never reset, and drawn masses do no harm
     assert hidden.obs.entries[18].name == "rootz position - 1.5"
+
+
+class Placed(Walker2dEnv):
+    """A place that each episode writes into the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (18,))
+
+    def reset_model(self):
+        self.model.body_pos[1, 0] = self.np_random.uniform(-1, 1)
+        return super().reset_model()
+
+    def _get_obs(self):
+        return np.append(super()._get_obs(), self.data.xpos[1, 0])
+
+
+def test_what_an_episode_draws_into_the_model_is_refused():
+    with refused("Placed: resets draw observation[17]"):
+        symmetry_spec(Placed(), symmetry="leg swap")

@@ -384,3 +384,14 @@ def test_a_level_frame_of_a_base_whose_second_axis_points_up():
     assert np.array_equal(compiled.spec.obs.generator(0), np.diag([1, -1, 1, -1, 1, -1]))
     (steps,) = step_terms(compiled, states=10)
     assert is_certified(steps), defects(steps)
+
+
+@pytest.mark.parametrize(
+    "term", [{"term": "base_linear_velocity", "frame": "yaw"}, "height_scan"], ids=["velocity", "scan"]
+)
+def test_a_heading_has_no_quarter_turn(term):
+    """It is the azimuth of the base's first axis; of a tilted base that of the second is not 90 degrees from it."""
+    model = gym.make("Ant-v5").unwrapped.model
+    with refused("quarter turn", "give frame: body"):
+        compiled_terms(model, [term], symmetry="quarter turn")
+    compiled_terms(model, [term], symmetry="left-right+half turn")

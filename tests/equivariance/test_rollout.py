@@ -10,7 +10,7 @@ from registry import generator
 
 from rppdyn.dynamics import NeuralODEModel, integrate
 from rppdyn.equivariance import rollout_equivariance_error, trajectory_equivariance_error
-from rppdyn.groups import SO, O, S
+from rppdyn.groups import SO, O, S, Z
 from rppdyn.reps import Pseudoscalar, Scalar, V
 
 X = torch.randn(30, 3, generator=generator(0), dtype=torch.float64)
@@ -110,3 +110,12 @@ def test_trajectories_that_diverge_are_left_out_and_counted():
     assert none.left_out == 1 and math.isnan(none.over().mean) and none.per_step.isnan().all()
     with pytest.raises(ValueError, match="at least one initial state"):
         trajectory_equivariance_error(flow(field, times), V(SO(3)), x[:0])
+
+
+def test_few_samples_of_a_finite_group_are_none_of_them_the_identity():
+    """Its error is 0, and a geometric mean with rounding in the place of 0 is far too small."""
+    A = torch.eye(6, dtype=torch.float64)
+    A[0, 1] = 0.5
+    x = torch.randn(400, 6, generator=generator(0), dtype=torch.float64)
+    few, every = (rollout_equivariance_error(lambda z: z @ A.T, V(Z(6)), x, 2, n_samples=n).per_step for n in (3, 5))
+    torch.testing.assert_close(few, every, rtol=0.2, atol=0)

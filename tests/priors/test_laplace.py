@@ -173,6 +173,12 @@ def test_refusals():
             likelihood(0.0)
 
 
+def test_gradients_of_normalised_weights_are_refused():
+    net = RPPEMLP(V, V, Z(4), hidden=8, num_layers=1, normalisation="batch")
+    with pytest.raises(ValueError, match="normalised layers"):
+        gradient_curvature(net, lambda stack, weights, x: x, [torch.zeros(2, 4)], Gaussian(1.0))
+
+
 def test_the_evidence_prefers_symmetry_where_the_data_have_it():
     """Variances that maximise the marginal likelihood of linear maps, around their exact modes."""
     G, n, s2 = Z(6), 40, 0.01
