@@ -20,7 +20,8 @@ JOINTS = [
     "ankle_4",
 ]  # level by level, as Isaac Lab's stand
 POLICY = ["base_angular_velocity", "projected_gravity", {"term": "joint_positions", "joints": JOINTS}, "last_action"]
-SCAN = {"term": "height_scan", "size": [0.8, 0.8], "resolution": 0.2, "ordering": "xy"}
+# A scan that stays level with the heading has a quarter turn only of an upright base, so this one is in the body's axes.
+SCAN = {"term": "height_scan", "size": [0.8, 0.8], "resolution": 0.2, "ordering": "xy", "frame": "body"}
 
 terms = compiled_terms(
     gym.make("Ant-v5"),

@@ -394,7 +394,7 @@ def test_compiled_updates_and_actions_are_the_plain_ones(tmp_path):
 
 
 RESUMED = """
-options = dict(batch_size=30, target_update_interval=2)
+options = dict(batch_size=30)
 builds = lambda compile: [lambda s=s: built(seed=s, compile=compile, **options) for s in (0, 1)]
 agents = lambda trainers: [t() for t in trainers]
 plain = agents(train_many(builds(False), 70))
