@@ -299,9 +299,9 @@ def draw(claims: list[Claim]) -> Figure:
 
 
 def save_small(figure: Figure, path: Path) -> None:
-    """Save a figure in 64 colours, in half of the bytes."""
+    """Save a figure in 128 colours, in half of the bytes; the octree keeps those of thin lines apart."""
     with Image.open(save(figure, path)) as image:
-        few = image.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        few = image.convert("RGB").quantize(128, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
     few.save(path, optimize=True)
 
 
