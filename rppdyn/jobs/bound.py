@@ -38,7 +38,7 @@ from rppdyn.priors import weights_of
 from rppdyn.runs import RunFolder
 from rppdyn.runs.figures import COLOURS, legend_below, save
 from rppdyn.runs.files import write_json
-from rppdyn.tasks._images import TABLES
+from rppdyn.tasks._images import TABLES, Units
 
 BoundConfig = BoundRegressionConfig | BoundImageConfig
 EVALUATION_BATCH = 2000  # data evaluated at a time
@@ -390,27 +390,23 @@ def _standardise_by_validation(fit: ImageFit) -> tuple[tuple[Tensor, Tensor], Ca
         (test images, their targets), and the map from standardised targets to the units of the task.
     """
     axes = (0,) if fit.config.task.source in TABLES else (0, 2, 3)  # as image_data has it
-    train, test, targets, test_targets, offsets, factors = [], [], [], [], [], []
+    train, test, targets, test_targets, units = [], [], [], [], []
     for data in fit.data:
         mean, std = data.validation.x.mean(axes, keepdim=True), data.validation.x.std(axes, keepdim=True)
         std = torch.where(std > 0, std, 1.0)
         train.append((data.train.x - mean) / std)
         test.append((data.test.x - mean) / std)
-        if (units := data.targets) is None:
-            targets.append(data.train.y)
-            test_targets.append(data.test.y)
-            continue
-        centre, scale = data.validation.y.mean(0, keepdim=True), data.validation.y.std(0, keepdim=True)
-        targets.append((data.train.y - centre) / scale)
-        test_targets.append((data.test.y - centre) / scale)
-        offsets.append(units.restore(centre).to(fit.device))
-        factors.append((units.std * scale).to(fit.device))
+        parts = data.train.y, data.test.y
+        if data.targets is not None:
+            centre, scale = data.validation.y.mean(0, keepdim=True), data.validation.y.std(0, keepdim=True)
+            parts = (parts[0] - centre) / scale, (parts[1] - centre) / scale
+            units.append((data.targets.restore(centre), data.targets.std * scale))
+        targets.append(parts[0])
+        test_targets.append(parts[1])
     fit.inputs, fit.targets = torch.stack(train).to(fit.device), torch.stack(targets).to(fit.device)
-    offset, factor = (
-        torch.stack(each) if each else torch.tensor(float(i)) for i, each in enumerate((offsets, factors))
-    )
     held_out = torch.stack(test).to(fit.device), torch.stack(test_targets).to(fit.device)
-    return held_out, lambda z: offset + factor * z
+    own = Units(*(torch.stack(part).to(fit.device) for part in zip(*units, strict=True))) if units else None
+    return held_out, (lambda values: values) if own is None else own.restore
 
 
 def _initial_networks(config: BoundConfig, fit: Regression | ImageFit) -> Ensemble:
