@@ -225,7 +225,7 @@ class Training:
         from rppdyn.jobs.config.compose import preflight
 
         finished = preflight(config, resume)
-        if finished is not None:
+        if finished is not None and not getattr(config, "report", None):  # a page of a finished fit is the job's
             return resolve_name(self.result).from_dict(finished)
         options = {"trust": trust} if hasattr(config, "dataset") else {}  # a stored run was checked when it was read
         return self.implementation.run(config, resume=resume, progress=True, **options)

@@ -343,12 +343,16 @@ def _attached_sensors(model: mujoco.MjModel, sensors: list[int]) -> Quantity:
 
 
 def _joint_sensors(model: mujoco.MjModel, sensors: list[int]) -> Quantity:
-    """Readings of sensors of joints and actuators."""
+    """Readings of sensors of joints and actuators; of an actuator with several controls the action is unknown."""
     scalar = scalar_joints(model)
     rules = [_JOINT_SENSORS[int(model.sensor_type[i])] for i in sensors]
-    # Each sensor's row in the matrix of its rule: the number of its joint among scalar joints, or of its actuator.
+    # Each sensor's row in the matrix of its rule: the number of its joint among scalar joints, or of its actuator's control.
+    adr, num = control_addresses(model)
     objects = [int(model.sensor_objid[i]) for i in sensors]
-    rows = [scalar.index(k) if rule[0] == "joint_matrix" else k for k, rule in zip(objects, rules, strict=True)]
+    rows = [
+        scalar.index(k) if rule[0] == "joint_matrix" else int(adr[k]) if num[k] == 1 else -1
+        for k, rule in zip(objects, rules, strict=True)
+    ]
 
     def act(symmetry: ModelSymmetry) -> Affine:
         n = len(sensors)
@@ -356,8 +360,8 @@ def _joint_sensors(model: mujoco.MjModel, sensors: list[int]) -> Quantity:
         for i, (matrix, shifted) in enumerate(rules):
             row = getattr(symmetry, matrix)[rows[i]]
             same_type = [k for k in range(n) if model.sensor_type[sensors[k]] == model.sensor_type[sensors[i]]]
-            measured = {rows[k]: k for k in same_type}
-            if set(np.flatnonzero(row)) <= set(measured):
+            measured = {rows[k]: k for k in same_type if rows[k] >= 0}
+            if rows[i] >= 0 and set(np.flatnonzero(row)) <= set(measured):
                 A[i, list(measured.values())] = row[list(measured)]
             else:
                 A[i] = np.nan

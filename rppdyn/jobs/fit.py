@@ -492,6 +492,8 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
     """
     finished = preflight(config, resume)
     if finished is not None:
+        if config.report:
+            _write_report(config.folder())
         return FitResult.from_dict(finished)
     with Session(config) as run, torch_threads(config.threads):
         if not run.folder.is_vacant():  # a configuration composed anew lacks what the run wrote of its data
@@ -529,12 +531,17 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
             result.seconds = run.seconds
             run.finish(result)
             subject.draw(folder)  # last, so that a failure leaves the result
-            if config.reports:  # a page on this run alone
-                from rppdyn.jobs import report
-                from rppdyn.jobs.config.command import ReportConfig
-
-                report.run(ReportConfig(runs=[str(folder.path)], out=str(folder.path / "report.html")))
+            if config.reports:
+                _write_report(folder.path)
     return result
+
+
+def _write_report(run_dir: Path) -> None:
+    """Write the page on this run alone."""
+    from rppdyn.jobs import report
+    from rppdyn.jobs.config.command import ReportConfig
+
+    report.run(ReportConfig(runs=[str(run_dir)], out=str(run_dir / "report.html")))
 
 
 def _fit(subject: FitSubject, run: Session, description: str, progress: bool) -> bool:

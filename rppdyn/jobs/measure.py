@@ -287,9 +287,14 @@ def measure_rollouts(
 
 
 def _elements(group: Group) -> list[Tensor]:
-    if group.order is not None and group.order - 1 <= MAX_ELEMENTS:
-        return list(group.elements()[1:] if group.order > 1 else group.elements())
-    return list(group.samples(MAX_ELEMENTS, torch.Generator().manual_seed(0)))
+    """Elements other than the identity, whose error is 0: all of a small group, a sample of a large one."""
+    generator = torch.Generator().manual_seed(0)
+    if group.order is None:
+        return list(group.samples(MAX_ELEMENTS, generator))
+    others = group.elements()[1:] if group.order > 1 else group.elements()
+    if len(others) > MAX_ELEMENTS:
+        others = others[torch.randint(len(others), (MAX_ELEMENTS,), generator=generator)]
+    return list(others)
 
 
 def estimate_of(sums: Tensor, published: float) -> Estimate:

@@ -136,6 +136,10 @@ METRICS: Mapping[str, tuple[str, Write]] = {
     "rollout/energy_drift": ("energy drift", scientific),
     "rollout/momentum_drift": ("momentum drift", scientific),
     "equivariance/error": ("equivariance error", scientific),
+    "bound/value": ("bound of the risk", scientific),
+    "bound/bits": ("bits of the message", plain),
+    "risk/train": ("risk on the bound's data", scientific),
+    "risk/test": ("risk on test data", scientific),
 }
 """Measures at the end, with the title and the format of each."""
 DIVERGED_SHARES = {"test/error": ("test/diverged", "chunks"), "rollout/error": ("rollout/diverged", "rollouts")}
@@ -291,7 +295,7 @@ def _training(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None
 
 def _end(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     metrics = _available(groups, METRICS)
-    headline = next((metric for metric in ("eval/return_mean", "test/error") if metric in metrics), None)
+    headline = next((metric for metric in ("eval/return_mean", "test/error", "bound/value") if metric in metrics), None)
     parts: list[Markup | None] = []
     if headline is not None:
         title, write = METRICS[headline]

@@ -139,6 +139,21 @@ def test_axes_of_sensors_need_not_be_mirrored():
     assert np.allclose(force @ force.T, np.eye(3)) and np.abs(force - np.round(force)).max() > 0.1
 
 
+def test_sensors_of_actuators_beside_some_with_two_controls():
+    """They followed the control whose number is the actuator's; of one with two setpoints the action is unknown."""
+    servos = "".join(f'<pid name="{side}_servo" joint="{side}_bend" kp="2" kv=".1"/>' for side in ("left", "right"))
+    sensors = '<actuatorvel actuator="right_motor"/><actuatorfrc actuator="left_servo"/>'
+    xml = TWO_ARMS.replace("<actuator>", f"<actuator>{servos}").replace("</sensor>", f"{sensors}</sensor>")
+    model = mujoco.MjModel.from_xml_string(xml.replace('joint="right_bend" gear="3"', 'joint="right_bend" gear="-3"'))
+    data = mujoco.MjData(tight(model))
+    mujoco.mj_step(model, data, 50)
+    assert list(model.actuator_ctrlnum) == [2, 2, 1, 1]
+    (field,) = (field for field in quantities_of(model) if field.key == "sensordata of joints and actuators")
+    symmetry = derive(model)["left-right"]
+    assert lost(field, symmetry) == {f"sensor {model.nsensor - 1}"}
+    assert defects(model, data, quantities_of(model), symmetry)[field.key] < 1e-6
+
+
 WRONG = {
     "a pseudovector taken for a vector": (
         lambda s: replace(s, rotation=-s.rotation), "xpos,cvel,cfrc_ext,subtree_linvel"),

@@ -37,6 +37,15 @@ def finished(tmp_path_factory):
     return folder, bound.run(regression(folder, "model=mlp", "seeds=2"))
 
 
+def test_a_report_has_the_bound_and_both_risks(finished, tmp_path):
+    """Its tables had no number of the run."""
+    folder, result = finished
+    assert main(["report", str(folder), "--out", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert all(title in page for title in ("bound of the risk", "bits of the message", "risk on test data"))
+    assert f"{np.mean(result.test['bound/bits']):,.0f}" in page
+
+
 def test_the_message_alone_gives_the_network_and_its_bound(finished):
     """The decoder knows the configuration and the validation data, and no training data."""
     folder, result = finished

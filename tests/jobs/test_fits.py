@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,6 +56,7 @@ def test_seeds_trained_together_are_those_trained_alone(tmp_path, monkeypatch, c
     assert alone.test["test/error"][0] == pytest.approx(together[1], rel=1e-9) and len(set(together)) == 3
     assert main(["fit-regression", *words]) == 2 and "run folder run exists" in capsys.readouterr().err
     assert main(["fit-regression", "--resume", "run"]) == 0 and "finished before" in capsys.readouterr().out
+    assert main(["fit-regression", "--resume", "run", "report=true"]) == 0 and Path("run/report.html").exists()
 
     fit = fit_regression.Regression(regression(tmp_path, "model=mlp", "seeds=2"))
     epochs = [torch.cat([fit._batch(epoch, b)[0] for b in range(fit.steps_per_epoch)], 1) for epoch in (0, 1)]

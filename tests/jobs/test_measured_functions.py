@@ -17,13 +17,14 @@ import torch
 from rppdyn.cli import main
 from rppdyn.dynamics import integrate
 from rppdyn.equivariance import rollout_equivariance_error
+from rppdyn.groups import C
 from rppdyn.jobs import equivariance, fit_dynamics, fit_regression
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import EquivarianceConfig
 from rppdyn.jobs.fit import save_members
 from rppdyn.jobs.loading import load_fit
-from rppdyn.jobs.measure import largest_entries, pool_members
+from rppdyn.jobs.measure import MAX_ELEMENTS, _elements, largest_entries, pool_members
 from rppdyn.runs import RunFolder, RunFolderError, iqm, read_metrics
 
 REGRESSION = ("model.hidden=8", "model.num_layers=1", "task.train=60", "task.validation=20", "task.test=40",
@@ -282,6 +283,14 @@ def test_an_unfinished_run(run, tmp_path, capfd):
         measured(copied)
     assert main(["equivariance", str(copied)]) == 2 and "unfinished" in capfd.readouterr().err
     assert main(["equivariance", str(run("emlp"))]) == 0 and "modified_inertia, emlp" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("n", [1, 4, 16, 24])
+def test_elements_that_are_measured_are_not_the_identity(n):
+    """Its error is 0, which pulled the mean down in groups that are sampled."""
+    elements = _elements(C(n))
+    assert len(elements) == min(max(n - 1, 1), MAX_ELEMENTS)
+    assert n == 1 or all((g - torch.eye(2)).abs().max() > 0.1 for g in elements)
 
 
 def test_the_largest_entries_are_shown_where_there_are_many():
