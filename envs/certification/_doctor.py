@@ -66,7 +66,8 @@ class Diagnosis:
         rows = [[share, str(f.deviation)] for share, f in zip(shares, self.findings[:max_rows], strict=False)]
         lines += align([["share", "deviation"], *rows])
         if count > max_rows:
-            lines.append(f"and {count - max_rows} more, none above {shares[max_rows]}")
+            is_ranked = not np.isnan(self.findings[max_rows].share)
+            lines.append(f"and {count - max_rows} more" + (f", none above {shares[max_rows]}" if is_ranked else ""))
         return "\n".join(lines)
 
 
@@ -118,14 +119,15 @@ def diagnose(
 
 
 def _candidates(model: mujoco.MjModel, name: str | None) -> list[ModelSymmetry]:
-    """The discrete symmetry of this name, or all that deviate."""
-    derived = [s for s in derive(model).symmetries if not s.is_continuous]
-    known = ", ".join(s.name for s in derived) or "none"
-    candidates = [s for s in derived if (s.deviations if name is None else s.name == name)]
-    if not candidates and name is not None:
+    """The discrete symmetry of this name, or all; only those that deviate."""
+    derived = {s.name: s for s in derive(model).symmetries if not s.is_continuous}
+    known = ", ".join(derived) or "none"
+    if name is not None and name not in derived:
         raise ValueError(f"symmetry={name!r}: no discrete symmetry of the model; known: {known}")
+    candidates = [s for s in derived.values() if s.deviations and name in (None, s.name)]
     if not candidates:
-        raise ValueError(f"no discrete symmetry of the model deviates (known: {known}): there is nothing to repair")
+        kind = "no discrete symmetry of the model deviates" if name is None else f"no parameter deviates from {name}"
+        raise ValueError(f"{kind} (known: {known}): there is nothing to repair")
     return candidates
 
 

@@ -6,11 +6,14 @@ import copy
 
 import gymnasium as gym
 import mujoco
+import numpy as np
 import pytest
 from refusals import refused
 
 from rppdyn.cli import main
 from rppdyn.envs import diagnose
+from rppdyn.envs._model_symmetry import Deviation
+from rppdyn.envs.certification._doctor import Diagnosis, Finding
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +83,18 @@ def test_an_intact_robot_has_nothing_to_repair_and_unknown_names_are_said(walker
         diagnose("Ant-v5", n_states=30)
     with refused("rppdyn/WindyPendulum-v0 has no MuJoCo model"):
         diagnose("rppdyn/WindyPendulum-v0")
+    with refused("no parameter deviates from left-right", "nothing to repair"):  # was an IndexError
+        diagnose("Ant-v5", "left-right", n_states=30)
     with refused("symmetry='yaw': no discrete symmetry of the model", "leg swap"):
         diagnose(walker, "yaw")
+
+
+@pytest.mark.parametrize("share, end", [(np.nan, "and 2 more"), (0.25, "and 2 more, none above 25.0 %")])
+def test_the_end_of_a_table_names_the_next_share_only_if_it_is_known(share, end):
+    """It said "none above unknown"."""
+    deviation = Deviation("joint left", "joint right", "armature", "1", "2", 0.5)
+    table = Diagnosis("left-right", 0.1, 0.0, (Finding(deviation, share),) * 14).table()
+    assert table.splitlines()[-1] == end
 
 
 def test_on_the_command_line(capsys):
