@@ -64,8 +64,9 @@ class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
             if not (math.isfinite(factor) and factor >= 0):
                 raise ValueError(f"actuator_scale of {name!r} is {factor}; it must be finite and not negative")
         self.scale = scale
-        self._gear = {names[name]: model.actuator_gear[names[name]] * factor for name, factor in scale.items()}
-        if len(self._gear) < len(scale):
+        chosen = [(i, factor) for name, factor in scale.items() for i in _actuators_named(model, name, names[name])]
+        self._gear = {i: model.actuator_gear[i] * factor for i, factor in chosen}
+        if len(self._gear) < len(chosen):
             raise ValueError(f"actuator_scale {scale} names one actuator twice; use its name or its joint, not both")
         self._apply()
 
@@ -271,6 +272,14 @@ def _actuator_indices(model) -> dict[str, int]:
         if model.actuator(i).name:
             names[model.actuator(i).name] = i
     return names
+
+
+def _actuators_named(model, name: str, i: int) -> list[int]:
+    """Actuator i if this is its own name, or else all actuators that drive its joint."""
+    if model.actuator(i).name == name:
+        return [i]
+    on_joint = np.isin(model.actuator_trntype, (0, 1))  # mjTRN_JOINT, mjTRN_JOINTINPARENT
+    return np.flatnonzero(on_joint & (model.actuator_trnid[:, 0] == model.actuator_trnid[i, 0])).tolist()
 
 
 def version_advice(error: BaseException) -> str:

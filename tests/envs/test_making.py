@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
+from pathlib import Path
 
 import gymnasium as gym
 import mujoco
@@ -38,6 +39,21 @@ def test_half_strength_actuator():
 def test_names_are_the_actuators_or_the_joints():
     for name in ("slide", "slider"):
         assert gears(make_env("InvertedPendulum-v5", actuator_scale={name: 0.5})) == [50]
+
+
+def test_a_joint_is_all_of_its_actuators(tmp_path):
+    """One of the two was scaled, silently."""
+    stock = Path(gym.envs.mujoco.__file__).parent / "assets" / "inverted_pendulum.xml"
+    robot = tmp_path / "two_motors.xml"
+    second = '<motor name="second" joint="slider" gear="30" ctrlrange="-1 1"/></actuator>'
+    robot.write_text(stock.read_text().replace("</actuator>", second))
+
+    def scaled(**scale):
+        return gears(make_env("InvertedPendulum-v5", actuator_scale=scale, xml_file=str(robot)))
+
+    assert scaled(slider=0.5) == [50, 15] and scaled(slide=0.5) == [50, 30] and scaled(second=2) == [100, 60]
+    with refused("twice"):
+        scaled(slider=0.5, second=0.5)
 
 
 def test_copies_stay_weakened():
