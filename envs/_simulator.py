@@ -128,7 +128,7 @@ class Simulator:
 
     A state is MuJoCo's full integration state (`mjSTATE_INTEGRATION`): positions and velocities are not enough, because
     the constraint solver starts from the last accelerations (`qacc_warmstart`). Wrappers that only count, check or record
-    are skipped, the others are copied, see `rppdyn.envs._wrappers`.
+    are skipped, the others are copied, see `rppdyn.envs._wrappers`. Dictionaries of observations are flattened.
 
     Raises:
         ValueError: the environment is no Gymnasium MuJoCo environment.
@@ -149,7 +149,7 @@ class Simulator:
 
     def _set_env(self, env: gym.Env) -> None:
         base = env.unwrapped
-        self.env: Any = without_passive(env)
+        self.env: Any = without_passive(flattened(env))
         self.name = base.spec.id if base.spec else type(base).__name__  # for messages
         # class names of the wrappers that act on steps, the outermost first
         self.wrappers: tuple[str, ...] = tuple(type(layer).__name__ for layer in step_wrappers(self.env))
@@ -222,7 +222,7 @@ class Simulator:
             return
         layer: gym.Env = self.env
         for layer in (self.env.unwrapped, *reversed(acting_wrappers(self.env))):
-            if inner := find_fault(type(self)(flattened(layer))):
+            if inner := find_fault(type(self)(layer)):
                 fault = inner
                 break
         culprit = f"its wrapper {type(layer).__name__}" if isinstance(layer, gym.Wrapper) else "the environment itself"

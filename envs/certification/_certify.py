@@ -39,7 +39,6 @@ from rppdyn.envs._catalogue import Source, open_source, symmetry_specs
 from rppdyn.envs._simulator import BareSimulator, ObservedSimulator, Simulator, quiet_mujoco, tight_solver
 from rppdyn.envs._spec import SymmetrySpec
 from rppdyn.envs._state import keep_state
-from rppdyn.envs._wrappers import flattened
 from rppdyn.envs.certification._certificate import (
     QUANTILE_LEVELS,
     Certificate,
@@ -202,7 +201,7 @@ def open_simulator(env: Source | CompiledTerms) -> Iterator[Simulator]:
                 yield BareSimulator(system, name)
                 return
             has_own_state = not isinstance(system.unwrapped, MujocoEnv) and hasattr(system.unwrapped, "simulator_state")
-            simulator = (ObservedSimulator if has_own_state else Simulator)(flattened(system))
+            simulator = (ObservedSimulator if has_own_state else Simulator)(system)
             is_users_own = system is env or any(system is inner for inner in getattr(env, "envs", ()))
             with keep_state(system.unwrapped) if is_users_own else nullcontext():
                 yield simulator

@@ -291,11 +291,12 @@ def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
             dynamics, rewards or terminations.
     """
     acting = [layer for layer in step_wrappers(env) if type(layer) not in REWARD_WRAPPERS]
-    if not acting or spec.qpos is None or spec.qvel is None:
+    base: Any = env.unwrapped
+    if not acting or spec.qpos is None or spec.qvel is None or (spec.act is None and base.model.na):
         return
     anyway = "or pass spec= to train with it all the same"
-    with keep_state(env.unwrapped), quiet_mujoco():
-        inner_defects = _defects(Simulator(env.unwrapped), spec)
+    with keep_state(base), quiet_mujoco():
+        inner_defects = _defects(Simulator(base), spec)
         for layer in reversed(acting):
             name = type(layer).__name__
             if layer.action_space.shape != (spec.action.dim,):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import wrappers
+from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
 from refusals import refused
 from stable_baselines3.common.monitor import Monitor
 
@@ -178,6 +181,42 @@ def test_verdicts_and_certificates_are_not_those_of_the_environment_inside(monke
     assert certificate_for(gym.make(PENDULUM), spec)[0] is not None
     certificate, reason = certificate_for(env, spec)
     assert certificate is None and "TransformAction" in reason
+
+
+class DictPole(InvertedPendulumEnv):
+    """The pendulum with a dictionary of observations."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = gym.spaces.Dict({"all": self.observation_space})
+
+    def _get_obs(self):
+        return {"all": super()._get_obs()}
+
+    def step(self, action):
+        self.do_simulation(action, self.frame_skip)
+        obs = self._get_obs()
+        return obs, 1.0, bool(abs(obs["all"][1]) > 0.2), False, {}
+
+
+def test_acting_wrappers_of_a_dictionary_of_observations_are_tested():
+    """A TypeError: a dictionary is no vector."""
+    rescaled = wrappers.RescaleAction(DictPole(), np.float32(-1), np.float32(1))
+    require_symmetric_wrappers(wrappers.FlattenObservation(rescaled), symmetry_spec(PENDULUM))
+    with refused("its wrapper TransformAction "):
+        env = wrappers.FlattenObservation(with_actions(lambda a: a + 0.2)(DictPole()))
+        require_symmetric_wrappers(env, symmetry_spec(PENDULUM))
+
+
+def test_a_spec_without_activations_tests_no_wrapper_of_a_model_with_some(tmp_path):
+    """An AttributeError."""
+    stock = Path(gym.envs.mujoco.__file__).parent / "assets" / "inverted_pendulum.xml"
+    muscular = tmp_path / "muscular.xml"
+    muscular.write_text(stock.read_text().replace("<motor ", '<general dyntype="filter" dynprm=".1" '))
+    env = wrappers.RescaleAction(gym.make(PENDULUM, xml_file=str(muscular)), np.float32(-1), np.float32(1))
+    assert env.unwrapped.model.na == 1
+    require_symmetric_wrappers(env, symmetry_spec(PENDULUM))
+    env.close()
 
 
 SPOILING = {"TransformAction": with_actions(lambda a: a + 0.2), "LeanLeft": LeanLeft, "Smooth": Smooth}
