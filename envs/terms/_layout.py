@@ -27,9 +27,10 @@ from rppdyn.envs.terms._terms import (
     describe_term,
     parse_term,
 )
-from rppdyn.runs.files import plain
+from rppdyn.runs.files import plain, require_memory
 
 STACKS = ("term", "time")
+COEFFICIENT_BYTES = 64  # memory per coefficient of a symmetry's dense matrix, copies included
 ACTIONS = (JointPositions, JointVelocities, JointTorques, Controls)
 
 
@@ -88,6 +89,8 @@ class Layout:
             if not rows:
                 raise ValueError(f"{self.name}: {term.title} shows no entry; name some, or leave the term out")
             bindings.append((quantity, rows))
+        size = sum(len(rows) * term.history for term, (_, rows) in zip(self.terms, bindings, strict=True))
+        require_memory(f"{self.name} of {size} numbers", COEFFICIENT_BYTES * size**2, "show fewer, or shorter histories")
         return bindings
 
     def _numbers(self, i: int, key: str) -> np.ndarray:
@@ -98,12 +101,12 @@ class Layout:
             names = [quantity.entries[row].joint or quantity.entries[row].name for row in rows]
             value = _match_patterns(f"{self.name}: {term.title}: {key}", value, names, 1.0 if key == "scale" else 0.0)
         numbers = np.asarray(value, dtype=np.float64)
-        if key == "offset" and isinstance(term, JointPositions) and term.relative:
-            numbers = numbers + self.robot.default[rows]
         if numbers.shape not in ((), (n,)):
             raise ValueError(
                 f"{self.name}: {term.title} has {numbers.size} numbers as {key} and {n} entries; give one, or {n}"
             )
+        if key == "offset" and isinstance(term, JointPositions) and term.relative:
+            numbers = numbers + self.robot.default[rows]
         if not np.isfinite(numbers).all() or (key == "scale" and (numbers == 0).any()):
             raise ValueError(
                 f"{self.name}: {term.title} has {key} {getattr(term, key)!r}; give finite numbers, and no scale of 0"

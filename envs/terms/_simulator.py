@@ -13,7 +13,7 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 
-from rppdyn.envs._model_symmetry import FREE, ModelSymmetry, Quantity, finite_element
+from rppdyn.envs._model_symmetry import FREE, ModelSymmetry, Quantity, finite_element, lift, scalar_joints
 from rppdyn.envs._simulator import (
     INTEGRATION,
     BareSimulator,
@@ -28,7 +28,7 @@ from rppdyn.envs.derivation import derive, symmetrise
 from rppdyn.envs.observation._quantities import quantities_of
 from rppdyn.envs.terms._layout import CompiledTerms
 from rppdyn.envs.terms._robot import Robot, Scene
-from rppdyn.envs.terms._terms import FootClocks, GaitPhase, Pseudovector, Scalars, Vector
+from rppdyn.envs.terms._terms import FootClocks, GaitPhase, Scalars, Vector
 
 START_DISTANCE = 0.4  # largest distance of a joint from the default pose at a start, in radians or metres
 SUBSTEPS = 2  # simulator steps per action; springs that act for longer throw light limbs about
@@ -37,7 +37,6 @@ CLOCK_STEP = 0.03  # periods per step of the gait's clock
 GROUND_WAVES = 6  # plane waves whose sum is the random ground
 MIRROR_TOLERANCE = 1e-6  # rounding: difference of a step from its image, relative to the largest velocity
 MIN_MIRRORED_SHARE = 0.1  # if MuJoCo mirrors at least this share of the steps, the others are left out
-CLOCK_PHASES = 720  # phases among which that of the mirrored gait is searched
 
 
 class Frame(NamedTuple):
@@ -120,7 +119,7 @@ class TermsSimulator(BareSimulator):
     def _start(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Random (positions, velocities): joints near the default pose, free bodies anywhere above the ground."""
         model, robot, qpos = self.model, self.robot, self.model.qpos0.copy()
-        joints = np.flatnonzero(np.isin(model.jnt_type, (mujoco.mjtJoint.mjJNT_SLIDE, mujoco.mjtJoint.mjJNT_HINGE)))
+        joints = scalar_joints(model)
         low, high = np.where(model.jnt_limited[joints], model.jnt_range[joints].T, [[-np.inf], [np.inf]])
         margin = np.where(np.isfinite(high), 0.05 * np.nan_to_num(high - low, posinf=0), 0)
         pose = robot.default + rng.uniform(-START_DISTANCE, START_DISTANCE, len(joints))
@@ -219,12 +218,10 @@ class _Image:
         for term in simulator.terms:  # shift the clock so that each foot's image has the foot's phase
             if isinstance(term, GaitPhase | FootClocks) and term.offsets is not None:
                 offsets = dict(zip(term.feet, term.offsets, strict=True))
-                clocks = np.linspace(0, 1, CLOCK_PHASES, False)
-                gaps = np.array([offsets[image_of(foot)] - offset for foot, offset in offsets.items()])
-                self.clock = float(clocks[np.abs(np.exp(2j * np.pi * (clocks[:, None] + gaps)) - 1).max(1).argmin()])
-        lifts: dict[type, np.ndarray] = {Vector: R, Pseudovector: np.linalg.det(R) * R}
+                self.clock = (offsets[term.feet[0]] - offsets[image_of(term.feet[0])]) % 1.0
         self.task_maps = [
-            lifts.get(type(term), np.eye(getattr(term, "size", 0))) for term in simulator.task_terms.values()
+            np.eye(term.size) if isinstance(term, Scalars) else lift(term.parity, R, R)
+            for term in simulator.task_terms.values()
         ]
 
     def apply(self, frame: Frame) -> Frame:

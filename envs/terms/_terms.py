@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, dataclass_transform
 import mujoco
 import numpy as np
 from pydantic import BeforeValidator, Field, Strict
+from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 
 from rppdyn.envs._model_symmetry import Affine, ModelSymmetry, Quantity, derivable, lift
@@ -27,7 +28,7 @@ from rppdyn.runs.files import plain
 from rppdyn.settings import ConfigError, Count, Nonnegative, Number, Positive, Text, fields_of, format_value, settings
 
 MAX_HISTORY = 1000  # steps
-MAX_GRID_POINTS = 100_000
+MAX_GRID_POINTS = 10_000
 DIRECTION_TOLERANCE = 1e-6  # difference of directions, or of phases in periods, that count as equal
 GRID_TOLERANCE = 1e-6  # distance of grid points that count as equal, as a share of the grid's size
 
@@ -677,10 +678,9 @@ def clock_shift(offsets: Sequence[float], images: Sequence[int], symmetry: Model
 def _permutation(points: np.ndarray, M: np.ndarray, title: str, symmetry: ModelSymmetry, unit: str) -> np.ndarray:
     """The permutation matrix by which M, (2, 2), acts on points (n, 2); a message calls a point `unit`."""
     images = points @ M.T
-    distance = np.linalg.norm(images[:, None] - points[None], axis=-1)
-    nearest = distance.argmin(1)
+    distance, nearest = cKDTree(points).query(images)
     size = max(float(np.ptp(points, axis=0).max()), 1e-9)
-    if (far := distance.min(1) > GRID_TOLERANCE * size).any() or len(set(nearest)) < len(points):
+    if (far := distance > GRID_TOLERANCE * size).any() or len(set(nearest)) < len(points):
         i = int(np.flatnonzero(far)[0]) if far.any() else 0
         place, image = (", ".join(f"{x:g}" for x in point + 0.0) for point in (points[i], images[i]))
         raise ValueError(
@@ -697,14 +697,18 @@ def _grid_generator(M: np.ndarray, n: int) -> Affine:
     return np.full((n, n), np.nan if M.any() else 0.0), np.zeros(n)
 
 
+def _require_coarse(counts: Sequence[int], unit: str) -> None:
+    if math.prod(counts) > MAX_GRID_POINTS:
+        raise ValueError(
+            f"a grid of {' times '.join(map(str, counts))} {unit} is too fine, at most {MAX_GRID_POINTS}; give another "
+            "resolution"
+        )
+
+
 def grid_points(size: Sequence[float], resolution: float, ordering: str, centre: Sequence[float]) -> np.ndarray:
     """Points (n, 2) of a grid; x varies fastest in the ordering "xy", y in "yx"."""
     counts = [round(length / resolution) + 1 for length in size]
-    if math.prod(counts) > MAX_GRID_POINTS:
-        raise ValueError(
-            f"a grid of {' times '.join(map(str, counts))} points is too fine, at most {MAX_GRID_POINTS}; give another "
-            "resolution"
-        )
+    _require_coarse(counts, "points")
     x, y = (np.linspace(-length / 2, length / 2, n) + c for length, n, c in zip(size, counts, centre, strict=True))
     X, Y = np.meshgrid(x, y, indexing="xy" if ordering == "xy" else "ij")
     return np.stack([X.ravel(), Y.ravel()], 1)
@@ -773,6 +777,7 @@ class Image(Term, kind="image"):
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         height, width, channels = (*self.shape, 1)[:3]
+        _require_coarse((height, width), "pixels")
         model, element = robot.model, ModelElement("body", robot.body)
         place, turn = np.zeros(3), self.FORWARD
         if self.camera:

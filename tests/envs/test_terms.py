@@ -17,6 +17,8 @@ from rppdyn.envs.certification._certify import open_simulator
 from rppdyn.envs.certification._evidence import Comparison
 from rppdyn.envs.terms import TERMS, parse_term, read_terms, step_terms
 from rppdyn.envs.terms._robot import Robot
+from rppdyn.envs.terms._simulator import TermsSimulator, _Image
+from rppdyn.envs.terms._terms import FootClocks, Pseudovector, Vector
 from rppdyn.settings import fields_of
 
 CRAWLER = Path(__file__).parents[2] / "docs" / "examples" / "crawler.xml"
@@ -118,6 +120,28 @@ def test_a_certificate_of_terms_has_everything_that_the_simulator_says():
         report.state.verdict == report.observation.verdict == "exact" and report.reward is report.reset.p_value is None
     )
     assert report.n_contact and dict(report.components)["actor: projected_gravity y"].verdict == "exact"
+
+
+def test_subclasses_of_a_task_s_vectors_are_mirrored_as_these():
+    """The simulator looked maps up by the class itself, and multiplied a subclass's vector by an empty matrix."""
+
+    class Push(Vector):
+        pass
+
+    class Spin(Pseudovector):
+        pass
+
+    (steps,) = step_terms(crawler([Push(label="push"), Spin(label="spin")]), states=3)
+    assert is_certified(steps)
+
+
+def test_the_clock_of_a_gait_of_seven_phases_is_exact():
+    """Phases in multiples of 1/720 were tried, so that a gait of another order was off by 1e-3."""
+    feet = {"feet": HANDS, "offsets": [0, 0.5]}
+    compiled = crawler([{"term": "gait_phase", **feet}])
+    simulator = TermsSimulator(compiled)
+    simulator.terms = [FootClocks(feet=tuple(HANDS), offsets=(1 / 7, 0.0))]
+    assert _Image(simulator, compiled.symmetries[0]).clock == pytest.approx(1 / 7, abs=1e-12)
 
 
 def test_actions_move_the_image_as_the_spec_says():
@@ -297,6 +321,13 @@ FOUR = {"feet": HANDS, "offsets": [0, 0.3]}
     ([{"term": "base_height", "scale": [1, 2]}], {}, r"base_height has 2 numbers as scale and 1 entries"),
     ([{"term": "base_linear_velocity", "at": "left_hand"}], {}, r"carries what it is measured at to another place"),
     ([{"term": "height_scan", "size": [1000, 1000], "resolution": 0.001}], {}, r"1000001 times 1000001 points is too fine"),
+    # These were let through: their dense matrices are of 26 GB and more.
+    ([{"term": "height_scan", "size": [20, 20], "resolution": 0.1}], {}, r"201 times 201 points is too fine, at most 10000"),
+    ([{"term": "image", "shape": [480, 640, 3]}], {}, r"480 times 640 pixels is too fine, at most 10000"),
+    ([{"term": "scalars", "size": 10**5, "history": 10}], {}, r"observation of 1000000 numbers declares 6.4e\+04 GB"),
+    # The default pose was added first: numpy's own message, and one number for all joints.
+    ([{"term": "joint_positions", "offset": [0.1, 0.2, 0.3]}], {}, r"joint_positions has 3 numbers as offset and 6 entries"),
+    ([{"term": "joint_positions", "offset": [0.1]}], {}, r"joint_positions has 1 numbers as offset and 6 entries"),
     (["base_height"], {"default_pose": [1, 2]}, r"default pose of 2 numbers, the model has 6 joints"),
     (["base_height"], {"default_pose": "home"}, r"no keyframe 'home'"),
     (["base_height"], {"symmetry": ["left-right", 3]}, r"3"),
