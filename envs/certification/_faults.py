@@ -22,6 +22,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import NormalDist
 
 import gymnasium as gym
@@ -113,13 +114,13 @@ class FaultReport:
 
 
 def find_fault(
-    model: str | gym.Env | mujoco.MjModel, episodes: Sequence[Episode], *, n_states: int = 120, seed: int = 0
+    model: str | Path | gym.Env | mujoco.MjModel, episodes: Sequence[Episode], *, n_states: int = 120, seed: int = 0
 ) -> FaultReport:
     """Find the part of a robot that is weaker, heavier or stiffer than in its model, from logged transitions.
 
     Args:
-        model: the robot as it should be. If it is an environment or its id, the log has its observations. If it is a model, the
-            log has positions, velocities and activations, and its actions last as many steps as those of `certify`.
+        model: the robot as it should be. If it is an environment or its id, the log has its observations. If it is a model or
+            its file, the log has positions, velocities and activations, and actions that last as long as those of `certify`.
         episodes: the log; ten thousand transitions are plenty.
         n_states: number of transitions, drawn from the log, that are compared.
         seed: seed of the draw.

@@ -19,8 +19,6 @@ from rppdyn.envs.certification._certificate import (
 )
 from rppdyn.runs.figures import COLOURS, save
 
-FORMATS = ("png", "svg", "pdf")
-
 FLOOR = 1e-18  # value at which a logarithmic axis shows zero
 MAX_COMPONENT_ROWS = 10  # worst coordinates over all generators
 TITLES = (
@@ -33,22 +31,16 @@ ZONES = ((FLOOR, EXACT_BELOW, "exact", "#009E73"), (EXACT_BELOW, APPROXIMATE_BEL
          (APPROXIMATE_BELOW, 1e6, "broken", "#D55E00"))  # fmt: skip
 
 
-def picture_format(path: Path) -> str:
-    """The format that a picture's suffix names.
+def draw(certificate: Certificate, path: Path) -> Path:
+    """Draw a certificate; the file's suffix is the format (png, svg, pdf).
 
     Raises:
         ValueError: the suffix is no format.
     """
-    if (suffix := path.suffix.lstrip(".").lower()) not in FORMATS:
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ValueError(f"figure {str(path)!r} has no suffix of a picture; use .png, .svg or .pdf")
-    return suffix
-
-
-def draw(certificate: Certificate, path: Path) -> Path:
-    """Draw a certificate; the file's suffix is the format (png, svg, pdf)."""
     figure = Figure(figsize=(13, 8), layout="constrained")
     FigureCanvasAgg(figure)
-    picture_format(path)
     (steps, components), (rollouts, visits) = figure.subplots(2, 2, width_ratios=(1.15, 1))
     parts = {"state in contact": "-", "state out of contact": "--", "observation": ":", "reward": "-."}
     keys = {"state in contact": "state contact", "state out of contact": "state free"}

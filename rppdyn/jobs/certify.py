@@ -20,7 +20,6 @@ from rppdyn.envs import (
     symmetry_spec,
 )
 from rppdyn.envs._catalogue import read_spec
-from rppdyn.envs._making import load_model
 from rppdyn.envs.certification._doctor import Diagnosis
 from rppdyn.envs.certification._faults import FaultReport
 from rppdyn.envs.terms import Audit, CompiledTerms, read_terms
@@ -36,10 +35,6 @@ MAX_LOG_TRANSITIONS = 400  # of a log that are compared with the model
 
 def run(config: CertifyConfig, progress: bool = False) -> Certificate:
     """Certify a symmetry spec; the certificate is cached, and written to the files in the configuration."""
-    if config.figure is not None:
-        from rppdyn.envs.certification._figure import picture_format  # with matplotlib, which takes a second
-
-        picture_format(Path(config.figure))  # before the work
     spec = None  # all derived symmetries
     if config.spec is not None:
         spec = file_spec(config.what, config.spec, symmetry=config.symmetry)
@@ -74,8 +69,7 @@ def find(config: CertifyConfig) -> FaultReport:
     assert config.log is not None
     env_id = None if config.is_model_file else config.what
     episodes = read_episodes(config.log, env_id=env_id, trust=config.trust).episodes
-    model = load_model(config.what) if config.is_model_file else config.what
-    report = find_fault(model, episodes, n_states=min(config.states, MAX_LOG_TRANSITIONS), seed=config.seed)
+    report = find_fault(config.what, episodes, n_states=min(config.states, MAX_LOG_TRANSITIONS), seed=config.seed)
     files: dict[str, Callable[[Path], object]] = {}
     if config.json is not None:
         fault = None if report.fault is None else f"{report.fault.part}: {report.fault.parameter}"
