@@ -6,7 +6,6 @@ import math
 import os
 import re
 import traceback
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -22,15 +21,19 @@ from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.envs.registration import EnvSpec
 
 from rppdyn.envs._state import Resumable
-from rppdyn.envs._wrappers import PASSIVE, ReturnedError, flattened, raise_naming_method, require_reset
+from rppdyn.envs._wrappers import (
+    PASSIVE,
+    ReturnedError,
+    delay_warnings,
+    flattened,
+    raise_naming_method,
+    require_reset,
+)
 from rppdyn.errors import UserError, place_in_users_code, reason, require_trust, search_modules
 from rppdyn.runs.files import require_memory
 
 ARGUMENTS = ("env_id", "actuator_scale", "monitor", "named_by")
 """Arguments of `make_env` itself, whose names no option of an environment may have."""
-
-_SHOWN_WARNINGS: dict = {}
-"""Registry of Gymnasium's warnings that were shown, see `warnings.warn_explicit`."""
 
 TESTED_VERSIONS = {
     "gymnasium_robotics": "gymnasium-robotics 1.4.2 runs on mujoco 3.3.7 and 3.8.0, and only its mazes and Adroit on 4.0.0",
@@ -124,6 +127,7 @@ def make_env(
     return Resumable(env)
 
 
+@delay_warnings()
 def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any) -> gym.Env:
     """Call `gymnasium.make`, with errors of one line.
 
@@ -142,15 +146,13 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
     settings = {name: value for name, value in options.items() if name != "disable_env_checker"}  # Gymnasium's option
     suffix = " with " + ", ".join(f"{name}={value}" for name, value in settings.items()) if settings else ""
     try:
-        with warnings.catch_warnings(record=True) as recorded:
-            warnings.simplefilter("always")
-            env = gym.make(env_id, **options)
-            if settings or ":" in env_id:  # some wrong options only show here
-                try:
-                    require_reset(env, env.reset())
-                except BaseException as error:
-                    env.close()
-                    raise_naming_method(env, "reset", error)
+        env = gym.make(env_id, **options)
+        if settings or ":" in env_id:  # some wrong options only show here
+            try:
+                require_reset(env, env.reset())
+            except BaseException as error:
+                env.close()
+                raise_naming_method(env, "reset", error)
     except gym.error.UnregisteredEnv as error:
         raise ValueError(f"unknown environment {env_id!r}: {reason(error)} (see gymnasium.pprint_registry())") from None
     except ModuleNotFoundError as error:
@@ -175,10 +177,6 @@ def stock_env(env_id: str, *, named_by: str | Path | None = None, **options: Any
     if not isinstance(frames, Integral) or frames < 1:
         env.close()
         raise ValueError(f"{env_id} can't be made{suffix}: frame_skip={frames} must be an integer, at least 1")
-    for warning in recorded:  # shown only if the environment could be made
-        warnings.warn_explicit(
-            warning.message, warning.category, warning.filename, warning.lineno, registry=_SHOWN_WARNINGS
-        )
     return env
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from rppdyn.errors import UserError, is_users_class, place_in_users_code, place_of_method
 
@@ -191,12 +192,9 @@ def flat_names(space: spaces.Space, prefix: str = "") -> list[str]:
 def unflattening(space: spaces.Space) -> Callable[[Any], Any]:
     """A function from flattened observations (n, entries) to a dictionary of arrays (n, ...)."""
 
-    def stack(samples: list[Any]) -> Any:
-        if isinstance(samples[0], dict):
-            return {key: stack([sample[key] for sample in samples]) for key in samples[0]}
-        return np.stack(samples)
-
-    return lambda observations: stack([spaces.unflatten(space, row) for row in observations])
+    return lambda observations: concatenate(
+        space, [spaces.unflatten(space, row) for row in observations], create_empty_array(space, len(observations))
+    )
 
 
 class ReturnedError(UserError):
