@@ -19,7 +19,7 @@ import re
 import sys
 import time
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -67,7 +67,7 @@ def capture_state(env: gym.Env | VecEnv, *, strict: bool = True) -> dict[str, An
         ValueError: the environment's state is not known, or an attribute of it or of a wrapper can't be captured.
     """
     if _is_vectorised(env):
-        return {"format": FORMAT, "envs": _each(env, "capture_state", [()] * env.num_envs)}
+        return {"format": FORMAT, "envs": _each(env, capture_state, [()] * env.num_envs)}
     wrappers, base = _unwrap(env)
     separate: list[Any] = [space for layer in (*wrappers, base) for space in _own_spaces(layer).values()]
     separate += [*wrappers, base, base._np_random, *(getattr(base, key, None) for key in ("model", "data"))]
@@ -117,7 +117,7 @@ def restore_state(env: gym.Env | VecEnv, state: Mapping[str, Any]) -> None:
         saved = state.get("envs", [])
         if len(saved) != env.num_envs:
             raise ValueError(f"the state holds {len(saved)} environments, this one has {env.num_envs}; use as many")
-        _each(env, "restore_state", [(s,) for s in saved])
+        _each(env, restore_state, [(s,) for s in saved])
         return
     if "simulator" not in state:
         raise ValueError("the state is of a vectorised environment; restore it into one")
@@ -348,7 +348,7 @@ def _is_vectorised(env: gym.Env | VecEnv) -> TypeGuard[VecEnv]:
     return hasattr(env, "num_envs") and hasattr(env, "env_method")
 
 
-def _each(env, method: str, arguments: list[tuple]) -> list:
+def _each(env, function: Callable[..., Any], arguments: list[tuple]) -> list:
     """Call `capture_state` or `restore_state` on each environment of a `VecEnv`."""
     if hasattr(env, "venv"):
         raise ValueError(
@@ -356,9 +356,9 @@ def _each(env, method: str, arguments: list[tuple]) -> list:
             "pass the VecEnv inside and save the wrapper beside it"
         )
     if hasattr(env, "envs"):
-        return [globals()[method](single, *args) for single, args in zip(env.envs, arguments, strict=True)]
+        return [function(single, *args) for single, args in zip(env.envs, arguments, strict=True)]
     try:
-        return [env.env_method(method, *args, indices=i)[0] for i, args in enumerate(arguments)]
+        return [env.env_method(function.__name__, *args, indices=i)[0] for i, args in enumerate(arguments)]
     except AttributeError:
         raise ValueError("environments in other processes must be made with rppdyn.envs.make_env") from None
 
@@ -426,14 +426,12 @@ class Packing:
     Args:
         references: ids of objects that are captured separately: environments, wrappers, MuJoCo's model and data.
         strict: refuse values that can't be packed; otherwise they are left out.
-        memo: number of each packed object, by its id.
-        alive: the packed objects, so that no other object gets one of their ids.
+        memo: (number, object) of each packed object by its id, which no other object gets while it is here.
     """
 
     references: frozenset[int]
     strict: bool = True
-    memo: dict[int, int] = field(default_factory=dict)
-    alive: list[Any] = field(default_factory=list)
+    memo: dict[int, tuple[int, Any]] = field(default_factory=dict)
 
     def pack_attributes(self, owner: Any, where: str, skip: frozenset[str] = frozenset()) -> dict[str, Any]:
         """Pack the attributes of an object, and those that hold data on its classes."""
@@ -447,15 +445,14 @@ class Packing:
         }
 
     def _pack_attribute(self, value: Any, where: str, strict: bool) -> Any:
-        count = len(self.alive)
+        count = len(self.memo)
         try:
             return self.pack(value, where)
         except UnknownStateError:
             if strict:
                 raise
-            for part in self.alive[count:]:  # packed parts of what is left out: nothing may refer to them
-                del self.memo[id(part)]
-            del self.alive[count:]
+            for part in list(self.memo)[count:]:  # packed parts of what is left out: nothing may refer to them
+                del self.memo[part]
             return NOT_STORED
 
     def _is_state(self, value: Any) -> bool:
@@ -481,10 +478,10 @@ class Packing:
         if isinstance(value, Enum):
             return {"is": "enum", "class": _name(type(value)), "name": value.name}
         if id(value) in self.memo:
-            return {"is": "same", "of": self.memo[id(value)]}
-        self.memo[id(value)] = len(self.memo)
-        self.alive.append(value)
-        return {"is": "", "id": self.memo[id(value)]} | self._pack_object(value, where)
+            return {"is": "same", "of": self.memo[id(value)][0]}
+        number = len(self.memo)
+        self.memo[id(value)] = number, value
+        return {"is": "", "id": number} | self._pack_object(value, where)
 
     def _pack_object(self, value: Any, where: str) -> dict[str, Any]:
         name = type(value).__name__
