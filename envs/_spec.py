@@ -355,9 +355,7 @@ class Space:
 
     def describe(self, i: int, k: int) -> str:
         """Feature i of the image under the k-th generator (discrete ones first), for instance ``-[5]``."""
-        row = np.array((*self.discrete_generators, *self.lie_algebra)[k])[i]
-        signs = {1.0: "+", -1.0: "-"}
-        text = " ".join(f"{signs.get(row[j], f'{row[j]:+.3g} ')}[{j}]" for j in np.flatnonzero(row)) or "0"
+        text = describe_row((*self.discrete_generators, *self.lie_algebra)[k][i])
         origin = next((c for j, c in enumerate(self.origin) if c and i in self.encoding.features_of(j)), 0.0)
         return text if origin == 0 else f"{text} (about {origin:.3g})"
 
@@ -676,6 +674,12 @@ def _entry(entry: Entry | str | Sequence[Any]) -> Entry:
     if not all(isinstance(text, str) for text in parsed[:3]) or not parsed.name:
         raise ValueError(f"entry {entry!r} of a space: give its name, or Entry(name, joint, unit)")
     return parsed
+
+
+def describe_row(row: Sequence[float]) -> str:
+    """A row of a matrix as a sum, for instance ``+[3] +0.5 [2]``."""
+    signs = {1.0: "+", -1.0: "-"}
+    return " ".join(f"{signs.get(row[j], f'{row[j]:+.3g} ')}[{j}]" for j in np.flatnonzero(row)) or "0"
 
 
 def _matrix(m, n: int, key: str) -> Matrix:

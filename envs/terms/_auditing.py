@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rppdyn.envs._spec import Space, SymmetrySpec, align
+from rppdyn.envs._spec import Space, SymmetrySpec, align, describe_row
 from rppdyn.envs.terms._layout import CompiledTerms
 from rppdyn.envs.terms._simulator import TermSteps, step_terms
 from rppdyn.runs.files import plain
@@ -384,11 +384,7 @@ def _defects(image: np.ndarray, key: str, steps: TermSteps | None, space: Space)
 
 
 def _describe(row: np.ndarray) -> str:
-    parts, shift = [], row[-1]
-    for j in np.flatnonzero(np.abs(row[:-1]) > COEFFICIENT_TOLERANCE):
-        c = float(row[j])
-        size = "" if abs(abs(c) - 1) < COEFFICIENT_TOLERANCE else f"{abs(c):.3g} "
-        parts.append(f"{'-' if c < 0 else '+'}{size}[{j}]")
-    if abs(shift) > COEFFICIENT_TOLERANCE:
-        parts.append(f"{shift:+.3g}")
-    return " ".join(parts) or "0"
+    *linear, shift = np.round(row, 5)  # to COEFFICIENT_TOLERANCE
+    if not shift:
+        return describe_row(linear)
+    return f"{describe_row(linear)} {shift:+.3g}" if any(linear) else f"{shift:+.3g}"
