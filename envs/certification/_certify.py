@@ -56,12 +56,14 @@ from rppdyn.envs.certification._certificate import (
 )
 from rppdyn.envs.certification._evidence import (
     HORIZON,
+    MIN_STATES,
     STRIDE,
     Comparison,
     Elements,
     SimulatedSteps,
     counted_features,
     derived_symmetries,
+    reward_defects,
     step_faults,
 )
 from rppdyn.envs.terms._layout import CompiledTerms
@@ -113,10 +115,10 @@ def certify(
             qvel; a file can't be read; a wrapper remembers earlier steps or draws at random; or the simulation is so unstable
             that too few steps are left to judge.
     """
-    if n_states < 20:
-        raise ValueError(f"n_states={n_states} is too few for a 95th percentile; use at least 20")
-    if n_resets < 20:
-        raise ValueError(f"n_resets={n_resets} is too few to compare distributions; use at least 20")
+    if n_states < MIN_STATES:
+        raise ValueError(f"n_states={n_states} is too few for a 95th percentile; use at least {MIN_STATES}")
+    if n_resets < MIN_STATES:
+        raise ValueError(f"n_resets={n_resets} is too few to compare distributions; use at least {MIN_STATES}")
     if not 0 < control_scale <= 1:
         raise ValueError(f"control_scale={control_scale} must be above 0 and at most 1, the whole range")
     if solver not in SOLVERS:
@@ -278,7 +280,7 @@ class Examination:
                 # A coordinate that is both in the state and observed is listed once, with the larger defect.
                 components[name] = max(defect, components.get(name, defect), key=lambda d: d.p95)
         if simulator.is_task:
-            values["reward"] = np.abs(m.reward - s.reward) / (np.std(s.reward) or np.sqrt(np.mean(s.reward**2)) or 1.0)
+            values["reward"] = reward_defects(s, m)
         visited = [getattr(self.evidence.outcome, key) for key in simulator.state_keys]
         features = self._features(elements, visited), self._features(elements, visited, image=True)
         independent = self._features(elements, self.independent)

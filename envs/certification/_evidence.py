@@ -46,6 +46,11 @@ def step_faults(s: Outcome, m: Outcome) -> np.ndarray:
     return np.where(s.fault == "", m.fault, s.fault)
 
 
+def reward_defects(s: Outcome, m: Outcome) -> np.ndarray:
+    """Differences of rewards of valid steps, (n,), in units of their spread, or of their size if they are constant."""
+    return np.abs(m.reward - s.reward) / (np.std(s.reward) or np.sqrt(np.mean(s.reward**2)) or 1.0)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Differences of features between images and predictions, (n, f), and changes of the originals in the step, (n, f)."""
@@ -329,7 +334,7 @@ def _defects(simulator: Simulator, spec: SymmetrySpec) -> dict[tuple[str, str], 
         valid = step_faults(s, m) == ""
         values = {
             "dynamics": Comparison.of_state(elements, simulator.state_keys, s, m).relative,
-            "rewards": np.abs(m.reward - s.reward)[valid] / (np.std(s.reward[valid]) or 1.0),
+            "rewards": reward_defects(s.at(valid), m.at(valid)),
             "terminations": (m.terminated != s.terminated)[valid].astype(float),
         }
         defects |= {(name, kind): float(np.quantile(v, 0.95)) if len(v) else 0.0 for kind, v in values.items()}
