@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import mujoco
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -34,7 +33,7 @@ from torch import Tensor
 
 from rppdyn.envs._catalogue import symmetry_spec
 from rppdyn.envs._making import dataset_env_spec, env_name, make_env, make_env_arguments
-from rppdyn.envs._model_symmetry import name_of
+from rppdyn.envs._model_symmetry import name_of, scalar_joints
 from rppdyn.envs._simulator import Simulator
 from rppdyn.envs._spec import SymmetrySpec
 from rppdyn.envs.observation._recognition import state_entries
@@ -229,7 +228,7 @@ def check_log(name: str, episodes: Sequence[Episode], env: gym.Env | Simulator, 
         simulator = Simulator(env)
     if simulator is not None:
         model, entries = simulator.model, state_entries(simulator)
-        scalar = np.flatnonzero(np.isin(model.jnt_type, (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)))
+        scalar = np.array(scalar_joints(model), int)
         pair_entries = np.array(
             [entries.positions[model.jnt_qposadr[scalar]], entries.velocities[model.jnt_dofadr[scalar]]]
         )

@@ -133,7 +133,7 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
                 raise ValueError(f"{WINDY_PENDULUM}: in state {self._z.tolist()} a spring has no length")
         self._torque = torch.zeros(3, dtype=torch.float64)
         if self._figure is not None:
-            self._figure.clear_trail()
+            self._figure.trail.clear()
         if self.render_mode == "human":
             self.render()
         return self._observation(), {}
@@ -239,7 +239,7 @@ class WindyPendulum(gym.Env[np.ndarray, np.ndarray]):
             return None
         if self._figure is None:
             self._figure = PendulumFigure(self.pendulum, window=self.render_mode == "human")
-        return self._figure.draw(self._z.numpy(), self._torque.numpy(), pause=TIME_STEP)
+        return self._figure.draw(self._z.numpy(), self._torque.numpy())
 
     def close(self) -> None:
         if self._figure is not None:
@@ -272,7 +272,7 @@ class PendulumFigure:
         window: show frames in a window of matplotlib, and don't return pixels.
     """
 
-    def __init__(self, pendulum: Pendulum, window: bool = False):
+    def __init__(self, pendulum: Pendulum, window: bool):
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # matplotlib is not needed to train
         from matplotlib.figure import Figure
 
@@ -292,7 +292,7 @@ class PendulumFigure:
         else:
             self.figure = Figure(figsize=size, dpi=DPI)
             self._pixels = FigureCanvasAgg(self.figure)
-        self._trail: deque[np.ndarray] = deque(maxlen=TRAIL_STEPS)
+        self.trail: deque[np.ndarray] = deque(maxlen=TRAIL_STEPS)
         self._draw_background(pendulum)
 
     def _draw_background(self, pendulum: Pendulum) -> None:
@@ -320,28 +320,24 @@ class PendulumFigure:
         self._shadow = axes.plot([], [], [], "o", color=FAINT, ms=9)[0]
         self._masses = [axes.plot([], [], [], "o", color=color, ms=13, mec="white")[0] for color in (UPPER, LOWER)]
 
-    def draw(self, z: np.ndarray, torque: np.ndarray, pause: float = 0.1) -> np.ndarray | None:
-        """Draw a state and a torque; return the frame, (480, 480, 3), or show it in the window for ``pause`` seconds."""
+    def draw(self, z: np.ndarray, torque: np.ndarray) -> np.ndarray | None:
+        """Draw a state and a torque; return the frame, (480, 480, 3), or show it in the window for a time step."""
         x1, x2 = z[:3], z[3:6]
-        self._trail.append(x2.copy())
+        self.trail.append(x2.copy())
         for line, (start, end) in zip(self._springs, ((np.zeros(3), x1), (x1, x2)), strict=True):
             line.set_data_3d(*_coil(start, end))
         for line, x in zip(self._masses, (x1, x2), strict=True):
             line.set_data_3d(*x[:, None])
         self._shadow.set_data_3d([x2[0]], [x2[1]], [-DEPTH])
-        self._path.set_data_3d(*np.array(self._trail).T)
+        self._path.set_data_3d(*np.array(self.trail).T)
         self._torque.set_data_3d(*np.array([np.zeros(3), 0.4 * torque]).T)
         if self.window:
             from matplotlib import pyplot
 
-            pyplot.pause(pause)
+            pyplot.pause(TIME_STEP)
             return None
         self._pixels.draw()
         return np.asarray(self._pixels.buffer_rgba())[..., :3].copy()
-
-    def clear_trail(self) -> None:
-        """Begin a new trail."""
-        self._trail.clear()
 
     def close(self) -> None:
         if self.window:
