@@ -278,7 +278,7 @@ def derivable(finite: Callable[[ModelSymmetry], Affine]) -> Callable[[ModelSymme
 
 
 def element_quantity(
-    key: str,
+    key: Hashable,
     names: Sequence[str],
     parts: Sequence[Sequence[Part]],
     read: Callable[[mujoco.MjData], np.ndarray],

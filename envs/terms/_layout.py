@@ -90,7 +90,9 @@ class Layout:
                 raise ValueError(f"{self.name}: {term.title} shows no entry; name some, or leave the term out")
             bindings.append((quantity, rows))
         size = sum(len(rows) * term.history for term, (_, rows) in zip(self.terms, bindings, strict=True))
-        require_memory(f"{self.name} of {size} numbers", COEFFICIENT_BYTES * size**2, "show fewer, or shorter histories")
+        require_memory(
+            f"{self.name} of {size} numbers", COEFFICIENT_BYTES * size**2, "show fewer, or shorter histories"
+        )
         return bindings
 
     def _numbers(self, i: int, key: str) -> np.ndarray:
@@ -254,10 +256,6 @@ class Layout:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read(self, scenes: Sequence[Scene]) -> np.ndarray:
-        """The flat vector, from as many scenes as the longest history has time steps, the newest last."""
-        return self.stacked([self.read_step(scene) for scene in scenes])
-
     def read_step(self, scene: Scene) -> list[np.ndarray]:
         """The block of each term at one time step, to be kept for a history."""
         step = []
@@ -304,7 +302,7 @@ def _list_terms(content: Any) -> Sequence[Any]:
     return content
 
 
-def action_layout(robot: Robot, content: Sequence[Any] | None, symmetries: Sequence[ModelSymmetry]) -> Layout:
+def action_layout(robot: Robot, listed: Sequence[Term] | None, symmetries: Sequence[ModelSymmetry]) -> Layout:
     """The layout of an action: joint targets, torques, velocities, or controls; by default controls, or all joints.
 
     A target is default + offset + scale * action, whereas an observation is (value - offset) * scale.
@@ -312,10 +310,10 @@ def action_layout(robot: Robot, content: Sequence[Any] | None, symmetries: Seque
     Raises:
         ValueError: a term that is no action, or a joint that two terms move.
     """
-    if content is None:
-        content = ["controls" if robot.model.nu else "joint_positions"]
+    if listed is None:
+        listed = [parse_term("controls" if robot.model.nu else "joint_positions")]
     terms = []
-    for term in map(parse_term, _list_terms(content)):
+    for term in listed:
         if not isinstance(term, ACTIONS):
             kinds = ", ".join(kind.kind for kind in ACTIONS)
             raise ValueError(f"action: {term.kind} is nothing that a policy moves; use {kinds}")
@@ -353,20 +351,16 @@ def observation_groups(
     groups = content if isinstance(content, Mapping) and "terms" not in content else {"": content}
     layouts = {}
     for name, group in groups.items():
-        stack, defaults = "term", {}
+        stack, history = "term", 1
         if isinstance(group, Mapping):
             if unknown := set(group) - {"terms", "history", "stack"}:
                 raise ValueError(
                     f"observation group {name!r} has no option {min(map(str, unknown))!r}; use terms, history, stack"
                 )
-            stack = str(group.get("stack", "term"))
-            defaults = {"history": group["history"]} if "history" in group else {}
-            group = group.get("terms")
+            stack, history, group = str(group.get("stack", "term")), group.get("history", 1), group.get("terms")
         if isinstance(group, str) or not isinstance(group, Sequence):
             raise ValueError(f"observation group {name!r} is {group!r}; give a list of terms")
-        terms = tuple(parse_term(term, **defaults) for term in group)
-        if defaults:
-            terms = tuple(replace(t, history=defaults["history"]) if t.history == 1 else t for t in terms)
+        terms = tuple(replace(t, history=history) if t.history == 1 else t for t in map(parse_term, group))
         title = f"observation {name}".strip()
         layouts[str(name)] = Layout(title, robot, terms, tuple(symmetries), stack, action)
     if not layouts:

@@ -129,7 +129,7 @@ class Robot:
         known = [
             self.name_of(ModelElement(kind, i))
             for kind in kinds
-            for i in range(getattr(self.model, f"n{_COUNTS[kind]}"))
+            for i in range(getattr(self.model, f"n{'cam' if kind == 'camera' else kind}"))
         ]
         raise ValueError(f"the model has no {' or '.join(kinds)} {name!r}{did_you_mean(name, known)}")
 
@@ -153,9 +153,6 @@ class Robot:
     def parent(self, element: ModelElement) -> int:
         """The body to which an element is fixed."""
         return int(self._fixtures[element.kind].bodies[element.number])
-
-
-_COUNTS = {"body": "body", "site": "site", "geom": "geom", "camera": "cam"}
 
 
 @dataclass
@@ -183,24 +180,21 @@ class Scene:
     given: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
-    def reference(self) -> mujoco.MjData:
-        """The goal, or `data` without one."""
-        return self.data if self.goal is None else self.goal
+    def reference(self) -> Scene:
+        """The scene of the goal, or this one without a goal."""
+        return self if self.goal is None else Scene(self.robot, self.goal)
 
     def pose_of(self, element: ModelElement) -> tuple[np.ndarray, np.ndarray]:
         """Position (3,) and axes (3, 3) of an element in the world."""
-        prefix = {"body": "x", "site": "site_x", "geom": "geom_x", "camera": "cam_x"}[element.kind]
-        position, axes = (getattr(self.data, f"{prefix}{key}")[element.number] for key in ("pos", "mat"))
-        return position, axes.reshape(3, 3)
+        view = getattr(self.data, element.kind)(element.number)
+        return view.xpos, view.xmat.reshape(3, 3)
 
-    def velocity_of(self, element: ModelElement, data: mujoco.MjData | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def velocity_of(self, element: ModelElement) -> tuple[np.ndarray, np.ndarray]:
         """Linear and angular velocity of an element in the world's axes."""
         kind = {"body": "XBODY", "site": "SITE", "geom": "GEOM"}[element.kind]
         velocity = np.zeros(6)
-        mujoco.mj_objectVelocity(
-            self.robot.model, self.data if data is None else data, getattr(mujoco.mjtObj, f"mjOBJ_{kind}"),
-            element.number, velocity, 0,
-        )  # fmt: skip
+        object_type = getattr(mujoco.mjtObj, f"mjOBJ_{kind}")
+        mujoco.mj_objectVelocity(self.robot.model, self.data, object_type, element.number, velocity, 0)
         return velocity[3:], velocity[:3]
 
     def heading(self, element: ModelElement) -> np.ndarray:

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, dataclass_transform
 
-import mujoco
 import numpy as np
 from pydantic import BeforeValidator, Field, Strict
 from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 
-from rppdyn.envs._model_symmetry import Affine, ModelSymmetry, Quantity, derivable, lift
-from rppdyn.envs._spec import Entry, rotation_matrix
+from rppdyn.envs._model_symmetry import Affine, ModelSymmetry, Part, Quantity, derivable, element_quantity, lift
+from rppdyn.envs._spec import Entry, quaternion, rotation_matrix
 from rppdyn.envs.terms._robot import ModelElement, Robot, Scene, did_you_mean
 from rppdyn.runs.files import plain
 from rppdyn.settings import ConfigError, Count, Nonnegative, Number, Positive, Text, fields_of, format_value, settings
@@ -95,7 +94,7 @@ class Term(ABC):
         return [known.index(item) for item in value]
 
 
-def parse_term(content: Term | str | Mapping[str, Any], **defaults: Any) -> Term:
+def parse_term(content: Term | str | Mapping[str, Any]) -> Term:
     """Make a term from its name, or from a mapping with the name as `term` and its options.
 
     Raises:
@@ -107,7 +106,7 @@ def parse_term(content: Term | str | Mapping[str, Any], **defaults: Any) -> Term
         content = {"term": content}
     if not isinstance(content, Mapping) or not isinstance(content.get("term"), str):
         raise ValueError(f"observation term {content!r}: give its name, or a mapping with the name as `term`")
-    options = defaults | {str(key): value for key, value in content.items() if key != "term"}
+    options = {str(key): value for key, value in content.items() if key != "term"}
     name = content["term"]
     if name not in TERMS:
         raise ValueError(f"unknown observation term {name!r}{did_you_mean(name, list(TERMS))}")
@@ -226,6 +225,24 @@ def frame_map(robot: Robot, symmetry: ModelSymmetry, element: ModelElement, titl
             f"{'another place' if image.number >= 0 else 'nothing in the model'}; use a body or site in the mirror's plane"
         )
     return robot.frame(symmetry, element, element)
+
+
+def image_indices(
+    robot: Robot, symmetry: ModelSymmetry, elements: Sequence[ModelElement], title: str, option: str
+) -> list[int]:
+    """The index of each element's image among the elements.
+
+    Raises:
+        ValueError: an image is none of them.
+    """
+    images = [robot.image(symmetry, element) for element in elements]
+    for element, image in zip(elements, images, strict=True):
+        if image not in elements:
+            target = robot.name_of(image) if image.number >= 0 else "nothing in the model"
+            raise ValueError(
+                f"{title}: {symmetry.name} carries {robot.name_of(element)!r} to {target!r}; add it to {option}"
+            )
+    return [elements.index(image) for image in images]
 
 
 HEADING_REMEDY = "a heading is that of the base's first axis alone: give frame: body, or leave out the symmetry"
@@ -385,10 +402,7 @@ class Quaternion(Term, kind="quaternion"):
         is_linear = all(not s.is_continuous and np.abs(s.rotation - M).max() < DIRECTION_TOLERANCE for s, M in maps)
         entries = tuple(Entry(f"{self.title} {c}", "", "1") for c in "wxyz")
 
-        def read(scene: Scene) -> np.ndarray:
-            quaternion = np.zeros(4)
-            mujoco.mju_mat2Quat(quaternion, scene.pose_of(element)[1].ravel())
-            return -quaternion if quaternion[0] < 0 else quaternion
+        read = lambda scene: quaternion(scene.pose_of(element)[1].ravel())  # noqa: E731
 
         def conjugate(symmetry: ModelSymmetry) -> Affine:
             """q goes to q_R q q_R^-1, with q_R the quaternion of det(R) R."""
@@ -450,9 +464,9 @@ class Commands(Term, kind="commands"):
             return A, np.zeros(n)
 
         def read(scene: Scene) -> np.ndarray:
-            data = scene.reference
-            axes, (v, w) = data.xmat[element.number].reshape(3, 3), scene.velocity_of(element, data)
-            values = {"vector": axes.T @ v, "axial": axes.T @ w, "scalar": data.xpos[element.number][2:]}
+            goal = scene.reference
+            (place, axes), (v, w) = goal.pose_of(element), goal.velocity_of(element)
+            values = {"vector": axes.T @ v, "axial": axes.T @ w, "scalar": place[2:]}
             return np.array([values[kind][axis] * (1 + k) for (kind, axis), k in zip(meanings, number, strict=True)])
 
         entries = tuple(Entry(f"{self.title} {entry}") for entry in self.entries)
@@ -495,48 +509,29 @@ class _Feet(Term):
         return [robot.find_element(foot) for foot in self.feet]
 
     def images(self, robot: Robot, symmetry: ModelSymmetry) -> list[int]:
-        """The index of each foot's image.
-
-        Raises:
-            ValueError: the image of a foot is none of the feet.
-        """
-        elements = self.elements(robot)
-        images = []
-        for foot, element in zip(self.feet, elements, strict=True):
-            image = robot.image(symmetry, element)
-            if image not in elements:
-                name = robot.name_of(image) if image.number >= 0 else "nothing in the model"
-                raise ValueError(
-                    f"{self.title}: {symmetry.name} carries the foot {foot!r} to {name!r}, which is no foot of the term; add it"
-                )
-            images.append(elements.index(image))
-        return images
+        """The index of each foot's image."""
+        return image_indices(robot, symmetry, self.elements(robot), self.title, "feet")
 
     def per_foot(
-        self, robot: Robot, key: object, kind: str, read: Callable[[Scene, ModelElement], Any], parts: Sequence[str] = ("",),
-        frame: str = "body", unit: str = "",
+        self, robot: Robot, key: Hashable, parts: Sequence[Part], read: Callable[[Scene, ModelElement], Any],
+        frame: str = "body",
     ) -> ShownNumbers:  # fmt: skip
-        """A quantity with the same parts for each foot, which transform by a kind of `lift`, in axes of the base or foot."""
-        elements, n = self.elements(robot), len(parts)
-        base = ModelElement("body", robot.body)
+        """A quantity with the same parts for each foot; own vectors are in the axes of the base ("body") or foot."""
+        elements, base = self.elements(robot), ModelElement("body", robot.body)
+        is_own = any(part.kind.startswith("own") for part in parts)
 
-        def finite(symmetry: ModelSymmetry) -> Affine:
-            A = np.zeros((n * len(elements),) * 2)
-            for i, j in enumerate(self.images(robot, symmetry)):
-                part = np.eye(n)
-                if kind != "scalar":
-                    feet = elements[i], elements[j]
-                    is_own = frame == "foot"
-                    M = robot.frame(symmetry, *feet) if is_own else frame_map(robot, symmetry, base, self.title)
-                    part = lift(kind, symmetry.rotation, M)
-                A[n * j : n * (j + 1), n * i : n * (i + 1)] = part
-            return A, np.zeros(len(A))
+        def axes(symmetry: ModelSymmetry, i: int, j: int) -> np.ndarray:
+            if frame == "foot":
+                return robot.frame(symmetry, elements[i], elements[j])
+            return frame_map(robot, symmetry, base, self.title) if is_own else np.eye(3)
 
         def read_all(scene: Scene) -> np.ndarray:
             return np.concatenate([np.atleast_1d(read(scene, element)) for element in elements])
 
-        entries = tuple(Entry(f"{foot} {self.kind} {part}".strip(), "", unit) for foot in self.feet for part in parts)
-        return Quantity((key, frame, tuple(elements)), entries, read_all, derivable(finite)), range(n * len(elements))
+        images = lambda symmetry: np.array(self.images(robot, symmetry))  # noqa: E731
+        identity, each = (key, frame, tuple(elements)), [parts] * len(elements)
+        quantity = element_quantity(identity, self.feet, each, read_all, images, axes)
+        return quantity, range(len(quantity.entries))
 
 
 class FootContacts(_Feet, kind="foot_contacts"):
@@ -550,7 +545,7 @@ class FootContacts(_Feet, kind="foot_contacts"):
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         read = lambda scene, foot: float(np.linalg.norm(scene.contact_force(foot)) > self.threshold)  # noqa: E731
-        return self.per_foot(robot, "contact", "scalar", read, unit="1")
+        return self.per_foot(robot, "contact", [Part("scalar", self.kind, "1")], read)
 
 
 class FootForces(_Feet, kind="foot_forces"):
@@ -574,9 +569,9 @@ class FootForces(_Feet, kind="foot_forces"):
 
         if self.norm:
             size = lambda scene, foot: np.linalg.norm(scene.contact_force(foot))  # noqa: E731
-            return self.per_foot(robot, "force's size", "scalar", size, unit="N")
+            return self.per_foot(robot, "force's size", [Part("scalar", self.kind, "N")], size)
         kind = "vector" if self.frame == "world" else "own vector"
-        return self.per_foot(robot, "force", kind, read, "xyz", self.frame, "N")
+        return self.per_foot(robot, "force", [Part(kind, self.kind, "N")], read, self.frame)
 
 
 class FootPositions(_Feet, kind="foot_positions"):
@@ -587,7 +582,7 @@ class FootPositions(_Feet, kind="foot_positions"):
             place, axes = scene.pose_of(ModelElement("body", robot.body))
             return axes.T @ (scene.pose_of(foot)[0] - place)
 
-        return self.per_foot(robot, "foot's place", "own vector", read, "xyz", unit="m")
+        return self.per_foot(robot, "foot's place", [Part("own vector", self.kind, "m")], read)
 
 
 _WAVES: Mapping[str, Callable[[float], float]] = {
@@ -623,7 +618,8 @@ class FootClocks(_Feet, kind="foot_clocks"):
             phase = scene.phase + offsets[foot] if foot in offsets else scene.feet[names[foot]]
             return np.array([_WAVES[function](phase) for function in functions])
 
-        return self.per_foot(robot, ("clock", functions, self.offsets), "scalar", read, functions)
+        parts = [Part("scalar", f"{self.kind} {function}", "") for function in functions]
+        return self.per_foot(robot, ("clock", functions, self.offsets), parts, read)
 
 
 class GaitPhase(_Feet, kind="gait_phase"):
@@ -847,7 +843,7 @@ class ReferenceJointPositions(JointTerm, kind="reference_joint_positions"):
     measure, is_shifted, shows_goal = "reference position", True, True
 
     def read(self, scene: Scene) -> np.ndarray:
-        return scene.reference.qpos[scene.robot.places]
+        return scene.reference.data.qpos[scene.robot.places]
 
 
 class ReferenceJointVelocities(JointTerm, kind="reference_joint_velocities"):
@@ -856,7 +852,7 @@ class ReferenceJointVelocities(JointTerm, kind="reference_joint_velocities"):
     measure, shows_goal = "reference velocity", True
 
     def read(self, scene: Scene) -> np.ndarray:
-        return scene.reference.qvel[scene.robot.dofs]
+        return scene.reference.data.qvel[scene.robot.dofs]
 
 
 class _RelativePoses(Term):
@@ -883,19 +879,13 @@ class _RelativePoses(Term):
 
         def finite(symmetry: ModelSymmetry) -> Affine:
             M, A = frame_map(robot, symmetry, anchor, self.title), np.zeros((n * len(elements),) * 2)
-            for i, element in enumerate(elements):
-                if (image := robot.image(symmetry, element)) not in elements:
-                    target = robot.name_of(image) if image.number >= 0 else "nothing in the model"
-                    raise ValueError(
-                        f"{self.title}: {symmetry.name} carries {names[i]!r} to {target!r}; add it to bodies"
-                    )
-                j = elements.index(image)
-                part = np.kron(M, robot.frame(symmetry, element, image)) if self.is_turn else M
+            for i, j in enumerate(image_indices(robot, symmetry, elements, self.title, "bodies")):
+                part = np.kron(M, robot.frame(symmetry, elements[i], elements[j])) if self.is_turn else M
                 A[n * j : n * (j + 1), n * i : n * (i + 1)] = part
             return A, np.zeros(len(A))
 
         def read(scene: Scene) -> np.ndarray:
-            source = Scene(robot, scene.reference) if self.shows_goal else scene
+            source = scene.reference if self.shows_goal else scene
             (place, axes), poses = scene.pose_of(anchor), map(source.pose_of, elements)
             return np.concatenate([(axes.T @ R).ravel() if self.is_turn else axes.T @ (p - place) for p, R in poses])
 

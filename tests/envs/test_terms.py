@@ -317,7 +317,7 @@ FOUR = {"feet": HANDS, "offsets": [0, 0.3]}
      r"histories are of unequal lengths"),
     ([{"term": "gait_phase", **FOUR}], {}, r"left-right makes another gait of the offsets 0, 0.3"),
     ([{"term": "gait_phase", "feet": HANDS, "offsets": [0, 0.5], "functions": ["phase"]}], {}, r"observe its sine and cosine"),
-    ([{"term": "foot_contacts", "feet": ["left_hand"]}], {}, r"carries the foot 'left_hand' to 'right_hand'"),
+    ([{"term": "foot_contacts", "feet": ["left_hand"]}], {}, r"carries 'left_hand' to 'right_hand'; add it to feet"),
     ([{"term": "base_height", "scale": [1, 2]}], {}, r"base_height has 2 numbers as scale and 1 entries"),
     ([{"term": "base_linear_velocity", "at": "left_hand"}], {}, r"carries what it is measured at to another place"),
     ([{"term": "height_scan", "size": [1000, 1000], "resolution": 0.001}], {}, r"1000001 times 1000001 points is too fine"),

@@ -84,7 +84,7 @@ def test_a_task_is_read_as_terms(name, tmp_path):
     data.qpos[:], data.qvel[:] = env.sim.data.qpos[0].numpy(), env.sim.data.qvel[0].numpy()
     mujoco.mj_forward(terms.robot.model, data)
     scene, group = Scene(terms.robot, data, action=env.action_manager.action[0].numpy()), terms.groups["critic"]
-    read, same = group.read([scene] * group.history), 0
+    read, same = group.stacked([group.read_step(scene)] * group.history), 0
     for title, place in group.slices().items():
         if title in SAME and not (title in BESIDE and "Go1" in name):
             np.testing.assert_allclose(read[place], observed["critic"][0].numpy()[place], atol=2e-4, err_msg=title)
