@@ -679,7 +679,7 @@ def _entry(entry: Entry | str | Sequence[Any]) -> Entry:
 def describe_row(row: Sequence[float]) -> str:
     """A row of a matrix as a sum, for instance ``+[3] +0.5 [2]``."""
     signs = {1.0: "+", -1.0: "-"}
-    return " ".join(f"{signs.get(row[j], f'{row[j]:+.3g} ')}[{j}]" for j in np.flatnonzero(row)) or "0"
+    return " ".join(f"{signs.get(c, f'{c:+.3g} ')}[{j}]" for j, c in enumerate(row) if c) or "0"
 
 
 def _matrix(m, n: int, key: str) -> Matrix:

@@ -192,9 +192,11 @@ def flat_names(space: spaces.Space, prefix: str = "") -> list[str]:
 def unflattening(space: spaces.Space) -> Callable[[Any], Any]:
     """A function from flattened observations (n, entries) to a dictionary of arrays (n, ...)."""
 
-    return lambda observations: concatenate(
-        space, [spaces.unflatten(space, row) for row in observations], create_empty_array(space, len(observations))
-    )
+    def unflatten(observations: Any) -> Any:
+        arrays: Any = create_empty_array(space, len(observations))
+        return concatenate(space, [spaces.unflatten(space, row) for row in observations], arrays)
+
+    return unflatten
 
 
 class ReturnedError(UserError):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
 from typing import NamedTuple
 
 import mujoco
 import numpy as np
 
+from rppdyn import settings
 from rppdyn.envs._model_symmetry import FREE, TRANSMISSION, ModelSymmetry, scalar_joints
 from rppdyn.envs.observation._quantities import Fixtures
 
@@ -244,6 +244,4 @@ def choose(names: Sequence[str], known: Sequence[str], kind: str) -> list[str]:
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """End of a message about an unknown name: the nearest known one, or a list of known ones."""
     known = [key for key in known if key]
-    if close := get_close_matches(name, known, n=1):
-        return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(known[:30]) or 'none'}"
+    return settings.did_you_mean(name, known) or f"; known: {', '.join(known[:30]) or 'none'}"

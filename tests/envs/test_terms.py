@@ -304,10 +304,10 @@ FOUR = {"feet": HANDS, "offsets": [0, 0.3]}
 
 
 @pytest.mark.parametrize("observation, options, message", [
-    (["base_velocity"], {}, r"unknown observation term 'base_velocity'; did you mean 'base_\w+_velocity'"),
+    (["base_velocity"], {}, r"unknown observation term 'base_velocity' \(did you mean 'base_\w+_velocity'\?\)"),
     ([{"term": "height_scan", "spacing": 1}], {}, r"height_scan has no option 'spacing'"),
     ([{"term": "foot_contacts"}], {}, r"foot_contacts: feet is missing"),
-    ([{"term": "joint_positions", "joints": ["left_swep"]}], {}, r"no joint 'left_swep'; did you mean 'left_sweep'"),
+    ([{"term": "joint_positions", "joints": ["left_swep"]}], {}, r"no joint 'left_swep' \(did you mean 'left_sweep'\?\)"),
     ([{"term": "joint_positions", "joints": ["left.*"]}], {}, r"puts 'right_sweep position' into 'left_sweep position'"),
     ([{"term": "joint_positions", "joints": ["left.*", "left_lift"]}], {}, r"joint 'left_lift' is named twice"),
     ([{"term": "height_scan", "centre": [0, 0.05]}], {}, r"left-right carries its point \(-0.8, 0.55\) to \(-0.8, -0.55\)"),
