@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +15,7 @@ from stable_baselines3.common.monitor import Monitor
 
 from rppdyn.envs import certificate_for, certify, save_certificate, symmetry_spec
 from rppdyn.envs._wrappers import step_wrappers
-from rppdyn.envs.certification._evidence import require_symmetric_wrappers
+from rppdyn.envs.certification._evidence import require_symmetric_wrappers, reward_defects
 
 PENDULUM = "InvertedPendulum-v5"
 FEW = dict(n_states=20, n_resets=20)
@@ -217,6 +218,12 @@ def test_a_spec_without_activations_tests_no_wrapper_of_a_model_with_some(tmp_pa
     assert env.unwrapped.model.na == 1
     require_symmetric_wrappers(env, symmetry_spec(PENDULUM))
     env.close()
+
+
+def test_constant_rewards_are_compared_with_their_size():
+    """A wrapper's were compared in absolute numbers, those of a certificate with their size."""
+    s, m = (SimpleNamespace(reward=np.full(5, reward)) for reward in (100.0, 101.0))
+    assert reward_defects(s, m) == pytest.approx(np.full(5, 0.01))
 
 
 SPOILING = {"TransformAction": with_actions(lambda a: a + 0.2), "LeanLeft": LeanLeft, "Smooth": Smooth}
