@@ -241,6 +241,8 @@ def file_spec(env: str | gym.Env, path: str | Path, *, symmetry: str | Sequence[
     if isinstance(env, str):
         with open_source(env) as (made, _):
             return file_spec(made, path, symmetry=symmetry)
+    if isinstance(env, mujoco.MjModel):
+        raise ValueError(f"{path} is of an environment's observation, and a model has none; give an environment")
     env, file = flattened(env), Path(path)
     if not file.is_file() or not file.stat().st_size:
         return terms_spec(env, path, symmetry=symmetry)  # raises the error for a missing file

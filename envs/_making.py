@@ -64,7 +64,7 @@ class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
             if not (math.isfinite(factor) and factor >= 0):
                 raise ValueError(f"actuator_scale of {name!r} is {factor}; it must be finite and not negative")
         self.scale = scale
-        self._gear = {names[name]: model.actuator_gear[names[name]] * factor for name, factor in scale.items()}
+        self._gear = {names[name]: model.actuator(names[name]).gear * factor for name, factor in scale.items()}
         if len(self._gear) < len(scale):
             raise ValueError(f"actuator_scale {scale} names one actuator twice; use its name or its joint, not both")
         self._apply()
@@ -78,7 +78,7 @@ class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def _apply(self) -> None:
         model = self._model()
         for i, gear in self._gear.items():
-            model.actuator_gear[i] = gear
+            model.actuator(i).gear[:] = gear
 
     def __setstate__(self, state: dict) -> None:
         # Gymnasium's environments are pickled by their constructor's arguments, so a copy has the stock model.
@@ -264,10 +264,10 @@ def _add_motors(model: mujoco.MjSpec, followers: set[str]) -> None:
 def _actuator_indices(model) -> dict[str, int]:
     """Index of each actuator, by its name and by the joint that it drives."""
     names: dict[str, int] = {}
-    for i in range(model.nu):
+    for i in range(len(model.actuator_trntype)):  # `nu` is the number of controls
         if model.actuator_trntype[i] in (0, 1):  # mjTRN_JOINT, mjTRN_JOINTINPARENT
             names[model.joint(int(model.actuator_trnid[i, 0])).name] = i
-    for i in range(model.nu):
+    for i in range(len(model.actuator_trntype)):
         if model.actuator(i).name:
             names[model.actuator(i).name] = i
     return names

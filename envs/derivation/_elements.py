@@ -250,6 +250,7 @@ def _match_actuators(
         raise NoPartnerError(name_of(m, "actuator", int(unknown[0])))
     targets, images = [target(i) for i in range(n)], [image(i) for i in range(n)]
     kinds = [(m.actuator_gaintype[i], m.actuator_biastype[i], m.actuator_dyntype[i], num[i]) for i in range(n)]
+    ranges = [m.actuator_ctrlrange[adr[i] : adr[i] + num[i]] for i in range(n)]
     cosine, cost = np.zeros((n, n)), np.full((n, n), NO_MATCH_COST)
     for i, j in itertools.product(range(n), range(n)):
         (driven_image, v), (driven, w) = images[i], targets[j]
@@ -257,8 +258,8 @@ def _match_actuators(
             continue
         cosine[i, j] = v @ w / (np.linalg.norm(v) * np.linalg.norm(w))
         differs = (m.actuator_gainprm[i] != m.actuator_gainprm[j]).any()
-        carried = m.actuator_ctrlrange[i] if cosine[i, j] > 0 else -m.actuator_ctrlrange[i][::-1]
-        differs = differs or (carried != m.actuator_ctrlrange[j]).any()
+        carried = ranges[i] if cosine[i, j] > 0 else -ranges[i][:, ::-1]
+        differs = differs or (carried != ranges[j]).any()
         differs = differs or (cosine[i, j] < 0 and m.actuator_gaintype[i] == GAIN.MUSCLE)  # which pull, and never push
         if abs(cosine[i, j]) > MIN_PARTNER_COSINE:
             # At most 0.5 for the direction, 1 for gears, 0.5 for other numbers; among equals i itself comes first.

@@ -209,6 +209,8 @@ def _body_turns(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[Ma
                 name = f"turn by {np.degrees(angle):.4g} degrees"
                 if abs(n - round(n)) < 1e-3:
                     name = {2: "half turn", 4: "quarter turn"}.get(round(n), f"turn by 2 pi/{round(n)}")
+                if name in _names(known):  # of another robot
+                    name = f"{name} ({name_of(m, 'body', root).removeprefix('body ')})"
                 yield _element(skeleton, best, name)
 
 
@@ -342,8 +344,12 @@ def _drop_powers(symmetries: list[MatchedSymmetry]) -> list[MatchedSymmetry]:
         return float(np.arccos(np.clip((np.trace(M) - 1) / 2, -1, 1)))
 
     turns = [s for s in symmetries if s.symmetry.name.startswith(("turn", "quarter turn", "half turn"))]
-    smallest = min(turns, key=angle, default=None)
-    return [s for s in symmetries if s not in turns or s is smallest or s.symmetry.name == "half turn"]
+    smallest: dict[int, MatchedSymmetry] = {}
+    for turn in sorted(turns, key=angle):
+        (root,) = turn.match.trees.isometry.root_maps
+        smallest.setdefault(root, turn)
+    kept = [s for s in turns if s in smallest.values() or s.symmetry.name.startswith("half turn")]
+    return [s for s in symmetries if s not in turns or s in kept]
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------

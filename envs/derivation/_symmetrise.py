@@ -230,13 +230,13 @@ def _orbit_mean(image, values: np.ndarray, order: int) -> np.ndarray:
 def _write_mean(new: mujoco.MjModel, skeleton: Skeleton, parameter: Parameter, mean: np.ndarray) -> None:
     """Write the means of a parameter into the new model."""
     m = skeleton.model
-    scale = mean[:, 0] / np.where(parameter.values[:, 0] == 0, 1, parameter.values[:, 0])
     match (parameter.kind, parameter.name):
         case ("joint", "springref"):
             adr = m.jnt_qposadr[skeleton.scalars]
             new.qpos_spring[adr] = mean[skeleton.scalars, 0]
         case ("actuator", "gear"):
-            new.actuator_gear[:] *= scale[:, None]
+            values = parameter.values[:, 0]
+            new.actuator_gear[:] *= (mean[:, 0] / np.where(values == 0, 1, values))[:, None]
         case ("tendon", "coef"):
             for k in np.flatnonzero((mean != parameter.values).any(1)):
                 path = slice(m.tendon_adr[k], m.tendon_adr[k] + m.tendon_num[k])

@@ -144,8 +144,9 @@ def observation_of(env: gym.Env) -> Observation:
         attributes = dict(vars(base))
     vars(base).update({key: value for key, value in attributes.items() if key not in vars(base)})
     if acting := acting_wrappers(env):
-        shape, names = np.shape(observe()), ", ".join(type(layer).__name__ for layer in acting)
-        if env.observation_space.shape not in (None, shape):  # None: a dictionary, which is refused below
+        shape = _read_vector(observe, name, strict=False)[0].shape  # refuses a dictionary
+        names = ", ".join(type(layer).__name__ for layer in acting)
+        if env.observation_space.shape != shape:
             raise ValueError(
                 f"{name} has observations of shape {env.observation_space.shape}, its simulator gives {shape}; take off the "
                 f"wrapper that changes them ({names})"

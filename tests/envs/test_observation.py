@@ -338,6 +338,25 @@ def test_wrappers():
     assert space_of(scaled, symmetries).discrete_generators == plain.discrete_generators
 
 
+class Divided(Walker2dEnv):
+    """Observes positions and velocities by name."""
+
+    def __init__(self):
+        super().__init__()
+        space = gym.spaces.Box(-np.inf, np.inf, (9,))
+        self.observation_space = gym.spaces.Dict({"positions": space, "velocities": space})
+
+    def _get_obs(self):
+        return {"positions": self.data.qpos.copy(), "velocities": self.data.qvel.copy()}
+
+
+def test_a_dictionary_is_refused_behind_a_wrapper_too():
+    """It was made an array of, which is a TypeError."""
+    for env in (Divided(), gym.wrappers.TransformReward(Divided(), lambda reward: 2 * reward)):
+        with refused("Divided is a dictionary of positions, velocities; flatten it"):
+            observation_of(env)
+
+
 class Sought(Walker2dEnv):
     """A goal that each episode draws, first set by a reset; one entry, and a height that is shown relative to it."""
 
