@@ -30,7 +30,7 @@ model.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -100,6 +100,7 @@ class ModelSymmetry:
         controls: ctrl' = C ctrl, (nu, nu); derivative if continuous.
         activations: act' = A act, (na, na); derivative if continuous.
         deviations: parameters that keep it from being exact, the largest first.
+        match: partners that it was made from, a `derivation._elements.Match`; of a continuous one those of one turn.
     """
 
     name: str
@@ -114,6 +115,7 @@ class ModelSymmetry:
     controls: np.ndarray
     activations: np.ndarray
     deviations: tuple[Deviation, ...] = ()
+    match: Any = field(default=None, repr=False)
 
     @property
     def determinant(self) -> float:

@@ -36,7 +36,7 @@ from rppdyn.envs._model_symmetry import (
 from rppdyn.envs._spec import Entry, Space
 from rppdyn.envs.derivation._elements import NONE, Match, carried_inertias, pseudo_inertias, set_inertias
 from rppdyn.envs.derivation._parameters import Parameter, parameters
-from rppdyn.envs.derivation._search import search
+from rppdyn.envs.derivation._search import derive
 from rppdyn.envs.derivation._trees import Skeleton
 from rppdyn.envs.observation._action import space_of
 from rppdyn.envs.observation._quantities import quantities_of
@@ -174,9 +174,7 @@ def symmetrise(model: mujoco.MjModel, symmetry: ModelSymmetry, only: Deviation |
     """
     if symmetry.is_continuous:
         raise ValueError(f"symmetrise averages over discrete symmetries; {symmetry.name} is continuous")
-    match = next((matched.match for matched in search(model)[0] if matched.symmetry.name == symmetry.name), None)
-    if match is None:
-        raise ValueError(f"the model has no symmetry {symmetry.name!r} to be averaged over; see derive(model)")
+    match = derive(model)[symmetry.name].match
     skeleton, order, new = Skeleton(model), order_of(symmetry), copy.deepcopy(model)
     for parameter in parameters(skeleton, match):
         if only is not None and LIMIT.sub("limit", parameter.name) != LIMIT.sub("limit", only.parameter):

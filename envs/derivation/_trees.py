@@ -106,11 +106,6 @@ def angle_about(axis: np.ndarray, rotation: np.ndarray) -> float:
     return float(np.arctan2(sine, (np.trace(rotation) - 1) / 2))
 
 
-def match_trees(skeleton: Skeleton, isometry: Isometry) -> TreeMatch | None:
-    """The best matching of bodies under an isometry, or None if the structure differs."""
-    return _Matcher(skeleton, isometry).run()
-
-
 JointBlock = tuple[tuple[int, ...], tuple[int, ...], np.ndarray, np.ndarray]
 """(joints of b, their partners on c, P, delta) with theta' = P theta + delta."""
 
@@ -129,7 +124,7 @@ class _Pair:
     children: list[_Pair]
 
 
-class _Matcher:
+class TreeMatcher:
     """Matches two trees from the root down; every method is about body b and its candidate image c."""
 
     def __init__(self, skeleton: Skeleton, isometry: Isometry):
@@ -138,6 +133,7 @@ class _Matcher:
         self.mass = max(float(self.m.body_mass.sum()), 1e-12)
 
     def run(self) -> TreeMatch | None:
+        """The best matching of bodies under the isometry, or None if the structure differs."""
         pairs = self.match_children(0, 0, self.isometry.rotation)
         if pairs is None:
             return None

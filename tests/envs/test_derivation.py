@@ -332,7 +332,7 @@ def test_errors_are_one_line_and_say_what_to_do():
     for call, words in (
         (lambda: found["front-back"], ("'front-back'", "left-right, yaw")),
         (lambda: symmetrise(model, found["yaw"]), ("yaw", "discrete")),
-        (lambda: symmetrise(robot("gymnasium/hopper"), found["left-right"]), ("left-right", "derive")),
+        (lambda: symmetrise(robot("gymnasium/hopper"), found["left-right"]), ("left-right", "found")),
         (lambda: derive(mujoco.MjModel.from_xml_string("<mujoco/>")), ("no joints",)),
     ):
         with refused(*words):
