@@ -286,8 +286,7 @@ def _nearest_axes(shape: int, axes: np.ndarray, reference: np.ndarray) -> np.nda
     """The axes nearest to a reference that give a geom the same surface; None for shapes with one choice of axes."""
     if shape in (GEOM.CAPSULE, GEOM.CYLINDER, GEOM.PLANE):
         z = axes[:, 2] * (1.0 if axes[:, 2] @ reference[:, 2] > 0 or shape == GEOM.PLANE else -1.0)
-        v = np.cross(reference[:, 2], z)
-        K = np.array([[0, -v[2], v[1]], [v[2], 0, -v[0]], [-v[1], v[0], 0]])
+        K = np.cross(np.eye(3), np.cross(reference[:, 2], z))
         cosine = reference[:, 2] @ z
         return (np.eye(3) + K + K @ K / (1 + cosine)) @ reference if cosine > -0.999 else None
     if shape in (GEOM.BOX, GEOM.ELLIPSOID):
