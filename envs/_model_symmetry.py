@@ -52,11 +52,14 @@ def codes(enum) -> SimpleNamespace:
     return SimpleNamespace(**members)
 
 
-BIAS, DISABLE, DYNAMICS, EQUALITY, GAIN, GEOM, JOINT, OBJECT, TRANSMISSION, WRAP = (
+BIAS, DISABLE, DYNAMICS, EQUALITY, GAIN, GEOM, JOINT, OBJECT, SENSOR, TRANSMISSION, WRAP = (
     codes(getattr(mujoco, f"mjt{name}"))
-    for name in ("Bias", "DisableBit", "Dyn", "Eq", "Gain", "Geom", "Joint", "Obj", "Trn", "Wrap")
+    for name in ("Bias", "DisableBit", "Dyn", "Eq", "Gain", "Geom", "Joint", "Obj", "Sensor", "Trn", "Wrap")
 )
 FREE, BALL, SLIDE, HINGE = JOINT.FREE, JOINT.BALL, JOINT.SLIDE, JOINT.HINGE
+
+JOINT_TRANSMISSIONS = (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT)
+"""Kinds of actuators that act on one joint."""
 
 
 @dataclass(frozen=True)
@@ -335,6 +338,10 @@ def scalar_joints(model: mujoco.MjModel) -> list[int]:
     return [j for j, kind in enumerate(model.jnt_type.tolist()) if kind in (SLIDE, HINGE)]
 
 
+def joint_name(model: mujoco.MjModel, joint: int) -> str:
+    return model.joint(joint).name or f"joint {joint}"
+
+
 def phrase(*parts: str) -> str:
     """Join the parts that are not empty by spaces."""
     return " ".join(part for part in parts if part)
@@ -354,7 +361,7 @@ def name_of(model: mujoco.MjModel, kind: str, i: int) -> str:
     object_type = getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}")
     if name := mujoco.mj_id2name(model, object_type, i):
         return f"{kind} {name}"
-    if kind == "actuator" and model.actuator_trntype[i] in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
+    if kind == "actuator" and model.actuator_trntype[i] in JOINT_TRANSMISSIONS:
         return f"actuator of {name_of(model, 'joint', int(model.actuator_trnid[i, 0])).removeprefix('joint ')}"
     if kind == "pair":
         return " and ".join(name_of(model, "geom", int(ids[i])) for ids in (model.pair_geom1, model.pair_geom2))

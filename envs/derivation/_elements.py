@@ -29,6 +29,7 @@ from rppdyn.envs._model_symmetry import (
     FREE,
     GAIN,
     GEOM,
+    JOINT_TRANSMISSIONS,
     OBJECT,
     TRANSMISSION,
     WRAP,
@@ -200,7 +201,7 @@ def active_gear(m: mujoco.MjModel, i: int) -> np.ndarray:
     """The entries of actuator i's gear in use: 1 on a slide, hinge or tendon, 3 on a ball joint, 6 on a free joint or site."""
     kind = int(m.actuator_trntype[i])
     width = 6 if kind == TRANSMISSION.SITE else 1
-    if kind in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
+    if kind in JOINT_TRANSMISSIONS:
         width = {FREE: 6, BALL: 3}.get(int(m.jnt_type[m.actuator_trnid[i, 0]]), 1)
     return m.actuator_gear[i, :width]
 

@@ -24,6 +24,7 @@ from rppdyn.envs._model_symmetry import (
     GAIN,
     GEOM,
     HINGE,
+    JOINT_TRANSMISSIONS,
     OBJECT,
     SLIDE,
     TRANSMISSION,
@@ -601,7 +602,7 @@ def _length_offsets(skeleton: Skeleton, match: Match) -> np.ndarray:
     joints[trees.joints[(m.jnt_type == BALL) & turned[m.jnt_bodyid]]] = np.nan
     tendons = tendon_coefficients(skeleton) @ position_offsets(skeleton, trees)
     for i, (kind, k) in enumerate(zip(m.actuator_trntype, m.actuator_trnid[:, 0], strict=True)):
-        if kind in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
+        if kind in JOINT_TRANSMISSIONS:
             offsets[i] = joints[k] * m.actuator_gear[i, 0] if joints[k] else 0.0
         elif kind == TRANSMISSION.TENDON:
             offsets[i] = tendons[k] * m.actuator_gear[i, 0]

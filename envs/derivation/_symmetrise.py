@@ -22,14 +22,17 @@ from scipy.linalg import block_diag
 
 from rppdyn.envs._model_symmetry import (
     BIAS,
+    DISABLE,
     GAIN,
     GEOM,
-    JOINT,
-    TRANSMISSION,
+    HINGE,
+    JOINT_TRANSMISSIONS,
+    SLIDE,
     Deviation,
     ModelSymmetry,
     acts_alike,
     control_addresses,
+    joint_name,
     name_of,
     state_matrix,
 )  # fmt: skip
@@ -309,7 +312,7 @@ def _refresh(new: mujoco.MjModel, model: mujoco.MjModel, bodies: np.ndarray) -> 
         new.geom_rbound[i] = max(half) if round_ else np.linalg.norm(half)
     if moved.any() or resized.any() or len(bodies):
         # MuJoCo makes the tree of bounding boxes only when it compiles a model, so it may not be used now.
-        new.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
+        new.opt.disableflags |= DISABLE.MIDPHASE
     mujoco.mj_setConst(new, mujoco.MjData(new))
 
 
@@ -351,13 +354,13 @@ def _control_entries(model: mujoco.MjModel) -> tuple[Entry, ...]:
     is_motor = (model.actuator_gaintype == GAIN.FIXED) & (model.actuator_biastype == BIAS.NONE)
     adr, num = control_addresses(model)
     for i in range(len(adr)):
-        on_joint = model.actuator_trntype[i] in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT)
+        on_joint = model.actuator_trntype[i] in JOINT_TRANSMISSIONS
         j = int(model.actuator_trnid[i, 0])
-        joint = (model.joint(j).name or f"joint {j}") if on_joint else ""
+        joint = joint_name(model, j) if on_joint else ""
         name = model.actuator(i).name or joint or f"actuator {i}"
         for _ in range(num[i]):
-            if on_joint and is_motor[i] and model.jnt_type[j] in (JOINT.SLIDE, JOINT.HINGE):
-                slides = model.jnt_type[j] == JOINT.SLIDE
+            if on_joint and is_motor[i] and model.jnt_type[j] in (SLIDE, HINGE):
+                slides = model.jnt_type[j] == SLIDE
                 entries.append(Entry(f"{joint} {'force' if slides else 'torque'}", joint, "N" if slides else "N m"))
             else:
                 entries.append(Entry(f"{name} control", joint))

@@ -24,7 +24,19 @@ import mujoco
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from rppdyn.envs._model_symmetry import BALL, DISABLE, FREE, GEOM, HINGE, OBJECT, SLIDE, TRANSMISSION, WRAP
+from rppdyn.envs._model_symmetry import (
+    BALL,
+    DISABLE,
+    FREE,
+    GEOM,
+    HINGE,
+    JOINT_TRANSMISSIONS,
+    OBJECT,
+    SLIDE,
+    TRANSMISSION,
+    WRAP,
+    scalar_joints,
+)
 from rppdyn.envs._spec import rotation_matrix
 
 AXIS_TOLERANCE = 0.05
@@ -314,7 +326,7 @@ class TreeMatcher:
     def actuated(self) -> set[int]:
         """Joints that an actuator drives, directly or through a tendon."""
         m = self.m
-        on_joint = np.isin(m.actuator_trntype, (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT))
+        on_joint = np.isin(m.actuator_trntype, JOINT_TRANSMISSIONS)
         return {*m.actuator_trnid[on_joint, 0].tolist(), *m.wrap_objid[m.wrap_type == WRAP.JOINT].tolist()}
 
     def lever(self, b: int) -> np.ndarray:
@@ -454,7 +466,7 @@ class Skeleton:
     @cached_property
     def scalars(self) -> np.ndarray:
         """Slides and hinges, in the model's order."""
-        return np.flatnonzero(np.isin(self.model.jnt_type, (SLIDE, HINGE)))
+        return np.array(scalar_joints(self.model), int)
 
     @cached_property
     def colliding(self) -> np.ndarray:
