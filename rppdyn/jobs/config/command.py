@@ -500,6 +500,8 @@ class CertifyConfig:
             )
         if self.spec is not None and self.variant != "derived":
             raise ConfigError(f"--variant {self.variant} and --spec {self.spec} are two symmetries: leave out one")
+        if self.spec is not None and self.is_model_file:
+            raise ConfigError(f"--spec {self.spec}: {self.what} is a model without an observation; give an environment")
         different_files(self, "json", "figure")
 
     @property
