@@ -357,7 +357,7 @@ def _spec_of_system(system: Any, name: str, symmetry: str | None, variant: str) 
     if not is_model and hasattr(system.unwrapped, "symmetry_spec"):
         spec = system.unwrapped.symmetry_spec(symmetry)
         remedy = " behind its wrappers: take them off, or pass a spec of your own as spec="
-        _require_fit(system, spec, f"{name}: its symmetry acts on", remedy)
+        _require_fit(system, spec, f"the symmetry of {name} acts on", remedy)
         return spec, certifiable_source(system)
     model = _model_of(system)
     if variant == "published" and symmetry is not None:
