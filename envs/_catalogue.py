@@ -137,6 +137,7 @@ def open_source(source: Source) -> AbstractContextManager[tuple[Any, str]]:
     Raises:
         ValueError: no such environment or file, or another type.
     """
+    refuse_vector_env(source)
     if isinstance(source, Path) or (isinstance(source, str) and is_model_file(source)):
         return nullcontext((load_model(source), Path(source).stem))
     if isinstance(source, mujoco.MjModel):
@@ -144,10 +145,8 @@ def open_source(source: Source) -> AbstractContextManager[tuple[Any, str]]:
     if isinstance(source, str):  # made here: a generator can't pass on a user's StopIteration
         return _with_name(closing(stock_env(source, disable_env_checker=True)))
     if hasattr(source, "get_attr") and hasattr(source, "num_envs"):
-        refuse_vector_env(source)
         return _with_name(single_environment(source))
     if hasattr(source, "unwrapped"):
-        refuse_vector_env(source)
         return nullcontext((source, env_name(source)))
     raise ValueError(f"{type(source).__name__} is no environment id, environment, model or model file; pass one")
 
@@ -208,19 +207,16 @@ def terms_spec(env: gym.Env, path: str | Path, *, symmetry: str | Sequence[str] 
         spec = compiled_terms(env, **terms).spec
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    if (misfit := _misfit(env, spec)) is not None:
-        key, space, dim = misfit
-        raise ValueError(
-            f"{path} lists {dim} entries of {key}, and {env_name(env)} has {space.shape or space}: list the terms that its "
-            f"{key} consists of, in its order"
-        )
+    _require_fit(env, spec, f"{path} lists", ": list the terms that it consists of, in its order")
     return _with_verdicts(spec, certifiable_source(env))
 
 
-def _misfit(env: gym.Env, spec: SymmetrySpec) -> tuple[str, gym.Space, int] | None:
-    """("observation" or "action", the environment's space, the spec's dimension) where the two differ; None if they fit."""
+def _require_fit(env: gym.Env, spec: SymmetrySpec, what: str, remedy: str = "") -> None:
+    """Refuse a spec whose observation or action has another size than the environment's."""
     spaces = ("observation", env.observation_space, spec.obs.dim), ("action", env.action_space, spec.action.dim)
-    return next(((key, space, dim) for key, space, dim in spaces if space.shape != (dim,)), None)
+    for key, space, dim in spaces:
+        if space.shape != (dim,):
+            raise ValueError(f"{what} {dim} entries of {key}, and {env_name(env)} has {space.shape or space}{remedy}")
 
 
 MIRROR_KEYS = ("obs_permutation", "obs_signs", "action_permutation", "action_signs")
@@ -241,6 +237,8 @@ def file_spec(env: str | gym.Env, path: str | Path, *, symmetry: str | Sequence[
     if isinstance(env, str):
         with open_source(env) as (made, _):
             return file_spec(made, path, symmetry=symmetry)
+    if isinstance(env, mujoco.MjModel):
+        raise ValueError(f"{path} is of an environment's observation, and a model has none; give an environment")
     env, file = flattened(env), Path(path)
     if not file.is_file() or not file.stat().st_size:
         return terms_spec(env, path, symmetry=symmetry)  # raises the error for a missing file
@@ -267,9 +265,7 @@ def file_spec(env: str | gym.Env, path: str | Path, *, symmetry: str | Sequence[
             spec = make(env_name(env), **({**entry_names(env), **arguments}))
         except Exception as error:  # a user's file may cause any
             raise ValueError(f"{path}: {reason(error)}") from error
-    if (misfit := _misfit(env, spec)) is not None:
-        key, space, dim = misfit
-        raise ValueError(f"{path} is of {dim} entries of {key}, and {env_name(env)} has {space.shape or space}")
+    _require_fit(env, spec, f"{path} is of")
     return spec
 
 
@@ -355,11 +351,15 @@ def symmetry_choices(source: Source) -> dict[str, Choice]:
 def _spec_of_system(system: Any, name: str, symmetry: str | None, variant: str) -> SourcedSpec:
     """The spec of a model or an environment."""
     is_model = isinstance(system, mujoco.MjModel)
-    if not is_model and hasattr(system.unwrapped, "symmetry_spec"):
-        return _environment_spec(system, symmetry, variant), certifiable_source(system)
-    model, is_stock = _model_of(system), not is_model and _is_stock(system)
+    is_stock = not is_model and _is_stock(system)
     if variant == "published" and not is_stock:
         raise ValueError(f"variant='published' is of the models of Gymnasium's tasks only; leave it out for {name}")
+    if not is_model and hasattr(system.unwrapped, "symmetry_spec"):
+        spec = system.unwrapped.symmetry_spec(symmetry)
+        remedy = " behind its wrappers: take them off, or pass a spec of your own as spec="
+        _require_fit(system, spec, f"the symmetry of {name} acts on", remedy)
+        return spec, certifiable_source(system)
+    model = _model_of(system)
     if variant == "published" and symmetry is not None:
         raise ValueError(f"{name}: symmetry={symmetry!r} with variant='published', one symmetry; leave one out")
     if not is_model and (shape := system.unwrapped.action_space.shape) != (model.nu,):
@@ -379,7 +379,8 @@ def _spec_of_system(system: Any, name: str, symmetry: str | None, variant: str) 
                 observation = recognise(model, data, lambda: np.concatenate([data.qpos, data.qvel]), name=name)
             else:
                 observation = observation_of(system)
-            spec = _build(name, model, chosen, space_of(observation, chosen), notes(observation, chosen))
+            obs = space_of(observation, chosen)
+            spec = _build(name, model, chosen, obs, notes(observation, chosen, obs))
         return published_spec(spec, _task_name(name)) if variant == "published" else spec
 
     if is_model:
@@ -387,20 +388,6 @@ def _spec_of_system(system: Any, name: str, symmetry: str | None, variant: str) 
     spec = find_or_derive(system, (name, symmetry, variant, is_stock, system.observation_space.shape), build)
     # Wrappers that only map observations are a part of the spec.
     return spec, None if step_wrappers(system) else system.unwrapped
-
-
-def _environment_spec(env, symmetry: str | None, variant: str) -> SymmetrySpec:
-    """The spec that an environment gives itself, checked against the agent's spaces."""
-    if variant == "published":
-        raise ValueError(f"variant='published' is of Gymnasium's tasks only; leave it out for {env_name(env)}")
-    spec = env.unwrapped.symmetry_spec(symmetry)
-    if (misfit := _misfit(env, spec)) is not None:
-        key, space, dim = misfit
-        raise ValueError(
-            f"{env_name(env)}: its wrappers leave {key}s of shape {space.shape}, and its symmetry acts on ({dim},); "
-            "take them off, or pass a spec of your own as spec="
-        )
-    return spec
 
 
 def _model_of(system: Any) -> mujoco.MjModel:
@@ -422,8 +409,6 @@ def single_environment(env: Any) -> Iterator[gym.Env]:
     Raises:
         ValueError: it has no registration, or a wrapper that can't be made again.
     """
-    if not hasattr(env, "get_attr"):
-        refuse_vector_env(env)
     if hasattr(env, "envs"):
         yield env.envs[0]
         return
@@ -484,7 +469,7 @@ def _exact_symmetries(derivation: Derivation) -> Choice:
 
 
 def _build(name: str, model, chosen: list[ModelSymmetry], obs: Space, remarks: tuple[str, ...]) -> SymmetrySpec:
-    spaces: dict[str, Any] = dict(state_spaces(model, chosen))
+    spaces: dict[str, Any] = state_spaces(model, chosen)
     if "action" not in spaces:
         raise ValueError(
             f"the model of {name} has no actuator, so there is no action for a symmetry to act on; add actuators to "

@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 from gymnasium.envs.registration import EnvSpec
 
+from rppdyn.envs._model_symmetry import JOINT_TRANSMISSIONS
 from rppdyn.envs._state import Resumable
 from rppdyn.envs._wrappers import (
     PASSIVE,
@@ -60,15 +61,15 @@ class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
         gym.utils.RecordConstructorArgs.__init__(self, scale=scale)
         gym.Wrapper.__init__(self, env)
         model = self._model()
-        names = _actuator_indices(model)
+        names = _actuators_by_name(model)
         for name, factor in scale.items():
             if name not in names:
                 raise ValueError(f"no actuator {name!r} in {env_name(env)}; it has {', '.join(dict.fromkeys(names))}")
             if not (math.isfinite(factor) and factor >= 0):
                 raise ValueError(f"actuator_scale of {name!r} is {factor}; it must be finite and not negative")
         self.scale = scale
-        chosen = [(i, factor) for name, factor in scale.items() for i in _actuators_named(model, name, names[name])]
-        self._gear = {i: model.actuator_gear[i] * factor for i, factor in chosen}
+        chosen = [(i, factor) for name, factor in scale.items() for i in names[name]]
+        self._gear = {i: model.actuator(i).gear * factor for i, factor in chosen}
         if len(self._gear) < len(chosen):
             raise ValueError(f"actuator_scale {scale} names one actuator twice; use its name or its joint, not both")
         self._apply()
@@ -82,7 +83,7 @@ class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def _apply(self) -> None:
         model = self._model()
         for i, gear in self._gear.items():
-            model.actuator_gear[i] = gear
+            model.actuator(i).gear[:] = gear
 
     def __setstate__(self, state: dict) -> None:
         # Gymnasium's environments are pickled by their constructor's arguments, so a copy has the stock model.
@@ -260,24 +261,14 @@ def _add_motors(model: mujoco.MjSpec, followers: set[str]) -> None:
             motor.ctrlrange = joint.actfrcrange
 
 
-def _actuator_indices(model) -> dict[str, int]:
-    """Index of each actuator, by its name and by the joint that it drives."""
-    names: dict[str, int] = {}
-    for i in range(model.nu):
-        if model.actuator_trntype[i] in (0, 1):  # mjTRN_JOINT, mjTRN_JOINTINPARENT
-            names[model.joint(int(model.actuator_trnid[i, 0])).name] = i
-    for i in range(model.nu):
-        if model.actuator(i).name:
-            names[model.actuator(i).name] = i
-    return names
-
-
-def _actuators_named(model, name: str, i: int) -> list[int]:
-    """Actuator i if this is its own name, or else all actuators that drive its joint."""
-    if model.actuator(i).name == name:
-        return [i]
-    on_joint = np.isin(model.actuator_trntype, (0, 1))  # mjTRN_JOINT, mjTRN_JOINTINPARENT
-    return np.flatnonzero(on_joint & (model.actuator_trnid[:, 0] == model.actuator_trnid[i, 0])).tolist()
+def _actuators_by_name(model) -> dict[str, list[int]]:
+    """Indices of actuators by joint, all that drive it, and by their own names, which come before those of joints."""
+    by_joint: dict[str, list[int]] = {}
+    actuators = range(len(model.actuator_trntype))  # `nu` is the number of controls
+    for i in actuators:
+        if model.actuator_trntype[i] in JOINT_TRANSMISSIONS:
+            by_joint.setdefault(model.joint(int(model.actuator_trnid[i, 0])).name, []).append(i)
+    return by_joint | {name: [i] for i in actuators if (name := model.actuator(i).name)}
 
 
 def version_advice(error: BaseException) -> str:

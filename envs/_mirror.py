@@ -350,7 +350,7 @@ def without(spec: SymmetrySpec, *names: str, model: mujoco.MjModel | None = None
             continue
         free = set()
         for i, entry in enumerate(space.entries):
-            matches = {n for n in (*names, *joints) if n in (entry.name, entry.joint)}
+            matches = {n for n in joints if n in (entry.name, entry.joint)}
             matches |= {body for body in bodies if entry.name.startswith(f"{body} ") and not entry.joint}
             if matches:
                 free.add(i)

@@ -30,7 +30,7 @@ model.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -52,11 +52,14 @@ def codes(enum) -> SimpleNamespace:
     return SimpleNamespace(**members)
 
 
-BIAS, DISABLE, DYNAMICS, EQUALITY, GAIN, GEOM, JOINT, OBJECT, TRANSMISSION, WRAP = (
+BIAS, DISABLE, DYNAMICS, EQUALITY, GAIN, GEOM, JOINT, OBJECT, SENSOR, TRANSMISSION, WRAP = (
     codes(getattr(mujoco, f"mjt{name}"))
-    for name in ("Bias", "DisableBit", "Dyn", "Eq", "Gain", "Geom", "Joint", "Obj", "Trn", "Wrap")
+    for name in ("Bias", "DisableBit", "Dyn", "Eq", "Gain", "Geom", "Joint", "Obj", "Sensor", "Trn", "Wrap")
 )
 FREE, BALL, SLIDE, HINGE = JOINT.FREE, JOINT.BALL, JOINT.SLIDE, JOINT.HINGE
+
+JOINT_TRANSMISSIONS = (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT)
+"""Kinds of actuators that act on one joint."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class ModelSymmetry:
         controls: ctrl' = C ctrl, (nu, nu); derivative if continuous.
         activations: act' = A act, (na, na); derivative if continuous.
         deviations: parameters that keep it from being exact, the largest first.
+        match: partners that it was made from, a `derivation._elements.Match`; of a continuous one those of one turn.
     """
 
     name: str
@@ -114,6 +118,7 @@ class ModelSymmetry:
     controls: np.ndarray
     activations: np.ndarray
     deviations: tuple[Deviation, ...] = ()
+    match: Any = field(default=None, repr=False)
 
     @property
     def determinant(self) -> float:
@@ -333,6 +338,10 @@ def scalar_joints(model: mujoco.MjModel) -> list[int]:
     return [j for j, kind in enumerate(model.jnt_type.tolist()) if kind in (SLIDE, HINGE)]
 
 
+def joint_name(model: mujoco.MjModel, joint: int) -> str:
+    return model.joint(joint).name or f"joint {joint}"
+
+
 def phrase(*parts: str) -> str:
     """Join the parts that are not empty by spaces."""
     return " ".join(part for part in parts if part)
@@ -352,7 +361,7 @@ def name_of(model: mujoco.MjModel, kind: str, i: int) -> str:
     object_type = getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}")
     if name := mujoco.mj_id2name(model, object_type, i):
         return f"{kind} {name}"
-    if kind == "actuator" and model.actuator_trntype[i] in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
+    if kind == "actuator" and model.actuator_trntype[i] in JOINT_TRANSMISSIONS:
         return f"actuator of {name_of(model, 'joint', int(model.actuator_trnid[i, 0])).removeprefix('joint ')}"
     if kind == "pair":
         return " and ".join(name_of(model, "geom", int(ids[i])) for ids in (model.pair_geom1, model.pair_geom2))

@@ -446,6 +446,12 @@ class ObservedSimulator(Simulator):
         return obs, reward, terminated, fault or ("" if np.isfinite(reward) else NOT_FINITE["reward"])
 
 
+def control_bounds(model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of the controls; -1 and 1 for those without a range."""
+    low, high = np.where(model.actuator_ctrllimited, model.actuator_ctrlrange.T, [[-1.0], [1.0]])
+    return low, high
+
+
 class BareSimulator(Simulator):
     """A MuJoCo model without a task: it has no observation, reward, termination or reset distribution.
 
@@ -461,10 +467,7 @@ class BareSimulator(Simulator):
 
     @property
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        low, high = np.full(self.model.nu, -1.0), np.ones(self.model.nu)
-        limited = self.model.actuator_ctrllimited.astype(bool)
-        low[limited], high[limited] = self.model.actuator_ctrlrange[limited].T
-        return low, high
+        return control_bounds(self.model)
 
     def reset(self, rng: np.random.Generator) -> None:
         model, data = self.model, self.data

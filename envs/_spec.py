@@ -320,8 +320,8 @@ class Space:
         return not any(self.origin)
 
     def generator(self, k: int) -> np.ndarray:
-        """The k-th discrete generator as an (f, f) array."""
-        return np.array(self.discrete_generators[k])
+        """The k-th generator as an (f, f) array, discrete ones first."""
+        return np.array((*self.discrete_generators, *self.lie_algebra)[k])
 
     def encode(self, y: Array) -> Array:
         """Features (..., f) of coordinates (..., n), of the same type and dtype."""

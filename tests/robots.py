@@ -10,6 +10,7 @@ import mujoco
 import numpy as np
 
 from rppdyn.envs._model_symmetry import ModelSymmetry, finite_element
+from rppdyn.envs._simulator import control_bounds
 from rppdyn.envs.derivation import Derivation, derive, state_spaces
 
 FOLDERS = {"gymnasium": "envs/mujoco/assets", "dm_control": "suite"}
@@ -48,8 +49,7 @@ def visited(
     most 3000 steps.
     """
     data, rng = mujoco.MjData(model), np.random.default_rng(seed)
-    low = np.where(model.actuator_ctrllimited, model.actuator_ctrlrange[:, 0], -1.0)
-    high = np.where(model.actuator_ctrllimited, model.actuator_ctrlrange[:, 1], 1.0)
+    low, high = control_bounds(model)
     states = []
     for _ in range(n):
         mujoco.mj_resetData(model, data)

@@ -199,7 +199,7 @@ class Elements:
     def of_generator(cls, spec: SymmetrySpec, k: int, rng: np.random.Generator) -> Elements:
         """Elements of the spec's k-th generator, discrete ones first."""
         spaces = {key: space for key in SPACES if (space := getattr(spec, key)) is not None}
-        generators = {key: np.array((*s.discrete_generators, *s.lie_algebra)[k]) for key, s in spaces.items()}
+        generators = {key: s.generator(k) for key, s in spaces.items()}
         times = None
         if (j := k - len(spec.group.discrete_generators)) >= 0:
             times = tuple(rng.uniform(0, period(spec.group.lie_algebra[j].numpy()), RANDOM_ELEMENTS).tolist())
@@ -272,7 +272,7 @@ def derived_symmetries(model: mujoco.MjModel, spec: SymmetrySpec) -> list[ModelS
     ]
 
     def acts_alike(s: ModelSymmetry, k: int) -> bool:
-        pairs = [((*p.discrete_generators, *p.lie_algebra)[k], getattr(s, key)) for p, key in spaces]
+        pairs = [(p.generator(k), getattr(s, key)) for p, key in spaces]
         alike = (np.shape(own) == known.shape and np.allclose(own, known) for own, known in pairs)
         return s.is_continuous == (k >= n_discrete) and all(alike)
 

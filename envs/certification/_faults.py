@@ -178,12 +178,14 @@ class _Parameter:
             changed.body_inertia[self.index[0]] *= 1 + change
             mujoco.mj_setConst(changed, mujoco.MjData(changed))
         elif self.field.startswith("actuator"):
-            i = self.index[0]
-            is_muscle = self.name == "gains" and model.actuator_biastype[i] == BIAS.MUSCLE
-            force = slice(2, 4) if is_muscle else slice(None)  # the peak force, and the scale of an automatic one
-            array[i, force] *= 1 + change
+            actuator = changed.actuator(self.index[0])
             if self.name == "gains":
-                changed.actuator_biasprm[i, force] *= 1 + change
+                is_muscle = actuator.biastype[0] == BIAS.MUSCLE
+                force = slice(2, 4) if is_muscle else slice(None)  # the peak force, and the scale of an automatic one
+                actuator.gainprm[force] *= 1 + change
+                actuator.biasprm[force] *= 1 + change
+            else:
+                actuator.gear[:] *= 1 + change
         else:
             array[list(self.index)] += change * self.unit
         return changed
@@ -191,7 +193,7 @@ class _Parameter:
 
 def _parameters(model: mujoco.MjModel) -> Iterator[_Parameter]:
     """All parameters that may be at fault: of motors, of bodies that move, and of joints."""
-    for i in range(model.nu):
+    for i in range(len(model.actuator_trntype)):
         servo = model.actuator_biastype[i] != BIAS.NONE
         name, field = ("gains", "actuator_gainprm") if servo else ("gear", "actuator_gear")
         yield _Parameter(name_of(model, "actuator", i), name, field, (i,), 1.0)
@@ -219,11 +221,12 @@ def _parameters(model: mujoco.MjModel) -> Iterator[_Parameter]:
 def _motor_torques(model: mujoco.MjModel) -> NDArray[np.float64]:
     """Sum of the largest torques of the motors that drive each degree of freedom, (nv,): a scale for friction."""
     torques = np.zeros(model.nv)
-    for i in range(model.nu):
+    for i in range(len(model.actuator_trntype)):
         if model.actuator_trntype[i] in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
-            high = np.abs(model.actuator_ctrlrange[i]).max() or 1.0
-            gain = abs(model.actuator_gainprm[i, 0]) or 1.0
-            torques[model.jnt_dofadr[model.actuator_trnid[i, 0]]] += abs(model.actuator_gear[i, 0]) * high * gain
+            actuator = model.actuator(i)
+            high = np.abs(actuator.ctrlrange).max() or 1.0
+            gain = abs(actuator.gainprm[0]) or 1.0
+            torques[model.jnt_dofadr[actuator.trnid[0]]] += abs(actuator.gear[0]) * high * gain
     return torques
 
 

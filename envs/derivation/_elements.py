@@ -29,6 +29,7 @@ from rppdyn.envs._model_symmetry import (
     FREE,
     GAIN,
     GEOM,
+    JOINT_TRANSMISSIONS,
     OBJECT,
     TRANSMISSION,
     WRAP,
@@ -106,11 +107,11 @@ def dof_matrix(skeleton: Skeleton, trees: TreeMatch) -> np.ndarray:
     return D
 
 
-def image_in_body(skeleton: Skeleton, trees: TreeMatch, kind: str, i: int) -> tuple[int, np.ndarray, np.ndarray]:
-    """Body, position and orientation (an improper one for a reflection) of a geom's or site's image."""
+def image_in_body(skeleton: Skeleton, trees: TreeMatch, kind: str, i: int) -> tuple[np.ndarray, np.ndarray]:
+    """Position and orientation (an improper one for a reflection) of a geom's or site's image, in its body."""
     body = int(getattr(skeleton.model, f"{kind}_bodyid")[i])
     place = trees.image(body, getattr(skeleton.model, f"{kind}_pos")[i])
-    return int(trees.bodies[body]), place, trees.frames[body] @ skeleton.axes[kind][i]
+    return place, trees.frames[body] @ skeleton.axes[kind][i]
 
 
 def _match_local(skeleton: Skeleton, trees: TreeMatch, kind: str, ids: np.ndarray) -> np.ndarray:
@@ -125,7 +126,7 @@ def _match_local(skeleton: Skeleton, trees: TreeMatch, kind: str, ids: np.ndarra
             continue
         cost = np.full((len(own), len(others)), NO_MATCH_COST)
         for n, i in enumerate(own):
-            _, place, axes = image_in_body(skeleton, trees, kind, i)
+            place, axes = image_in_body(skeleton, trees, kind, i)
             for k, j in enumerate(others):
                 if kind == "site":  # a site's type and size only matter for its picture
                     cost[n, k] = np.linalg.norm(place - m.site_pos[j]) / skeleton.size + 1e-9 * (i != j)
@@ -143,21 +144,16 @@ def _match_tendons(skeleton, trees, geoms, sites) -> tuple[np.ndarray, np.ndarra
     fixed = [m.wrap_type[m.tendon_adr[k]] == WRAP.JOINT for k in range(m.ntendon)]
     rows = tendon_coefficients(skeleton)
 
-    def path(k, carry):
-        """(type, id) of the objects that a tendon passes; with carry, of their images."""
-        maps = {WRAP.SITE: sites, WRAP.SPHERE: geoms, WRAP.CYLINDER: geoms}
-        span = slice(m.tendon_adr[k], m.tendon_adr[k] + m.tendon_num[k])
-        objects = zip(m.wrap_type[span].tolist(), m.wrap_objid[span].tolist(), strict=True)
-        return [(kind, int(maps[kind][i]) if carry and kind in maps else i) for kind, i in objects]
-
     def cosine(k, j):
         """Cosine between the image of k's coefficients and j's; 1 or 0 for spatial tendons, whose paths are compared."""
         if fixed[k] != fixed[j]:
             return 0.0
         if not fixed[k]:
-            carried = path(k, True)  # reversed, a path with pulleys has its branches at other divisors
+            carried = tendon_path(
+                m, k, sites, geoms
+            )  # reversed, a path with pulleys has its branches at other divisors
             has_pulley = any(kind == WRAP.PULLEY for kind, _ in carried)
-            return float(path(j, False) in (carried, carried if has_pulley else carried[::-1]))
+            return float(tendon_path(m, j) in (carried, carried if has_pulley else carried[::-1]))
         image = trees.matrix @ rows[k]
         return image @ rows[j] / max(np.linalg.norm(image) * np.linalg.norm(rows[j]), 1e-300)
 
@@ -168,6 +164,14 @@ def _match_tendons(skeleton, trees, geoms, sites) -> tuple[np.ndarray, np.ndarra
         if best != NONE and abs(cosine(k, best)) > MIN_PARTNER_COSINE:
             partners[k], signs[k] = best, np.sign(cosine(k, best))
     return partners, signs
+
+
+def tendon_path(m: mujoco.MjModel, k: int, sites=None, geoms=None) -> list[tuple[int, int]]:
+    """(type, id) of the objects that a tendon passes; of their images, if those of sites and geoms are given."""
+    maps = {} if sites is None else {WRAP.SITE: sites, WRAP.SPHERE: geoms, WRAP.CYLINDER: geoms}
+    span = slice(m.tendon_adr[k], m.tendon_adr[k] + m.tendon_num[k])
+    objects = zip(m.wrap_type[span].tolist(), m.wrap_objid[span].tolist(), strict=True)
+    return [(kind, int(maps[kind][i]) if kind in maps else i) for kind, i in objects]
 
 
 def tendon_coefficients(skeleton: Skeleton) -> np.ndarray:
@@ -197,7 +201,7 @@ def active_gear(m: mujoco.MjModel, i: int) -> np.ndarray:
     """The entries of actuator i's gear in use: 1 on a slide, hinge or tendon, 3 on a ball joint, 6 on a free joint or site."""
     kind = int(m.actuator_trntype[i])
     width = 6 if kind == TRANSMISSION.SITE else 1
-    if kind in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
+    if kind in JOINT_TRANSMISSIONS:
         width = {FREE: 6, BALL: 3}.get(int(m.jnt_type[m.actuator_trnid[i, 0]]), 1)
     return m.actuator_gear[i, :width]
 
@@ -241,7 +245,7 @@ def _match_actuators(
             force = tendon_signs[objects[0]] * force
         elif kind == TRANSMISSION.SITE and NONE not in images:
             # The last object, whose axes the gear refers to, is the reference site, or the site itself if there is none.
-            W = skeleton.axes["site"][images[-1]].T @ image_in_body(skeleton, trees, "site", objects[-1])[2]
+            W = skeleton.axes["site"][images[-1]].T @ image_in_body(skeleton, trees, "site", objects[-1])[1]
             force = np.r_[W @ force[:3], np.sign(np.linalg.det(W)) * W @ force[3:]]
         return (kind, *images), force
 
@@ -250,6 +254,7 @@ def _match_actuators(
         raise NoPartnerError(name_of(m, "actuator", int(unknown[0])))
     targets, images = [target(i) for i in range(n)], [image(i) for i in range(n)]
     kinds = [(m.actuator_gaintype[i], m.actuator_biastype[i], m.actuator_dyntype[i], num[i]) for i in range(n)]
+    ranges = [m.actuator_ctrlrange[adr[i] : adr[i] + num[i]] for i in range(n)]
     cosine, cost = np.zeros((n, n)), np.full((n, n), NO_MATCH_COST)
     for i, j in itertools.product(range(n), range(n)):
         (driven_image, v), (driven, w) = images[i], targets[j]
@@ -257,8 +262,8 @@ def _match_actuators(
             continue
         cosine[i, j] = v @ w / (np.linalg.norm(v) * np.linalg.norm(w))
         differs = (m.actuator_gainprm[i] != m.actuator_gainprm[j]).any()
-        carried = m.actuator_ctrlrange[i] if cosine[i, j] > 0 else -m.actuator_ctrlrange[i][::-1]
-        differs = differs or (carried != m.actuator_ctrlrange[j]).any()
+        carried = ranges[i] if cosine[i, j] > 0 else -ranges[i][:, ::-1]
+        differs = differs or (carried != ranges[j]).any()
         differs = differs or (cosine[i, j] < 0 and m.actuator_gaintype[i] == GAIN.MUSCLE)  # which pull, and never push
         if abs(cosine[i, j]) > MIN_PARTNER_COSINE:
             # At most 0.5 for the direction, 1 for gears, 0.5 for other numbers; among equals i itself comes first.
@@ -500,8 +505,7 @@ def _energies(skeleton: Skeleton, J: np.ndarray) -> tuple[np.ndarray, np.ndarray
         for b in range(1, m.nbody):
             X = data.xmat[b].reshape(3, 3)
             mujoco.mj_objectVelocity(m, data, mujoco.mjtObj.mjOBJ_XBODY, b, velocity, 0)
-            (x, y, z), v = velocity[:3], velocity[3:]
-            V = np.column_stack([np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]]) @ X, v])
+            V = np.column_stack([np.cross(np.eye(3), velocity[:3]) @ X, velocity[3:]])
             kinetic[s, b] = 0.5 * np.einsum("ij,jk,ik->", V, J[b], V)
             potential[s, b] = -g @ (np.column_stack([X, data.xpos[b]]) @ J[b, :, 3])
     return kinetic, potential

@@ -24,6 +24,7 @@ from rppdyn.envs._model_symmetry import (
     GAIN,
     GEOM,
     HINGE,
+    JOINT_TRANSMISSIONS,
     OBJECT,
     SLIDE,
     TRANSMISSION,
@@ -46,6 +47,7 @@ from rppdyn.envs.derivation._elements import (
     position_offsets,
     pseudo_inertias,
     tendon_coefficients,
+    tendon_path,
     turned_in_parents,
 )
 from rppdyn.envs.derivation._trees import Skeleton, TreeMatch, rotation_about
@@ -88,15 +90,15 @@ SHARED = {
 """Arrays whose rows are equal for partners, by kind of element and the condition on which they count."""
 
 INTERVALS = {
-    "joint": {"forced": "jnt_actfrcrange"},
+    "joint": {"limited": "jnt_range", "forced": "jnt_actfrcrange"},
     "tendon": {"limited": "tendon_range", "forced": "tendon_actfrcrange", "sprung": "tendon_lengthspring"},
     "actuator": {"forced": "actuator_forcerange", "active": "actuator_actrange", "muscle": "actuator_lengthrange"},
     "control": {"limited": "actuator_ctrlrange"},
 }
 """Intervals whose ends are exchanged where the sign of the joint, tendon or actuator is -1; keyed as `SHARED`."""
 
-LENGTHS = ("tendon_range", "tendon_lengthspring", "actuator_lengthrange")
-"""Intervals of lengths: they shift where a joint's zero does. Intervals of forces, controls and activations don't."""
+LENGTHS = ("jnt_range", "tendon_range", "tendon_lengthspring", "actuator_lengthrange")
+"""Intervals that shift where a joint's zero does. Intervals of forces, controls and activations don't."""
 
 DCMOTOR, PID = getattr(GAIN, "DCMOTOR", NONE), getattr(GAIN, "PID", NONE)  # that older versions of MuJoCo lack
 
@@ -131,7 +133,6 @@ class Parameter:
         counts: mask of the elements for which the parameter matters, (n,).
         floor: differences are relative to the larger row's norm, or to this if it is larger.
         attribute: the model's array, if means can be written to it; otherwise "".
-        blank: skip elements without a partner, which another parameter reports.
     """
 
     kind: str
@@ -142,15 +143,6 @@ class Parameter:
     counts: np.ndarray
     floor: float = 0.0
     attribute: str = ""
-    blank: bool = False
-
-    @property
-    def may_deviate(self) -> np.ndarray:
-        """Mask of the rows to carry and compare; of a shared parameter only those that differ."""
-        unpaired = self.partners == NONE
-        if self.carry is not _identity:
-            return ~(unpaired & self.blank)
-        return (unpaired & (not self.blank)) | (~unpaired & (self.values != self.values[self.partners]).any(1))
 
     def image(self, values: np.ndarray) -> np.ndarray:
         """Carry all rows to their partners; a row that is no image stays as it is."""
@@ -166,7 +158,9 @@ def deviations(skeleton: Skeleton, match: Match) -> tuple[Deviation, ...]:
     """Deviations that keep a symmetry from being exact, the largest first, one per parameter and pair of partners."""
     by_pair: dict[tuple, Deviation] = {}
     for parameter in parameters(skeleton, match):
-        for i in np.flatnonzero(parameter.counts & parameter.may_deviate):
+        differs = (parameter.values != parameter.values[parameter.partners]).any(1)
+        compared = (parameter.partners == NONE) | (parameter.carry is not _identity) | differs
+        for i in np.flatnonzero(parameter.counts & compared):
             j = int(parameter.partners[i])
             key = (parameter.kind, parameter.name, frozenset((int(i), j)))
             if key not in by_pair and (deviation := _deviation(skeleton, parameter, int(i), j)) is not None:
@@ -212,22 +206,23 @@ def _rows(model, attribute: str) -> np.ndarray | None:
     return array.reshape(len(array), -1) if array.size else None
 
 
-def array_parameters(
-    m: mujoco.MjModel, kind: str, partners, counts, fields: str, blank: bool = False
-) -> Iterator[Parameter]:
+def array_parameter(m, kind: str, field: str, partners, counts, carry: Carry = _identity, floor=0.0) -> Parameter:
+    """The parameter that one array of the model holds."""
+    name, values = field.split("_", 1)[1], np.asarray(getattr(m, field), float)
+    return Parameter(kind, name, values.reshape(len(values), -1), partners, carry, counts, floor, field)
+
+
+def array_parameters(m: mujoco.MjModel, kind: str, partners, counts, fields: str) -> Iterator[Parameter]:
     """A parameter for each named array whose rows are equal for partners."""
     for field in fields.split():
-        if (values := _rows(m, field)) is not None:
-            name = field.split("_", 1)[1]
-            yield Parameter(kind, name, values, partners, _identity, counts, attribute=field, blank=blank)
+        if _rows(m, field) is not None:
+            yield array_parameter(m, kind, field, partners, counts)
 
 
-def shared_parameters(
-    m: mujoco.MjModel, kind: str, partners, blank: bool = False, **counts: np.ndarray
-) -> Iterator[Parameter]:
+def shared_parameters(m: mujoco.MjModel, kind: str, partners, **counts: np.ndarray) -> Iterator[Parameter]:
     """The parameters that `SHARED` lists for a kind, given the mask of each condition."""
     for condition, fields in SHARED[kind].items():
-        yield from array_parameters(m, kind, partners, counts[condition], fields, blank)
+        yield from array_parameters(m, kind, partners, counts[condition], fields)
 
 
 def interval_parameters(
@@ -237,7 +232,7 @@ def interval_parameters(
     for condition, field in INTERVALS[kind].items():
         if (values := _rows(m, field)) is not None and len(values) == len(partners):
             carry = signed_interval(signs, partners, offsets if field in LENGTHS else None)
-            yield Parameter(kind, field.split("_", 1)[1], values, partners, carry, counts[condition], attribute=field)
+            yield array_parameter(m, kind, field, partners, counts[condition], carry)
 
 
 def plugin_parameters(m: mujoco.MjModel, kind: str, partners, counts: np.ndarray) -> Iterator[Parameter]:
@@ -247,7 +242,7 @@ def plugin_parameters(m: mujoco.MjModel, kind: str, partners, counts: np.ndarray
         text = [bytes(np.asarray(m.plugin_attr[a:z], np.uint8)) for a, z in zip(m.plugin_attradr, ends, strict=True)]
         known = [*zip(m.plugin.tolist(), text, strict=True)]
         values = np.array([[NONE if i < 0 else known.index(known[int(i)])] for i in instances[:, 0]], float)
-        yield Parameter(kind, "plugin", values, partners, _identity, counts, blank=True)
+        yield Parameter(kind, "plugin", values, partners, _identity, counts & (partners != NONE))
 
 
 def signed_interval(signs: np.ndarray, partners: np.ndarray, offsets: np.ndarray | None = None) -> Carry:
@@ -336,20 +331,17 @@ def _joints(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         sprung = sprung | (poly != 0).any(1)
     everywhere, partners = np.ones(m.njnt, bool), trees.joints
     springs = m.qpos_spring[m.jnt_qposadr][:, None]
-    yield Parameter(
-        "joint", "axis", m.jnt_axis.copy(), partners, axis, np.isin(m.jnt_type, (HINGE, SLIDE)), 1.0, "jnt_axis"
-    )
-    yield Parameter("joint", "pos", m.jnt_pos.copy(), partners, anchor, turning, skeleton.size, "jnt_pos")
+    is_scalar = np.isin(m.jnt_type, (HINGE, SLIDE))
+    masks = {"limited": limited, "forced": m.jnt_actfrclimited.astype(bool)}
+    mixed = diagonal(matrix, m.jnt_stiffness[:, None], partners)
+    yield array_parameter(m, "joint", "jnt_axis", partners, is_scalar, axis, 1.0)
+    yield array_parameter(m, "joint", "jnt_pos", partners, turning, anchor, skeleton.size)
     yield from shared_parameters(m, "joint", partners, always=everywhere, limited=limited)
-    interval = signed_interval(signs, partners, offsets)
-    yield Parameter("joint", "range", m.jnt_range.copy(), partners, interval, limited, attribute="jnt_range")
-    stiffness = m.jnt_stiffness[:, None].copy()
-    yield Parameter("joint", "stiffness", stiffness, partners, diagonal(matrix, stiffness, partners), everywhere,
-                    attribute="jnt_stiffness")  # fmt: skip
+    yield from interval_parameters(m, "joint", partners, signs, offsets, **masks)
+    yield array_parameter(m, "joint", "jnt_stiffness", partners, everywhere, mixed)
     yield from nonlinear_parameters(m, "joint", "jnt_stiffnesspoly jnt_springyield", partners, signs)
-    yield Parameter("joint", "springref", springs, partners, spring, sprung & np.isin(m.jnt_type, (HINGE, SLIDE)), 1.0)
+    yield Parameter("joint", "springref", springs, partners, spring, sprung & is_scalar, 1.0)
     yield from _spring_poses(skeleton, trees, sprung)
-    yield from interval_parameters(m, "joint", partners, signs, forced=m.jnt_actfrclimited.astype(bool))
 
 
 def _spring_poses(skeleton: Skeleton, trees: TreeMatch, sprung: np.ndarray) -> Iterator[Parameter]:
@@ -390,10 +382,9 @@ def _dofs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         return
     lossy, partners = m.dof_frictionloss != 0, (match.dofs**2).argmax(0)
     for name in ("armature", "damping", "solref", "solimp"):
-        values = getattr(m, f"dof_{name}").reshape(m.nv, -1).copy()
         counts = lossy if name in ("solref", "solimp") else np.ones(m.nv, bool)
-        carry = diagonal(match.dofs, values, partners)
-        yield Parameter("dof", name, values, partners, carry, counts, attribute=f"dof_{name}")
+        carry = diagonal(match.dofs, getattr(m, f"dof_{name}").reshape(m.nv, -1), partners)
+        yield array_parameter(m, "dof", f"dof_{name}", partners, counts, carry)
     signs = _signs(match.dofs, partners)
     yield from nonlinear_parameters(m, "dof", "dof_dampingpoly dof_frictionloss", partners, signs)
 
@@ -420,13 +411,13 @@ def _bodies(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     tensor = lambda i, row: (M[i] @ row.reshape(3, 3) @ M[i].T).ravel()  # noqa: E731
     free = np.array([bool(js) and m.jnt_type[js[0]] == FREE for js in skeleton.joints])
     tensors = skeleton.inertia.reshape(-1, 9)
-    yield Parameter("body", "pos", m.body_pos.copy(), partners, place, placed & ~free, skeleton.size, "body_pos")
+    yield array_parameter(m, "body", "body_pos", partners, placed & ~free, place, skeleton.size)
     yield Parameter("body", "mass", m.body_mass[:, None].copy(), partners, _identity, counts)
     yield Parameter("body", "com", m.body_ipos.copy(), partners, local, counts, skeleton.size)
     yield Parameter("body", "inertia", tensors, partners, tensor, counts)
     yield from shared_parameters(m, "body", partners, moving=moving)
     yield from plugin_parameters(m, "body", partners, np.ones(m.nbody, bool))
-    if m.opt.enableflags & getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", 0):
+    if m.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
         policy = np.r_[m.tree_sleep_policy, 0][m.body_treeid][:, None].astype(float)
         yield Parameter("body", "sleep", policy, partners, _identity, m.body_parentid == 0)
 
@@ -441,13 +432,12 @@ def _geoms(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     def place(i: int, row: np.ndarray) -> np.ndarray:
         position = trees.image(m.geom_bodyid[i], row)
         if m.geom_type[i] == GEOM.PLANE:
-            partner = m.geom_pos[partners[i]]
-            normal = rotation_matrix(m.geom_quat[partners[i]]).reshape(3, 3)[:, 2]
+            partner, normal = m.geom_pos[partners[i]], skeleton.axes["geom"][partners[i]][:, 2]
             return partner + normal * (normal @ (position - partner))
         return position
 
     def axes(i: int) -> np.ndarray:
-        return image_in_body(skeleton, trees, "geom", i)[2]
+        return image_in_body(skeleton, trees, "geom", i)[1]
 
     turn = lambda i, row: np.array([orientation_gap(skeleton, i, int(partners[i]), axes(i))])  # noqa: E731
     size = lambda i, row: image_size(skeleton, i, int(partners[i]), axes(i), row)  # noqa: E731
@@ -461,14 +451,12 @@ def _geoms(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         return np.r_[W @ row[:3], np.sign(np.linalg.det(W)) * (W @ row[3:])]
 
     paired = partners != NONE
-    yield Parameter("geom", "pos", m.geom_pos.copy(), partners, place, shaped, skeleton.size, "geom_pos")
-    yield Parameter(
-        "geom", "size", m.geom_size.copy(), partners, size, shaped & has_size & paired, attribute="geom_size"
-    )
+    yield array_parameter(m, "geom", "geom_pos", partners, shaped, place, skeleton.size)
+    yield array_parameter(m, "geom", "geom_size", partners, shaped & has_size & paired, size)
     yield Parameter("geom", "orientation", np.zeros((m.ngeom, 1)), partners, turn, shaped & paired, skeleton.size)
     yield from shared_parameters(m, "geom", partners, colliding=colliding & paired)
     if skeleton.in_fluid:
-        yield Parameter("geom", "fluid", m.geom_fluid.copy(), partners, drag, shaped & paired, attribute="geom_fluid")
+        yield array_parameter(m, "geom", "geom_fluid", partners, shaped & paired, drag)
     if (moving := _rows(m, "geom_surfacevel")) is not None:
         counts = colliding & paired & (moving.any(1) | moving[partners].any(1))
         yield Parameter("geom", "surfacevel", moving, partners, velocity, counts)
@@ -490,21 +478,21 @@ def _contact_pairs(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         return row if isotropic or same_plane else np.full_like(row, np.nan)
 
     if m.npair:
-        everywhere = np.ones(m.npair, bool)
+        paired = partners != NONE
         pair = lambda i, row: geoms[partners[i]]  # noqa: E731
-        yield Parameter("pair", "contact pair", geoms.astype(float), partners, pair, everywhere)
-        yield from shared_parameters(m, "pair", partners, blank=True, always=everywhere)
-        yield Parameter("pair", "friction", m.pair_friction.copy(), partners, friction, everywhere, blank=True)
+        yield Parameter("pair", "contact pair", geoms.astype(float), partners, pair, np.ones(m.npair, bool))
+        yield from shared_parameters(m, "pair", partners, always=paired)
+        yield Parameter("pair", "friction", m.pair_friction, partners, friction, paired)
 
 
 def _sites(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     """Places of the sites in use; their orientations are compared with the elements that use them."""
     m, trees = skeleton.model, match.trees
 
-    place = lambda i, row: image_in_body(skeleton, trees, "site", i)[1]  # noqa: E731
+    place = lambda i, row: image_in_body(skeleton, trees, "site", i)[0]  # noqa: E731
     used = np.isin(np.arange(m.nsite), skeleton.sites_in_use)
     if used.any():
-        yield Parameter("site", "pos", m.site_pos.copy(), match.sites, place, used, skeleton.size, "site_pos")
+        yield array_parameter(m, "site", "site_pos", match.sites, used, place, skeleton.size)
 
 
 # -- tendons, actuators, constraints ----------------------------------------------------------------------------------
@@ -517,26 +505,20 @@ def _tendons(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
 
     def path(i: int, row: np.ndarray) -> np.ndarray:
         """Side sites and divisors along the partner's path, which may run from the other end."""
-        (kinds, objects), (_, partner) = (
-            (m.wrap_type[adr : adr + num].tolist(), m.wrap_objid[adr : adr + num].tolist())
-            for adr, num in ((m.tendon_adr[k], m.tendon_num[k]) for k in (i, partners[i]))
-        )
-        maps = {WRAP.SITE: match.sites, WRAP.SPHERE: match.geoms, WRAP.CYLINDER: match.geoms}
-        images = [int(maps[kind][k]) if kind in maps else k for kind, k in zip(kinds, objects, strict=True)]
-        has_side = [kind in (WRAP.SPHERE, WRAP.CYLINDER) and x >= 0 for kind, x in zip(kinds, row, strict=False)]
+        images = tendon_path(m, i, match.sites, match.geoms)
+        has_side = [kind in (WRAP.SPHERE, WRAP.CYLINDER) and x >= 0 for (kind, _), x in zip(images, row, strict=False)]
         sides = [match.sites[int(x)] if wraps else x for wraps, x in zip(has_side, row, strict=False)]
-        return np.r_[sides if images == partner else sides[::-1], row[len(kinds) :]]
+        return np.r_[sides if images == tendon_path(m, partners[i]) else sides[::-1], row[len(images) :]]
 
     everywhere, limited = np.ones(m.ntendon, bool), m.tendon_limited.astype(bool)
     lossy, sprung = m.tendon_frictionloss != 0, m.tendon_stiffness != 0
     if (poly := _rows(m, "tendon_stiffnesspoly")) is not None:
         sprung = sprung | (poly != 0).any(1)
     yield from shared_parameters(m, "tendon", partners, always=everywhere, limited=limited, lossy=lossy)
-    forced = np.asarray(getattr(m, "tendon_actfrclimited", np.zeros(m.ntendon)), bool)
     fixed = m.wrap_type[m.tendon_adr] == WRAP.JOINT
     rows = tendon_coefficients(skeleton)
     offsets = rows @ position_offsets(skeleton, match.trees)
-    masks = {"limited": limited, "forced": forced, "sprung": sprung}
+    masks = {"limited": limited, "forced": m.tendon_actfrclimited.astype(bool), "sprung": sprung}
     yield from interval_parameters(m, "tendon", partners, signs, offsets, **masks)
     yield from nonlinear_parameters(m, "tendon", "tendon_stiffnesspoly", partners, signs)
     yield Parameter("tendon", "coef", rows, partners, lambda i, row: signs[i] * (match.trees.matrix @ row), fixed)
@@ -552,7 +534,7 @@ def _actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     if not n:
         return
 
-    gains, biases, offsets = m.actuator_gainprm.copy(), m.actuator_biasprm.copy(), _length_offsets(skeleton, match)
+    biases, offsets = m.actuator_biasprm, _length_offsets(skeleton, match)
     dc, pid = m.actuator_gaintype == DCMOTOR, m.actuator_gaintype == PID
     mixes, (adr, num) = signs == 0, control_addresses(m)
     mixing = np.zeros((n, n))  # C of the actuators that mix
@@ -595,10 +577,9 @@ def _actuators(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
     masks = {"forced": m.actuator_forcelimited != 0, "active": m.actuator_actlimited != 0}
     masks["muscle"] = (m.actuator_gaintype == GAIN.MUSCLE) | (m.actuator_biastype == BIAS.MUSCLE)
     yield from interval_parameters(m, "actuator", partners, signs, offsets, **masks)
-    yield Parameter("actuator", "gainprm", gains, partners, gain, everywhere, attribute="actuator_gainprm")
-    yield Parameter("actuator", "biasprm", biases, partners, bias, everywhere, attribute="actuator_biasprm")
-    constants = m.actuator_dynprm.copy()
-    yield Parameter("actuator", "dynprm", constants, partners, dynamics, everywhere, attribute="actuator_dynprm")
+    yield array_parameter(m, "actuator", "actuator_gainprm", partners, everywhere, gain)
+    yield array_parameter(m, "actuator", "actuator_biasprm", partners, everywhere, bias)
+    yield array_parameter(m, "actuator", "actuator_dynprm", partners, everywhere, dynamics)
     yield from nonlinear_parameters(m, "actuator", "actuator_dampingpoly", partners, signs)
     yield from shared_parameters(m, "actuator", partners, always=everywhere)
     yield from plugin_parameters(m, "actuator", partners, everywhere)
@@ -621,7 +602,7 @@ def _length_offsets(skeleton: Skeleton, match: Match) -> np.ndarray:
     joints[trees.joints[(m.jnt_type == BALL) & turned[m.jnt_bodyid]]] = np.nan
     tendons = tendon_coefficients(skeleton) @ position_offsets(skeleton, trees)
     for i, (kind, k) in enumerate(zip(m.actuator_trntype, m.actuator_trnid[:, 0], strict=True)):
-        if kind in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
+        if kind in JOINT_TRANSMISSIONS:
             offsets[i] = joints[k] * m.actuator_gear[i, 0] if joints[k] else 0.0
         elif kind == TRANSMISSION.TENDON:
             offsets[i] = tendons[k] * m.actuator_gear[i, 0]
@@ -698,15 +679,15 @@ def _equalities(skeleton: Skeleton, match: Match) -> Iterator[Parameter]:
         """Difference in orientation between the images of two sites that are welded together; 0 for other constraints."""
         if not site_welds[k]:
             return np.zeros(1)
-        W = [skeleton.axes["site"][match.sites[i]].T @ image_in_body(skeleton, trees, "site", i)[2]
+        W = [skeleton.axes["site"][match.sites[i]].T @ image_in_body(skeleton, trees, "site", i)[1]
              for i in (int(m.eq_obj1id[k]), int(m.eq_obj2id[k]))]  # fmt: skip
         return np.array([np.abs(W[0] - W[1]).max()])
 
     values = np.array([in_use(k, row) for k, row in enumerate(m.eq_data)])
-    site_welds = (m.eq_type == EQUALITY.WELD) & (m.eq_objtype == OBJECT.SITE)
+    paired, site_welds = partners != NONE, (m.eq_type == EQUALITY.WELD) & (m.eq_objtype == OBJECT.SITE)
     yield Parameter("equality", "data", values, partners, data, np.ones(m.neq, bool), attribute="eq_data")
-    yield Parameter("equality", "orientation", np.zeros((m.neq, 1)), partners, weld_turn, site_welds, 1.0, blank=True)
-    yield from shared_parameters(m, "equality", partners, blank=True, always=np.ones(m.neq, bool))
+    yield Parameter("equality", "orientation", np.zeros((m.neq, 1)), partners, weld_turn, paired & site_welds, 1.0)
+    yield from shared_parameters(m, "equality", partners, always=paired)
 
 
 # -- derived constants, bounds and flags ------------------------------------------------------------------------------

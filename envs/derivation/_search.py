@@ -30,8 +30,8 @@ from rppdyn.envs.derivation._trees import (
     Isometry,
     Skeleton,
     TreeMatch,
+    TreeMatcher,
     angle_about,
-    match_trees,
     rotation_about,
 )
 
@@ -54,68 +54,29 @@ TURN_DIVISORS = range(1, 13)
 """Angles within `MAX_MISFIT` of a multiple of 2 pi / n, for one of these n, are rounded to it."""
 
 
-@dataclass(frozen=True, eq=False)
-class MatchedSymmetry:
-    """A symmetry and the match that it was made from."""
-
-    symmetry: ModelSymmetry
-    match: Match
-
-
-def search(model: mujoco.MjModel) -> tuple[tuple[MatchedSymmetry, ...], tuple[str, ...]]:
-    """Find all symmetries of a model, without trivial ones and duplicates, discrete ones first.
-
-    A free robot may start in any pose. Where its axes aren't the world's, it is searched with its axes laid on them, too; the
-    left-right mirror with fewer deviations decides, then the number of symmetries.
-
-    Returns:
-        (symmetries, names of the elements that alone keep the model from having a left-right mirror).
-    """
-    skeletons = [Skeleton(model)]
-    root = _main_root(skeletons[0])
-    if root is not None and _is_free(skeletons[0], root):
-        axes = skeletons[0].world[root]
-        if not np.allclose(axes, np.eye(3)):
-            along_axes = np.allclose(np.abs(axes).max(0), 1)
-            skeletons.insert(int(along_axes), Skeleton(model, upright=root))
-
-    def rank(found: tuple[MatchedSymmetry, ...]) -> tuple[float, int]:
-        deviating = [len(s.symmetry.deviations) for s in found if s.symmetry.name == "left-right"]
-        return min(deviating, default=np.inf), -len(found)
-
-    found, skeleton = min(
-        ((_search_pose(skeleton), skeleton) for skeleton in skeletons), key=lambda pair: rank(pair[0])
-    )
-    is_whole = any(matched.symmetry.name == "left-right" for matched in found)
-    return found, () if is_whole else tuple(dict.fromkeys(skeleton.unpaired))
-
-
-def _search_pose(skeleton: Skeleton) -> tuple[MatchedSymmetry, ...]:
-    """The symmetries that are found with the robot in one pose."""
+def _search_pose(skeleton: Skeleton) -> tuple[ModelSymmetry, ...]:
+    """The symmetries with the robot in one pose, without trivial ones and duplicates, discrete ones first."""
     yaw = _yaw(skeleton)
     symmetries = [yaw] if yaw else []
     for propose in (_reflections, _body_turns, _swaps, _world_turns):
         for new in propose(skeleton, symmetries):
-            if not _is_trivial(new.symmetry) and not any(_are_equal(skeleton, new, known, yaw) for known in symmetries):
+            if not _is_trivial(new) and not any(_are_equal(skeleton, new, known, yaw) for known in symmetries):
                 symmetries.append(new)
-    return tuple(sorted(_drop_powers(symmetries), key=lambda matched: matched.symmetry.is_continuous))
+    return tuple(sorted(_drop_powers(symmetries), key=lambda s: s.is_continuous))
 
 
 # -- candidates -------------------------------------------------------------------------------------------------------
 
 
-def _yaw(skeleton: Skeleton) -> MatchedSymmetry | None:
+def _yaw(skeleton: Skeleton) -> ModelSymmetry | None:
     """The turn of the world about the vertical, if it is a symmetry."""
     up = np.eye(3)[skeleton.vertical]
     rotation = rotation_about(up, TRIAL_ANGLE)
     best = _best_match(skeleton, [Isometry(rotation, p - rotation @ p, keep_roots=True) for p in _pivots(skeleton, up)])
     if best is None:
         return None
-    m, root = skeleton.model, _main_root(skeleton)
-    kinds = [int(m.jnt_type[j]) for j in skeleton.joints[root]] if root is not None else []
-    is_planar = kinds.count(SLIDE) >= 2 and HINGE in kinds
-    turn = _generator(skeleton, best, "planar rotation" if is_planar else "yaw")
-    return None if _is_trivial(turn.symmetry) else turn
+    turn = _generator(skeleton, best, "planar rotation" if _planar_slides(skeleton) else "yaw")
+    return None if _is_trivial(turn) else turn
 
 
 def _pivots(skeleton: Skeleton, up: np.ndarray) -> list[np.ndarray]:
@@ -127,15 +88,13 @@ def _pivots(skeleton: Skeleton, up: np.ndarray) -> list[np.ndarray]:
     return _distinct([*points, np.zeros(3)])
 
 
-def _reflections(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[MatchedSymmetry]:
+def _reflections(skeleton: Skeleton, known: list[ModelSymmetry]) -> Iterator[ModelSymmetry]:
     """Mirror images y -> -y and x -> -x (if z is vertical). Those that fit better and exchange limbs come first.
 
     A free robot is mirrored in planes of its own frame. All its mirror images reflect the world in the first one's plane, so
     that a reward for moving along that plane is kept.
     """
-    axes, root = [a for a in (1, 0, 2) if a != skeleton.vertical], _main_root(skeleton)
-    if root is not None and not _is_free(skeleton, root):
-        root = None
+    axes, root = [a for a in (1, 0, 2) if a != skeleton.vertical], _free_root(skeleton)
 
     def match_mirror(world: int, body: int) -> Match | None:
         R, M = (np.diag([-1.0 if a == axis else 1.0 for a in range(3)]) for axis in (world, body))
@@ -153,13 +112,14 @@ def _reflections(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[M
         if n and root:
             match = match_mirror(mirrors[0][0], axis) or match
         first, alone, other = axis == axes[0], len(mirrors) == 1, axes[1 - axes.index(axis)]
-        name = reflection_name(skeleton, match, first=first, alone=alone, other_axis=other, known=_names(known))
+        taken = [s.name for s in known]
+        name = reflection_name(skeleton, match, first=first, alone=alone, other_axis=other, known=taken)
         yield _element(skeleton, match, name)
     if root and not mirrors:
         yield from _oblique_reflections(skeleton, root, axes[0])
 
 
-def _oblique_reflections(skeleton: Skeleton, root: int, axis: int) -> Iterator[MatchedSymmetry]:
+def _oblique_reflections(skeleton: Skeleton, root: int, axis: int) -> Iterator[ModelSymmetry]:
     """Mirror images of a free robot in vertical planes between two of its limbs."""
     up, world = np.eye(3)[skeleton.vertical], np.diag([-1.0 if a == axis else 1.0 for a in range(3)])
     azimuths = _azimuths(skeleton, root)
@@ -189,7 +149,7 @@ def _offsets(skeleton: Skeleton, axis: int) -> list[np.ndarray]:
     return [np.eye(3)[axis] * a for a in _distinct([*sums, 0.0])]
 
 
-def _body_turns(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[MatchedSymmetry]:
+def _body_turns(skeleton: Skeleton, known: list[ModelSymmetry]) -> Iterator[ModelSymmetry]:
     """Turns of a robot alone, by an angle between two of its limbs, which then change places."""
     up, m = np.eye(3)[skeleton.vertical], skeleton.model
     for root in skeleton.children[0]:
@@ -209,10 +169,12 @@ def _body_turns(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[Ma
                 name = f"turn by {np.degrees(angle):.4g} degrees"
                 if abs(n - round(n)) < 1e-3:
                     name = {2: "half turn", 4: "quarter turn"}.get(round(n), f"turn by 2 pi/{round(n)}")
+                if any(s.name == name for s in known):  # of another robot
+                    name = f"{name} ({name_of(m, 'body', root).removeprefix('body ')})"
                 yield _element(skeleton, best, name)
 
 
-def _swaps(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[MatchedSymmetry]:
+def _swaps(skeleton: Skeleton, known: list[ModelSymmetry]) -> Iterator[ModelSymmetry]:
     """Exchanges of two siblings while everything else stays."""
     m = skeleton.model
     for siblings in skeleton.children:
@@ -226,7 +188,7 @@ def _swaps(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[Matched
                     continue
                 swap = Isometry(np.eye(3), np.zeros(3), keep_roots=True, swapped=(left, right))
                 if (best := _best_match(skeleton, [swap], MAX_MISFIT if is_object else MAX_LIMB_MISFIT)) is not None:
-                    yield _element(skeleton, best, swap_name(skeleton, left, right, _names(known)))
+                    yield _element(skeleton, best, swap_name(skeleton, left, right, [s.name for s in known]))
                     break
             moving = rest
 
@@ -236,9 +198,9 @@ def _limb_place(skeleton: Skeleton, b: int) -> np.ndarray:
     return skeleton.data.xanchor[skeleton.joints[b][0]] if skeleton.joints[b] else skeleton.data.xpos[b]
 
 
-def _world_turns(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[MatchedSymmetry]:
+def _world_turns(skeleton: Skeleton, known: list[ModelSymmetry]) -> Iterator[ModelSymmetry]:
     """A quarter or half turn of the world, if turns by any angle are not an exact symmetry."""
-    if any(matched.symmetry.is_continuous and not matched.symmetry.deviations for matched in known):
+    if any(s.is_continuous and not s.deviations for s in known):
         return
     up = np.eye(3)[skeleton.vertical]
     for name, angle in (("world quarter turn", np.pi / 2), ("world half turn", np.pi)):
@@ -248,17 +210,17 @@ def _world_turns(skeleton: Skeleton, known: list[MatchedSymmetry]) -> Iterator[M
         best = _best_match(skeleton, [Isometry(rotation, p - rotation @ p, keep_roots=True) for p in pivots])
         if best is not None:
             turn = _element(skeleton, best, name)
-            action, n = state_matrix(turn.symmetry), len(turn.symmetry.joint_shift)
-            actions = [state_matrix(s.symmetry) for s in known if not s.symmetry.is_continuous]
+            action, n = state_matrix(turn), len(turn.joint_shift)
+            actions = [state_matrix(s) for s in known if not s.is_continuous]
             is_product = any(acts_alike(action, a @ b, n) for a in actions for b in actions)
-            if not turn.symmetry.deviations and not is_product:
+            if not turn.deviations and not is_product:
                 yield turn
                 return
 
 
 def _best_match(skeleton: Skeleton, isometries: list[Isometry], max_misfit: float = MAX_MISFIT) -> Match | None:
     """The match of smallest misfit among several isometries, the first of equals; None if all misfits are too large."""
-    matches = [match_trees(skeleton, isometry) for isometry in isometries]
+    matches = [TreeMatcher(skeleton, isometry).run() for isometry in isometries]
     fits = [t for t in matches if t is not None and t.misfit < max_misfit and t.fixed_misfit < MAX_FIXED_MISFIT]
     for trees in sorted(fits, key=lambda t: round(t.misfit, 9)):
         try:
@@ -272,10 +234,10 @@ def _best_match(skeleton: Skeleton, isometries: list[Isometry], max_misfit: floa
 # -- from a match to a symmetry ---------------------------------------------------------------------------------------
 
 
-def _element(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
+def _element(skeleton: Skeleton, match: Match, name: str) -> ModelSymmetry:
     """A discrete symmetry from its match."""
     trees = match.trees
-    symmetry = ModelSymmetry(
+    return ModelSymmetry(
         name=name,
         is_continuous=False,
         rotation=trees.isometry.rotation + 0.0,
@@ -288,17 +250,17 @@ def _element(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
         controls=match.controls + 0.0,
         activations=match.activations + 0.0,
         deviations=deviations(skeleton, match),
+        match=match,
     )
-    return MatchedSymmetry(symmetry, match)
 
 
-def _generator(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
+def _generator(skeleton: Skeleton, match: Match, name: str) -> ModelSymmetry:
     r"""A continuous symmetry from its match at one angle.
 
     Every matrix is a rotation by that angle, G = exp(angle A) with A^3 = -A, so A = (G - G^-1) / (2 sin(angle)). Shifts of
     hinges are proportional to the angle.
     """
-    element = _element(skeleton, match, name).symmetry
+    element = _element(skeleton, match, name)
 
     def log(G: np.ndarray) -> np.ndarray:
         return _snap_integers((G - np.linalg.inv(G)) / (2 * np.sin(TRIAL_ANGLE)))
@@ -306,8 +268,7 @@ def _generator(skeleton: Skeleton, match: Match, name: str) -> MatchedSymmetry:
     generator = map_matrices(element, log, 1.0, is_continuous=True)
     hinges = skeleton.model.jnt_type[skeleton.scalars] == HINGE
     shift = np.where(hinges, _snap_integers(element.joint_shift / TRIAL_ANGLE), generator.joint_shift)
-    translation = _snap_zeros(generator.translation)
-    return MatchedSymmetry(replace(generator, translation=translation, joint_shift=_snap_zeros(shift)), match)
+    return replace(generator, joint_shift=shift)
 
 
 # -- duplicates -------------------------------------------------------------------------------------------------------
@@ -320,9 +281,8 @@ def _is_trivial(s: ModelSymmetry) -> bool:
     return acts_alike(action, np.eye(len(action)), len(s.joint_shift), atol=1e-9)
 
 
-def _are_equal(skeleton: Skeleton, new: MatchedSymmetry, known: MatchedSymmetry, yaw: MatchedSymmetry | None) -> bool:
+def _are_equal(skeleton: Skeleton, a: ModelSymmetry, b: ModelSymmetry, yaw: ModelSymmetry | None) -> bool:
     """Check whether two discrete symmetries are equal, up to a turn of the world if `yaw` is a symmetry."""
-    a, b = new.symmetry, known.symmetry
     if b.is_continuous:
         return False
     n, A, B = len(a.joint_shift), state_matrix(a), state_matrix(b)
@@ -331,26 +291,26 @@ def _are_equal(skeleton: Skeleton, new: MatchedSymmetry, known: MatchedSymmetry,
     if yaw is None or a.determinant != b.determinant:
         return False
     angle = angle_about(np.eye(3)[skeleton.vertical], a.rotation @ b.rotation.T)
-    return acts_alike(A, state_matrix(finite_element(yaw.symmetry, angle)) @ B, n)
+    return acts_alike(A, state_matrix(finite_element(yaw, angle)) @ B, n)
 
 
-def _drop_powers(symmetries: list[MatchedSymmetry]) -> list[MatchedSymmetry]:
+def _drop_powers(symmetries: list[ModelSymmetry]) -> list[ModelSymmetry]:
     """Drop the turns of a body that are powers of its smallest turn, except the half turn."""
 
-    def angle(turn: MatchedSymmetry) -> float:
+    def angle(turn: ModelSymmetry) -> float:
         (M,) = turn.match.trees.isometry.root_maps.values()
         return float(np.arccos(np.clip((np.trace(M) - 1) / 2, -1, 1)))
 
-    turns = [s for s in symmetries if s.symmetry.name.startswith(("turn", "quarter turn", "half turn"))]
-    smallest = min(turns, key=angle, default=None)
-    return [s for s in symmetries if s not in turns or s is smallest or s.symmetry.name == "half turn"]
+    turns = [s for s in symmetries if s.name.startswith(("turn", "quarter turn", "half turn"))]
+    smallest: dict[int, ModelSymmetry] = {}
+    for turn in sorted(turns, key=angle):
+        (root,) = turn.match.trees.isometry.root_maps
+        smallest.setdefault(root, turn)
+    kept = [s for s in turns if s in smallest.values() or s.name.startswith("half turn")]
+    return [s for s in symmetries if s not in turns or s in kept]
 
 
 # -- helpers ----------------------------------------------------------------------------------------------------------
-
-
-def _names(symmetries: list[MatchedSymmetry]) -> list[str]:
-    return [matched.symmetry.name for matched in symmetries]
 
 
 def _azimuths(skeleton: Skeleton, root: int) -> list[float]:
@@ -388,10 +348,6 @@ def _snap_integers(array: np.ndarray) -> np.ndarray:
     return np.where(np.abs(array - np.round(array)) < 1e-9, np.round(array), array) + 0.0
 
 
-def _snap_zeros(array: np.ndarray) -> np.ndarray:
-    return np.where(np.abs(array) < 1e-12, 0.0, array)
-
-
 # -- names of symmetries, by how the robot is built ----------------------------------------------------------------------------
 
 
@@ -422,7 +378,8 @@ def reflection_name(
         sideways = first or not other_sides
     else:
         sideways = not other_sides and (first or not alone)
-    may_be_left_right = "left-right" not in known and (first or not _is_planar_walker(skeleton))
+    walks_in_plane = any(abs(axis[skeleton.vertical]) > 0.5 for axis in _planar_slides(skeleton))
+    may_be_left_right = "left-right" not in known and (first or not walks_in_plane)
     return "left-right" if sideways and may_be_left_right else "front-back"
 
 
@@ -460,13 +417,12 @@ def exchanges_geoms(skeleton: Skeleton, match: Match) -> bool:
     return bool(((partners != shaped) & (partners != NONE)).any())
 
 
-def _is_planar_walker(skeleton: Skeleton) -> bool:
-    """Check whether the robot moves freely in a vertical plane, on two slides and a hinge."""
+def _planar_slides(skeleton: Skeleton) -> list[np.ndarray]:
+    """Axes of the main root's slides if it moves in a plane, on two of them and a hinge; otherwise none."""
     m, root = skeleton.model, _main_root(skeleton)
     joints = skeleton.joints[root] if root is not None else ()
     slides = [skeleton.data.xaxis[j] for j in joints if m.jnt_type[j] == SLIDE]
-    hinged = any(m.jnt_type[j] == HINGE for j in joints)
-    return hinged and len(slides) >= 2 and max(abs(a[skeleton.vertical]) for a in slides) > 0.5
+    return slides if len(slides) >= 2 and any(m.jnt_type[j] == HINGE for j in joints) else []
 
 
 def swap_name(skeleton: Skeleton, b: int, c: int, known: Collection[str]) -> str:
@@ -478,19 +434,16 @@ def swap_name(skeleton: Skeleton, b: int, c: int, known: Collection[str]) -> str
     return f"leg swap ({left}, {right})" if taken else "leg swap"
 
 
-def _is_free(skeleton: Skeleton, b: int) -> bool:
-    return bool(skeleton.model.jnt_type[skeleton.joints[b][0]] == FREE)
-
-
 def _main_root(skeleton: Skeleton) -> int | None:
     """The root of the tree with the most degrees of freedom."""
     m = skeleton.model
-    roots = [b for b in range(1, m.nbody) if skeleton.joints[b] and m.body_weldid[m.body_parentid[b]] == 0]
+    return int(m.tree_bodyadr[m.tree_dofnum.argmax()]) if m.ntree else None
 
-    def dofs(root: int) -> int:
-        return sum(m.body_dofnum[b] for b in range(root, m.nbody) if _is_below(m, b, root))
 
-    return max(roots, key=dofs, default=None)
+def _free_root(skeleton: Skeleton) -> int | None:
+    """The main root, if it is free."""
+    root = _main_root(skeleton)
+    return root if root is not None and skeleton.model.jnt_type[skeleton.joints[root][0]] == FREE else None
 
 
 # -- the derivation of a model -----------------------------------------------------------------------------------------
@@ -562,15 +515,30 @@ def derive(model: mujoco.MjModel) -> Derivation:
     The structure must match: the tree, types and axes of joints, what actuators drive. Parameters that don't match are kept as
     `Deviation`s.
 
+    A free robot may start in any pose. Where its axes aren't the world's, it is searched with its axes laid on them, too; the
+    left-right mirror with fewer deviations decides, then the number of symmetries.
+
     Raises:
         ValueError: the model has flexible parts, or none that move, or MuJoCo can't compute its constants.
     """
-    if getattr(model, "nflex", 0):
+    if model.nflex:
         raise ValueError(f"the model has {model.nflex} flexes, whose symmetry is not derived; remove them")
     if not model.nv:
         raise ValueError("the model has no joints: there is nothing to derive a symmetry of")
-    found, unpaired = search(model)
-    return Derivation(model, tuple(matched.symmetry for matched in found), unpaired)
+    skeletons = [Skeleton(model)]
+    if (root := _free_root(skeletons[0])) is not None:
+        axes = skeletons[0].world[root]
+        if not np.allclose(axes, np.eye(3)):
+            along_axes = np.allclose(np.abs(axes).max(0), 1)
+            skeletons.insert(int(along_axes), Skeleton(model, upright=root))
+
+    def rank(pair: tuple[tuple[ModelSymmetry, ...], Skeleton]) -> tuple[float, int]:
+        deviating = [len(s.deviations) for s in pair[0] if s.name == "left-right"]
+        return min(deviating, default=np.inf), -len(pair[0])
+
+    found, skeleton = min(((_search_pose(skeleton), skeleton) for skeleton in skeletons), key=rank)
+    is_whole = any(s.name == "left-right" for s in found)
+    return Derivation(model, found, () if is_whole else tuple(dict.fromkeys(skeleton.unpaired)))
 
 
 def _axes(matrix: np.ndarray, is_continuous: bool) -> str:

@@ -22,21 +22,24 @@ from scipy.linalg import block_diag
 
 from rppdyn.envs._model_symmetry import (
     BIAS,
+    DISABLE,
     GAIN,
     GEOM,
-    JOINT,
-    TRANSMISSION,
+    HINGE,
+    JOINT_TRANSMISSIONS,
+    SLIDE,
     Deviation,
     ModelSymmetry,
     acts_alike,
     control_addresses,
+    joint_name,
     name_of,
     state_matrix,
 )  # fmt: skip
 from rppdyn.envs._spec import Entry, Space
 from rppdyn.envs.derivation._elements import NONE, Match, carried_inertias, pseudo_inertias, set_inertias
 from rppdyn.envs.derivation._parameters import Parameter, parameters
-from rppdyn.envs.derivation._search import search
+from rppdyn.envs.derivation._search import derive
 from rppdyn.envs.derivation._trees import Skeleton
 from rppdyn.envs.observation._action import space_of
 from rppdyn.envs.observation._quantities import quantities_of
@@ -174,9 +177,7 @@ def symmetrise(model: mujoco.MjModel, symmetry: ModelSymmetry, only: Deviation |
     """
     if symmetry.is_continuous:
         raise ValueError(f"symmetrise averages over discrete symmetries; {symmetry.name} is continuous")
-    match = next((matched.match for matched in search(model)[0] if matched.symmetry.name == symmetry.name), None)
-    if match is None:
-        raise ValueError(f"the model has no symmetry {symmetry.name!r} to be averaged over; see derive(model)")
+    match = derive(model)[symmetry.name].match
     skeleton, order, new = Skeleton(model), order_of(symmetry), copy.deepcopy(model)
     for parameter in parameters(skeleton, match):
         if only is not None and LIMIT.sub("limit", parameter.name) != LIMIT.sub("limit", only.parameter):
@@ -230,13 +231,13 @@ def _orbit_mean(image, values: np.ndarray, order: int) -> np.ndarray:
 def _write_mean(new: mujoco.MjModel, skeleton: Skeleton, parameter: Parameter, mean: np.ndarray) -> None:
     """Write the means of a parameter into the new model."""
     m = skeleton.model
-    scale = mean[:, 0] / np.where(parameter.values[:, 0] == 0, 1, parameter.values[:, 0])
     match (parameter.kind, parameter.name):
         case ("joint", "springref"):
             adr = m.jnt_qposadr[skeleton.scalars]
             new.qpos_spring[adr] = mean[skeleton.scalars, 0]
         case ("actuator", "gear"):
-            new.actuator_gear[:] *= scale[:, None]
+            values = parameter.values[:, 0]
+            new.actuator_gear[:] *= (mean[:, 0] / np.where(values == 0, 1, values))[:, None]
         case ("tendon", "coef"):
             for k in np.flatnonzero((mean != parameter.values).any(1)):
                 path = slice(m.tendon_adr[k], m.tendon_adr[k] + m.tendon_num[k])
@@ -288,8 +289,7 @@ def _nearest_axes(shape: int, axes: np.ndarray, reference: np.ndarray) -> np.nda
     """The axes nearest to a reference that give a geom the same surface; None for shapes with one choice of axes."""
     if shape in (GEOM.CAPSULE, GEOM.CYLINDER, GEOM.PLANE):
         z = axes[:, 2] * (1.0 if axes[:, 2] @ reference[:, 2] > 0 or shape == GEOM.PLANE else -1.0)
-        v = np.cross(reference[:, 2], z)
-        K = np.array([[0, -v[2], v[1]], [v[2], 0, -v[0]], [-v[1], v[0], 0]])
+        K = np.cross(np.eye(3), np.cross(reference[:, 2], z))
         cosine = reference[:, 2] @ z
         return (np.eye(3) + K + K @ K / (1 + cosine)) @ reference if cosine > -0.999 else None
     if shape in (GEOM.BOX, GEOM.ELLIPSOID):
@@ -312,7 +312,7 @@ def _refresh(new: mujoco.MjModel, model: mujoco.MjModel, bodies: np.ndarray) -> 
         new.geom_rbound[i] = max(half) if round_ else np.linalg.norm(half)
     if moved.any() or resized.any() or len(bodies):
         # MuJoCo makes the tree of bounding boxes only when it compiles a model, so it may not be used now.
-        new.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
+        new.opt.disableflags |= DISABLE.MIDPHASE
     mujoco.mj_setConst(new, mujoco.MjData(new))
 
 
@@ -354,13 +354,13 @@ def _control_entries(model: mujoco.MjModel) -> tuple[Entry, ...]:
     is_motor = (model.actuator_gaintype == GAIN.FIXED) & (model.actuator_biastype == BIAS.NONE)
     adr, num = control_addresses(model)
     for i in range(len(adr)):
-        on_joint = model.actuator_trntype[i] in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT)
+        on_joint = model.actuator_trntype[i] in JOINT_TRANSMISSIONS
         j = int(model.actuator_trnid[i, 0])
-        joint = (model.joint(j).name or f"joint {j}") if on_joint else ""
+        joint = joint_name(model, j) if on_joint else ""
         name = model.actuator(i).name or joint or f"actuator {i}"
         for _ in range(num[i]):
-            if on_joint and is_motor[i] and model.jnt_type[j] in (JOINT.SLIDE, JOINT.HINGE):
-                slides = model.jnt_type[j] == JOINT.SLIDE
+            if on_joint and is_motor[i] and model.jnt_type[j] in (SLIDE, HINGE):
+                slides = model.jnt_type[j] == SLIDE
                 entries.append(Entry(f"{joint} {'force' if slides else 'torque'}", joint, "N" if slides else "N m"))
             else:
                 entries.append(Entry(f"{name} control", joint))

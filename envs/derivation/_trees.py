@@ -24,7 +24,19 @@ import mujoco
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from rppdyn.envs._model_symmetry import BALL, DISABLE, FREE, GEOM, HINGE, OBJECT, SLIDE, TRANSMISSION, WRAP
+from rppdyn.envs._model_symmetry import (
+    BALL,
+    DISABLE,
+    FREE,
+    GEOM,
+    HINGE,
+    JOINT_TRANSMISSIONS,
+    OBJECT,
+    SLIDE,
+    TRANSMISSION,
+    WRAP,
+    scalar_joints,
+)
 from rppdyn.envs._spec import rotation_matrix
 
 AXIS_TOLERANCE = 0.05
@@ -94,8 +106,7 @@ class TreeMatch:
 
 def rotation_about(axis: np.ndarray, angle: float) -> np.ndarray:
     """Rotation matrix about a unit axis."""
-    x, y, z = axis
-    K = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    K = np.cross(np.eye(3), axis)
     return np.eye(3) + np.sin(angle) * K + (1 - np.cos(angle)) * (K @ K)
 
 
@@ -104,11 +115,6 @@ def angle_about(axis: np.ndarray, rotation: np.ndarray) -> float:
     skew = rotation - rotation.T
     sine = axis @ np.array([skew[2, 1], skew[0, 2], skew[1, 0]]) / 2
     return float(np.arctan2(sine, (np.trace(rotation) - 1) / 2))
-
-
-def match_trees(skeleton: Skeleton, isometry: Isometry) -> TreeMatch | None:
-    """The best matching of bodies under an isometry, or None if the structure differs."""
-    return _Matcher(skeleton, isometry).run()
 
 
 JointBlock = tuple[tuple[int, ...], tuple[int, ...], np.ndarray, np.ndarray]
@@ -129,7 +135,7 @@ class _Pair:
     children: list[_Pair]
 
 
-class _Matcher:
+class TreeMatcher:
     """Matches two trees from the root down; every method is about body b and its candidate image c."""
 
     def __init__(self, skeleton: Skeleton, isometry: Isometry):
@@ -138,6 +144,7 @@ class _Matcher:
         self.mass = max(float(self.m.body_mass.sum()), 1e-12)
 
     def run(self) -> TreeMatch | None:
+        """The best matching of bodies under the isometry, or None if the structure differs."""
         pairs = self.match_children(0, 0, self.isometry.rotation)
         if pairs is None:
             return None
@@ -319,7 +326,7 @@ class _Matcher:
     def actuated(self) -> set[int]:
         """Joints that an actuator drives, directly or through a tendon."""
         m = self.m
-        on_joint = np.isin(m.actuator_trntype, (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT))
+        on_joint = np.isin(m.actuator_trntype, JOINT_TRANSMISSIONS)
         return {*m.actuator_trnid[on_joint, 0].tolist(), *m.wrap_objid[m.wrap_type == WRAP.JOINT].tolist()}
 
     def lever(self, b: int) -> np.ndarray:
@@ -459,7 +466,7 @@ class Skeleton:
     @cached_property
     def scalars(self) -> np.ndarray:
         """Slides and hinges, in the model's order."""
-        return np.flatnonzero(np.isin(self.model.jnt_type, (SLIDE, HINGE)))
+        return np.array(scalar_joints(self.model), int)
 
     @cached_property
     def colliding(self) -> np.ndarray:

@@ -64,8 +64,12 @@ def space_of(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> S
     return Space(observation.entries, discrete, continuous, tuple(raw), encoding.angles, encoding.quaternions)
 
 
-def notes(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> tuple[str, ...]:
-    """Sentences for the user about constant, unexplained and clipped entries of an observation."""
+def notes(observation: Observation, symmetries: Sequence[ModelSymmetry], space: Space) -> tuple[str, ...]:
+    """Sentences for the user about constant, unexplained and clipped entries of an observation.
+
+    Args:
+        space: the action of the symmetries on it (`space_of`).
+    """
     notes: list[str] = []
     if observation.constant:
         notes.append(f"Entries {_format_ranges(observation.constant)} never vary with the state: taken for invariant.")
@@ -74,10 +78,9 @@ def notes(observation: Observation, symmetries: Sequence[ModelSymmetry]) -> tupl
             f"Entries {_format_ranges(observation.unexplained)} are none of MuJoCo's quantities: images were fitted."
         )
     clipped = [i for i, source in enumerate(observation.sources) if source is not None and source.is_clipped]
-    features = _Features(observation, frozenset())
-    for symmetry in symmetries:
-        matrix, _ = features.action(symmetry)
-        rows = {i: matrix[features.encoding.features_of(i)[0]] for i in clipped}
+    for k, symmetry in enumerate(sorted(symmetries, key=lambda s: s.is_continuous)):  # in the order of the space
+        matrix = space.generator(k)
+        rows = {i: matrix[space.encoding.features_of(i)[0]] for i in clipped}
         mixed = [i for i, row in rows.items() if row.any() and (symmetry.is_continuous or not _is_signed_unit(row))]
         if mixed:
             notes.append(
@@ -344,8 +347,9 @@ def set_image_state(model, quantities: tuple[Quantity, ...], source, target, sym
     for name in ("qpos", "qvel", "ctrl", "act", "qacc_warmstart"):
         if name in by_key:
             getattr(target, name)[:] = by_key[name].image(symmetry, getattr(source, name))
-    mocap = np.flatnonzero(model.body_mocapid >= 0)
-    places = by_key["xpos"].image(symmetry, source.xpos.ravel()).reshape(-1, 3)
-    orientations = by_key["xquat"].image(symmetry, source.xquat.ravel()).reshape(-1, 4)
-    target.mocap_pos[model.body_mocapid[mocap]] = places[mocap]
-    target.mocap_quat[model.body_mocapid[mocap]] = orientations[mocap]
+    if model.nmocap:
+        mocap = np.flatnonzero(model.body_mocapid >= 0)
+        places = by_key["xpos"].image(symmetry, source.xpos.ravel()).reshape(-1, 3)
+        orientations = by_key["xquat"].image(symmetry, source.xquat.ravel()).reshape(-1, 4)
+        target.mocap_pos[model.body_mocapid[mocap]] = places[mocap]
+        target.mocap_quat[model.body_mocapid[mocap]] = orientations[mocap]

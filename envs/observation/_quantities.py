@@ -11,7 +11,7 @@ actuator. Sensors with a reference frame, tendons and contacts have no rule here
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -21,8 +21,10 @@ from rppdyn.envs._model_symmetry import (
     BALL,
     FREE,
     HINGE,
+    JOINT_TRANSMISSIONS,
+    OBJECT,
+    SENSOR,
     SLIDE,
-    TRANSMISSION,
     Affine,
     ModelSymmetry,
     Part,
@@ -30,6 +32,7 @@ from rppdyn.envs._model_symmetry import (
     control_addresses,
     derivable,
     element_quantity,
+    joint_name,
     phrase,
     scalar_joints,
 )
@@ -132,8 +135,8 @@ def _joint_quantities(model: mujoco.MjModel) -> list[Quantity]:
     _, num = control_addresses(model)
     for i in np.repeat(np.arange(len(num)), num):
         j = int(model.actuator_trnid[i, 0])
-        if model.actuator_trntype[i] in (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT):
-            joint = _joint_name(model, j)
+        if model.actuator_trntype[i] in JOINT_TRANSMISSIONS:
+            joint = joint_name(model, j)
             controls.append((joint, joint, "N" if model.jnt_type[j] == SLIDE else "N m"))
         else:
             controls.append((model.actuator(i).name or f"actuator {i}", "", ""))
@@ -160,7 +163,7 @@ def _position_quantity(model: mujoco.MjModel) -> Quantity:
     """`qpos`: P and c act on scalar joints; free joints are positions and orientations, ball joints relative orientations."""
     entries, quaternions = [], []
     for j in range(model.njnt):
-        joint, body, kind = _joint_name(model, j), _body_name(model, j), int(model.jnt_type[j])
+        joint, body, kind = joint_name(model, j), _body_name(model, j), int(model.jnt_type[j])
         if kind in _POSITION_UNITS:
             entries.append(Entry(f"{joint} position", joint, _POSITION_UNITS[kind]))
             continue
@@ -202,7 +205,7 @@ def _angle_quantity(model: mujoco.MjModel) -> Quantity:
     """Cosines, then sines, of the hinges' angles; q' = s q + c turns each pair (cos, s sin) by c."""
     scalar = scalar_joints(model)
     hinges = [i for i, j in enumerate(scalar) if model.jnt_type[j] == HINGE]
-    names = [_joint_name(model, scalar[i]) for i in hinges]
+    names = [joint_name(model, scalar[i]) for i in hinges]
     n = len(hinges)
     entries = tuple(Entry(f"{name} {part}", name, "1") for part in ("cos", "sin") for name in names)
     places = [int(model.jnt_qposadr[scalar[i]]) for i in hinges]
@@ -243,7 +246,7 @@ def _dof_quantity(model: mujoco.MjModel, name: str, label: str, units: tuple[str
     """An array with an entry per degree of freedom. D acts on velocities, and on their dual forces as it is orthogonal."""
     entries = []
     for j in range(model.njnt):
-        joint, body, kind = _joint_name(model, j), _body_name(model, j), int(model.jnt_type[j])
+        joint, body, kind = joint_name(model, j), _body_name(model, j), int(model.jnt_type[j])
         if kind == FREE:
             entries += [Entry(f"{body} {label} {axis}", joint, units[0]) for axis in "xyz"]
         if kind in (FREE, BALL):
@@ -256,10 +259,6 @@ def _dof_quantity(model: mujoco.MjModel, name: str, label: str, units: tuple[str
     return _linear_quantity(name, tuple(entries), "dofs")
 
 
-def _joint_name(model: mujoco.MjModel, joint: int) -> str:
-    return model.joint(joint).name or f"joint {joint}"
-
-
 def _body_name(model: mujoco.MjModel, joint: int) -> str:
     body = int(model.jnt_bodyid[joint])
     return model.body(body).name or f"body {body}"
@@ -268,53 +267,41 @@ def _body_name(model: mujoco.MjModel, joint: int) -> str:
 # -- sensors -------------------------------------------------------------------------------------------------------------------
 
 
-Rule = TypeVar("Rule")
-
-
-def _by_sensor_type(**rules: Rule) -> dict[int, Rule]:
-    """The rules, keyed by the codes of sensor types that this MuJoCo knows."""
-    known = {name: getattr(mujoco.mjtSensor, f"mjSENS_{name}", None) for name in rules}
-    return {int(kind): rules[name] for name, kind in known.items() if kind is not None}
-
-
-_ATTACHED_SENSORS = _by_sensor_type(
-    TOUCH=Part("scalar", "", "N"),
-    ACCELEROMETER=Part("own vector", "", "m/s^2"),
-    VELOCIMETER=Part("own vector", "", "m/s"),
-    GYRO=Part("own axial", "", "rad/s"),
-    FORCE=Part("own vector", "", "N"),
-    TORQUE=Part("own axial", "", "N m"),
-    FRAMEPOS=Part("position", "", "m"),
-    FRAMEQUAT=Part("quaternion", "", "1"),
-    FRAMELINVEL=Part("vector", "", "m/s"),
-    FRAMEANGVEL=Part("axial", "", "rad/s"),
-    FRAMELINACC=Part("vector", "", "m/s^2"),
-    FRAMEANGACC=Part("axial", "", "rad/s^2"),
-    SUBTREECOM=Part("position", "", "m"),
-    SUBTREELINVEL=Part("vector", "", "m/s"),
-    SUBTREEANGMOM=Part("axial", "", "kg m^2/s"),
-    E_POTENTIAL=Part("scalar", "", "J"),
-    E_KINETIC=Part("scalar", "", "J"),
-    CLOCK=Part("scalar", "", "s"),
-)  # fmt: skip
+_ATTACHED_SENSORS = {
+    SENSOR.TOUCH: Part("scalar", "", "N"),
+    SENSOR.ACCELEROMETER: Part("own vector", "", "m/s^2"),
+    SENSOR.VELOCIMETER: Part("own vector", "", "m/s"),
+    SENSOR.GYRO: Part("own axial", "", "rad/s"),
+    SENSOR.FORCE: Part("own vector", "", "N"),
+    SENSOR.TORQUE: Part("own axial", "", "N m"),
+    SENSOR.FRAMEPOS: Part("position", "", "m"),
+    SENSOR.FRAMEQUAT: Part("quaternion", "", "1"),
+    SENSOR.FRAMELINVEL: Part("vector", "", "m/s"),
+    SENSOR.FRAMEANGVEL: Part("axial", "", "rad/s"),
+    SENSOR.FRAMELINACC: Part("vector", "", "m/s^2"),
+    SENSOR.FRAMEANGACC: Part("axial", "", "rad/s^2"),
+    SENSOR.SUBTREECOM: Part("position", "", "m"),
+    SENSOR.SUBTREELINVEL: Part("vector", "", "m/s"),
+    SENSOR.SUBTREEANGMOM: Part("axial", "", "kg m^2/s"),
+    SENSOR.E_POTENTIAL: Part("scalar", "", "J"),
+    SENSOR.E_KINETIC: Part("scalar", "", "J"),
+    SENSOR.CLOCK: Part("scalar", "", "s"),
+}
 
 # Sensors of joints and actuators: the matrix that acts on their readings, and whether joint shifts are added.
-_JOINT_SENSORS = _by_sensor_type(
-    JOINTPOS=("joint_matrix", True),
-    JOINTVEL=("joint_matrix", False),
-    JOINTACTFRC=("joint_matrix", False),
-    ACTUATORVEL=("controls", False),
-    ACTUATORFRC=("controls", False),
-)
+_JOINT_SENSORS = {
+    SENSOR.JOINTPOS: ("joint_matrix", True),
+    SENSOR.JOINTVEL: ("joint_matrix", False),
+    SENSOR.JOINTACTFRC: ("joint_matrix", False),
+    SENSOR.ACTUATORVEL: ("controls", False),
+    SENSOR.ACTUATORFRC: ("controls", False),
+}
 
 
 def _attached_sensors(model: mujoco.MjModel, sensors: list[int]) -> Quantity:
     """Readings of sensors that are attached to bodies, geoms or sites, or to nothing."""
-    fixtures = {
-        int(getattr(mujoco.mjtObj, f"mjOBJ_{kind}")): Fixtures(model, name)
-        for kind, name in (("BODY", "body"), ("XBODY", "body"), ("GEOM", "geom"), ("SITE", "site"))
-    }
-    inertial = int(mujoco.mjtObj.mjOBJ_BODY)  # sensors of a "body" measure its inertial frame
+    kinds = {OBJECT.BODY: "body", OBJECT.XBODY: "body", OBJECT.GEOM: "geom", OBJECT.SITE: "site"}
+    fixtures = {code: Fixtures(model, kind) for code, kind in kinds.items()}
     axes = rotation_matrix(model.body_iquat).reshape(-1, 3, 3)
 
     def key(i: int, object_id: int) -> tuple[int, ...]:
@@ -334,7 +321,7 @@ def _attached_sensors(model: mujoco.MjModel, sensors: list[int]) -> Quantity:
         if kind not in fixtures:  # energies and the clock, which are scalars
             return np.eye(3)
         M = fixtures[kind].frame(symmetry, i, j)
-        return axes[j].T @ M @ axes[i] if kind == inertial else M
+        return axes[j].T @ M @ axes[i] if kind == OBJECT.BODY else M  # its inertial frame; XBODY is the body's own
 
     names = [model.sensor(i).name or f"sensor {i}" for i in sensors]
     parts = [(_ATTACHED_SENSORS[int(model.sensor_type[i])],) for i in sensors]

@@ -26,7 +26,7 @@ import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv
 
 from rppdyn.envs._model_symmetry import BALL, FREE, SLIDE, Quantity, phrase
-from rppdyn.envs._simulator import Simulator, quiet_mujoco
+from rppdyn.envs._simulator import Simulator, control_bounds, quiet_mujoco
 from rppdyn.envs._spec import Entry
 from rppdyn.envs._state import keep_state
 from rppdyn.envs._wrappers import acting_wrappers, observation_function, without_passive
@@ -144,8 +144,9 @@ def observation_of(env: gym.Env) -> Observation:
         attributes = dict(vars(base))
     vars(base).update({key: value for key, value in attributes.items() if key not in vars(base)})
     if acting := acting_wrappers(env):
-        shape, names = np.shape(observe()), ", ".join(type(layer).__name__ for layer in acting)
-        if env.observation_space.shape not in (None, shape):  # None: a dictionary, which is refused below
+        shape = _read_vector(observe, name, strict=False)[0].shape  # refuses a dictionary
+        names = ", ".join(type(layer).__name__ for layer in acting)
+        if env.observation_space.shape != shape:
             raise ValueError(
                 f"{name} has observations of shape {env.observation_space.shape}, its simulator gives {shape}; take off the "
                 f"wrapper that changes them ({names})"
@@ -319,8 +320,7 @@ def simulate_states(model: mujoco.MjModel, data: mujoco.MjData, n: int, landed: 
     rng = np.random.default_rng(1)
     start = mujoco.MjData(model)
     mujoco.mj_copyData(start, model, data)
-    limited = model.actuator_ctrllimited.astype(bool)
-    low, high = np.where(limited, model.actuator_ctrlrange.T, [[-1.0], [1.0]])
+    low, high = control_bounds(model)
     for _ in range(n):
         mujoco.mj_copyData(data, model, start)
         mujoco.mj_integratePos(model, data.qpos, rng.normal(scale=0.1, size=model.nv), 1.0)
@@ -470,21 +470,17 @@ def _match_columns(y: np.ndarray, varies: bool, candidates: Columns, tolerance: 
         return np.zeros(X.shape[1], dtype=bool)
     if not candidates.scaled:
         first = np.flatnonzero(free)[:2]  # two samples rule out nearly every column
-        possible = np.all(_close(y[first, None], X[first], np.abs(X).max(0), tolerance), axis=0)
+        possible = (np.abs(y[first, None] - X[first]) <= tolerance * np.abs(X).max(0)).all(0)
     else:
         possible = _varies(X[free], tolerance)
     columns = np.flatnonzero(possible)
     slope, offset = _fit_lines(y[free], X[np.ix_(free, columns)]) if candidates.scaled else (1.0, 0.0)
     line = slope * X[:, columns] + offset
     scale = np.abs(slope) * np.abs(X[:, columns]).max(0)
-    agrees = _close(y[:, None], line, scale, tolerance)
+    agrees = np.abs(y[:, None] - line) <= tolerance * scale
     clipped = (y[:, None] == y.max()) & (line > y[:, None]) | (y[:, None] == y.min()) & (line < y[:, None])
     possible[columns] = (agrees | clipped).all(0)
     return possible
-
-
-def _close(a: np.ndarray, b: np.ndarray, scale: np.ndarray, tolerance: float) -> np.ndarray:
-    return np.abs(a - b) <= tolerance * scale
 
 
 def _fit_lines(y: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -514,10 +510,9 @@ def _run_lengths(explains: np.ndarray, varies: np.ndarray, starts: np.ndarray) -
 def _fit_source(y: np.ndarray, varies: bool, candidates: Columns, j: int, tolerance: float) -> Source:
     x = candidates.values[:, j]
     if not varies:
-        slope, offset = 1.0, float(y[0] - x[0]) if candidates.scaled else 0.0
-        return Source(candidates.terms[j], offset)
+        return Source(candidates.terms[j], float(y[0] - x[0]) if candidates.scaled else 0.0)
     free = (y > y.min()) & (y < y.max())
-    slope, offset = (1.0, 0.0)
+    slope, offset = 1.0, 0.0
     if candidates.scaled:
         digits = 6 if tolerance > 1e-7 else 9  # so that a slope of 0.0500000000001 is 0.05
         (slope,), (offset,) = (

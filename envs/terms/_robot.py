@@ -12,11 +12,15 @@ import mujoco
 import numpy as np
 
 from rppdyn import settings
-from rppdyn.envs._model_symmetry import FREE, TRANSMISSION, ModelSymmetry, scalar_joints
+from rppdyn.envs._model_symmetry import (
+    FREE,
+    JOINT_TRANSMISSIONS,
+    TRANSMISSION,
+    ModelSymmetry,
+    joint_name,
+    scalar_joints,
+)
 from rppdyn.envs.observation._quantities import Fixtures
-
-JOINT_TRANSMISSIONS = (TRANSMISSION.JOINT, TRANSMISSION.JOINTINPARENT)
-"""Kinds of actuators that act on one joint."""
 
 Pose = Mapping[str, float] | Sequence[float] | str | None
 """A default pose: angles by joint (names or regular expressions) or in the model's order, or a keyframe's name."""
@@ -57,7 +61,7 @@ class Robot:
     @cached_property
     def joints(self) -> tuple[str, ...]:
         """Names of slides and hinges, in the model's order."""
-        return tuple(self.model.joint(j).name or f"joint {j}" for j in scalar_joints(self.model))
+        return tuple(joint_name(self.model, j) for j in scalar_joints(self.model))
 
     @cached_property
     def places(self) -> np.ndarray:

@@ -207,7 +207,6 @@ class _Image:
 
     def __init__(self, simulator: TermsSimulator, element: ModelSymmetry):
         self.simulator, self.element = simulator, element
-        self.qpos, self.shift = simulator.qpos.act(element)
         robot, R = simulator.robot, element.rotation
 
         def image_of(foot: str) -> str:
@@ -228,7 +227,7 @@ class _Image:
         """The image of a frame."""
         element, data, model = self.element, self.simulator.scratch, self.simulator.model
         mujoco.mj_setState(model, data, frame.state, INTEGRATION)
-        data.qpos[:] = self._positions(data.qpos)
+        data.qpos[:] = self.simulator.qpos.image(element, data.qpos)
         for name, matrix in {
             "qvel": element.dofs, "qacc_warmstart": element.dofs, "qfrc_applied": element.dofs,
             "ctrl": element.controls, "act": element.activations,
@@ -238,15 +237,11 @@ class _Image:
         feet[self.feet] = frame.feet
         given = np.split(frame.given, self.simulator.task_ends) if self.task_maps else []
         return Frame(
-            get_integration_state(model, data), frame.action, self._positions(frame.goal_qpos),
+            get_integration_state(model, data), frame.action, self.simulator.qpos.image(element, frame.goal_qpos),
             element.dofs @ frame.goal_qvel, (frame.phase + self.clock) % 1.0, feet,
             np.concatenate([frame.given[:0], *(M @ v for M, v in zip(self.task_maps, given, strict=True))]),
             waves.ravel(), frame.shifts - waves @ element.translation[:2],
         )  # fmt: skip
-
-    def _positions(self, qpos: np.ndarray) -> np.ndarray:
-        encoding = self.simulator.qpos.encoding
-        return encoding.decode(self.qpos @ encoding.encode(qpos) + self.shift)
 
 
 class TermSteps(NamedTuple):

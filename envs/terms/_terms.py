@@ -20,7 +20,16 @@ from pydantic import BeforeValidator, Field, Strict
 from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 
-from rppdyn.envs._model_symmetry import Affine, ModelSymmetry, Part, Quantity, derivable, element_quantity, lift
+from rppdyn.envs._model_symmetry import (
+    Affine,
+    ModelSymmetry,
+    Part,
+    Quantity,
+    control_addresses,
+    derivable,
+    element_quantity,
+    lift,
+)
 from rppdyn.envs._spec import Entry, quaternion, rotation_matrix
 from rppdyn.envs.terms._robot import ModelElement, Robot, Scene, did_you_mean
 from rppdyn.runs.files import plain
@@ -197,7 +206,9 @@ class Controls(Term, kind="controls"):
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         model = robot.model
-        entries = tuple(Entry(model.actuator(i).name or f"actuator {i}") for i in range(model.nu))
+        _, num = control_addresses(model)
+        owners = np.repeat(np.arange(len(num)), num)  # actuator of each control
+        entries = tuple(Entry(model.actuator(i).name or f"actuator {i}") for i in owners)
         act = lambda symmetry: (symmetry.controls, np.zeros(model.nu))  # noqa: E731
         return Quantity("controls", entries, lambda scene: scene.data.ctrl.copy(), act), range(model.nu)
 

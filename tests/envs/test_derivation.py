@@ -332,7 +332,7 @@ def test_errors_are_one_line_and_say_what_to_do():
     for call, words in (
         (lambda: found["front-back"], ("'front-back'", "left-right, yaw")),
         (lambda: symmetrise(model, found["yaw"]), ("yaw", "discrete")),
-        (lambda: symmetrise(robot("gymnasium/hopper"), found["left-right"]), ("left-right", "derive")),
+        (lambda: symmetrise(robot("gymnasium/hopper"), found["left-right"]), ("left-right", "found")),
         (lambda: derive(mujoco.MjModel.from_xml_string("<mujoco/>")), ("no joints",)),
     ):
         with refused(*words):
@@ -396,3 +396,50 @@ def test_a_path_over_a_pulley_has_no_reverse():
         f'<tendon><spatial name="t">{path}</spatial></tendon><actuator><motor tendon="t"/></actuator></mujoco>'
     )
     assert "left-right" not in derive(model).names or derive(model)["left-right"].deviations
+
+
+def test_symmetrise_takes_tendons_of_a_robot_without_slides_and_hinges():
+    """Three free bodies, held by tendons of unequal stiffness; there was no column of coefficients to divide by."""
+    bodies = "".join(
+        f'<body pos="{x} 0 1"><freejoint/><geom size=".1"/><site name="s{n}" pos="0 0 .1"/></body>'
+        for n, x in enumerate((0, 1, -1))
+    )
+    tendons = "".join(
+        f'<spatial name="t{n}" stiffness="{n}"><site site="s0"/><site site="s{n}"/></spatial>' for n in (1, 2)
+    )
+    motors = '<motor tendon="t1"/><motor tendon="t2" gear="3"/>'
+    model = mujoco.MjModel.from_xml_string(
+        f"<mujoco><worldbody>{bodies}</worldbody><tendon>{tendons}</tendon><actuator>{motors}</actuator></mujoco>"
+    )
+    mean = symmetrise(model, derive(model)["exchange of 2 and 3"])
+    assert mean.tendon_stiffness.ravel()[:2].tolist() == [1.5, 1.5] and mean.actuator_gear[:, 0].tolist() == [2, 2]
+    assert not derive(mean)["exchange of 2 and 3"].deviations
+
+
+def test_motors_beside_servos_with_two_setpoints_are_matched_by_their_own_ranges():
+    """The range of the control with the actuator's number was compared, so motors had the wrong partners."""
+    motors = "".join(f'<motor name="{n}" joint="{n[0]}" ctrlrange="-{n[1]} {n[1]}"/>' for n in ("l1", "l2", "r2", "r1"))
+    servos = "".join(f'<pid joint="{joint}" kp="2" kv=".1"/>' for joint in "lr")
+    model = mujoco.MjModel.from_xml_string(
+        f'<mujoco><worldbody><body pos="0 0 1"><freejoint/><geom type="box" size=".2 .1 .05"/>{LEGS}</body></worldbody>'
+        f"<actuator>{servos}{motors}</actuator></mujoco>"
+    )
+    found = derive(model)["left-right"]
+    assert not found.deviations and np.abs(found.controls[4:, 4:]).argmax(1).tolist() == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("counts", [(4, 3), (4, 4)])
+def test_each_of_two_robots_has_its_own_turns(counts):
+    """Only the smallest turn of all robots was kept, and two could have one name."""
+    leg = """<body euler="0 0 {}"><body pos=".3 0 0"><joint axis="0 1 0"/>
+    <geom size=".04" fromto="0 0 0 .3 0 -.2" type="capsule"/></body></body>"""
+    robots = "".join(
+        f'<body name="{name}" pos="{x} 0 1"><freejoint/><geom size=".1"/>'
+        f"{''.join(leg.format(360 * k / count) for k in range(count))}</body>"
+        for name, x, count in zip("ab", (0, 3), counts, strict=True)
+    )
+    found = derive(mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{robots}</worldbody></mujoco>"))
+    turns = ["half turn", "quarter turn"]
+    turns += {3: ["turn by 2 pi/3"], 4: ["half turn (b)", "quarter turn (b)"]}[counts[1]]
+    assert [name for name in found.names if "turn" in name] == turns
+    assert all(np.allclose(found[name].frames[1], np.eye(3)) for name in turns[2:])  # the other's, which leave this one

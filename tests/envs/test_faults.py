@@ -150,3 +150,19 @@ def test_a_weak_muscle_has_less_force_and_the_same_ranges():
     for name in ("actuator_gainprm", "actuator_biasprm"):
         one, other = getattr(model, name)[0], getattr(weak, name)[0]
         assert other[2] == 25 and np.array_equal(np.delete(one, [2, 3]), np.delete(other, [2, 3]))
+
+
+def test_motors_beside_a_servo_with_two_setpoints():
+    """Parts were numbered as the controls: the last had no actuator."""
+    model = mujoco.MjModel.from_xml_string(
+        '<mujoco><worldbody><body><joint name="j"/><geom size=".1"/></body></worldbody><actuator>'
+        '<pid name="servo" joint="j" kp="2" kv=".1"/><motor name="motor" joint="j" gear="3" ctrlrange="-2 2"/>'
+        "</actuator></mujoco>"
+    )
+    servo, motor, friction = [p for p in _parameters(model) if p.name in ("gains", "gear", "friction")]
+    assert (servo.part, motor.part) == ("actuator servo", "actuator motor")
+    assert motor.apply(model, -0.5).actuator_gear[:, 0].tolist() == [1, 1.5]
+    weak = servo.apply(model, -0.5)
+    assert np.array_equal(weak.actuator_gainprm[0], model.actuator_gainprm[0] / 2)
+    assert np.array_equal(weak.actuator_biasprm[0], model.actuator_biasprm[0] / 2)
+    assert friction.unit == 3 * 2 + 1

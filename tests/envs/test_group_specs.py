@@ -82,6 +82,15 @@ def test_the_same_from_yaml_python_and_names(tmp_path):
     assert file_spec(Field(), path).obs.generator(0)[2:, 2:].tolist() == np.eye(2).tolist()
 
 
+def test_a_file_of_entries_is_no_symmetry_of_a_model(tmp_path):
+    """Its observation space was asked for, which a model lacks."""
+    (tmp_path / "square.yaml").write_text(yaml.safe_dump(SQUARE))
+    robot = tmp_path / "robot.xml"
+    robot.write_text("<mujoco><worldbody><body><joint/><geom size='.1'/></body></worldbody></mujoco>")
+    with refused("square.yaml", "a model has none", "environment"):
+        file_spec(str(robot), tmp_path / "square.yaml")
+
+
 def test_it_is_certified_and_augments(tmp_path, monkeypatch, capsys):
     spec = group_spec("Field", **SQUARE)
     exact = certify(Field(), spec, n_states=20, n_resets=20)

@@ -11,6 +11,7 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 import pytest
+from gymnasium.envs.mujoco import MujocoEnv
 from refusals import refused
 
 from rppdyn.envs import make_env
@@ -54,6 +55,22 @@ def test_a_joint_is_all_of_its_actuators(tmp_path):
     assert scaled(slider=0.5) == [50, 15] and scaled(slide=0.5) == [50, 30] and scaled(second=2) == [100, 60]
     with refused("twice"):
         scaled(slider=0.5, second=0.5)
+
+
+def test_actuators_beside_one_with_several_controls_or_forces(tmp_path):
+    """Actuators were numbered as the controls, and rows of gears as the actuators."""
+    body = '<body><joint name="{0}" type="{1}"/><geom size=".1"/></body>'
+    bodies = body.format("slide", "slide") + body.format("ball", "ball")
+    (tmp_path / "robot.xml").write_text(
+        f"<mujoco><worldbody>{bodies}</worldbody><actuator>"
+        '<general name="turner" joint="ball" gaintype="so3" biastype="so3" gainprm="2" biasprm="0 -2 -.1"/>'
+        '<pid name="servo" joint="slide" kp="2" kv=".1"/><motor name="pusher" joint="slide" gear="4"/></actuator></mujoco>'
+    )
+    space = gym.spaces.Box(-np.inf, np.inf, (9,))
+    env = MujocoEnv(str(tmp_path / "robot.xml"), 5, observation_space=space)
+    assert env.model.nu == 6
+    ScaledActuators(env, {"pusher": 0.5, "servo": 0.25})
+    assert gears(env) == [1, 1, 1, 0.25, 2]
 
 
 def test_copies_stay_weakened():

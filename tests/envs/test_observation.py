@@ -168,8 +168,13 @@ def test_clipping_is_seen():
     _, observation, symmetries = made("Ant-v5")
     assert [source.is_clipped for source in observation.sources] == [False] * 27 + [True] * 78
     assert {(s.low, s.high) for s in observation.sources[27:]} == {(-1.0, 1.0)}
-    assert notes(observation, [symmetries["left-right"]]) == ()
-    (note,) = notes(observation, [symmetries["left-right"], symmetries["yaw"]])
+
+    def notes_on(*names):
+        chosen = [symmetries[name] for name in names]
+        return notes(observation, chosen, space_of(observation, chosen))
+
+    assert notes_on("left-right") == ()
+    (note,) = notes_on("left-right", "yaw")
     assert note.startswith("52 of the entries 27-103 are clipped and mixed by yaw")
     _, walker, _ = made("Walker2d-v5")
     assert {(s.low, s.high) for s in walker.sources} == {(-np.inf, np.inf), (-10.0, 10.0)}
@@ -245,7 +250,8 @@ def test_what_is_no_quantity_is_fitted(ant):
     space = space_of(observation, [symmetries["quarter turn"]])
     cycle = space.generator(0)[7:11, 7:11]
     assert (np.linalg.matrix_power(cycle, 4) == np.eye(4)).all() and not (cycle @ cycle == np.eye(4)).all()
-    assert [note[:9] for note in notes(observation, [symmetries["yaw"]])] == ["Entries 6", "Entries 0"]
+    yaw = [symmetries["yaw"]]
+    assert [note[:9] for note in notes(observation, yaw, space_of(observation, yaw))] == ["Entries 6", "Entries 0"]
 
 
 def test_contacts_that_a_robot_in_the_air_lacks_are_fitted():
@@ -336,6 +342,25 @@ def test_wrappers():
     scaled = observation_of(RescaleObservation(env.unwrapped, np.float64(-1.0), np.float64(1.0)))
     assert scaled.entries[0].name == "0.1 rootz position" and scaled.sources[8].high == 1.0
     assert space_of(scaled, symmetries).discrete_generators == plain.discrete_generators
+
+
+class Divided(Walker2dEnv):
+    """Observes positions and velocities by name."""
+
+    def __init__(self):
+        super().__init__()
+        space = gym.spaces.Box(-np.inf, np.inf, (9,))
+        self.observation_space = gym.spaces.Dict({"positions": space, "velocities": space})
+
+    def _get_obs(self):
+        return {"positions": self.data.qpos.copy(), "velocities": self.data.qvel.copy()}
+
+
+def test_a_dictionary_is_refused_behind_a_wrapper_too():
+    """It was made an array of, which is a TypeError."""
+    for env in (Divided(), gym.wrappers.TransformReward(Divided(), lambda reward: 2 * reward)):
+        with refused("Divided is a dictionary of positions, velocities; flatten it"):
+            observation_of(env)
 
 
 class Sought(Walker2dEnv):

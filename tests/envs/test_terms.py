@@ -382,6 +382,21 @@ def test_an_action_of_a_joint_that_nothing_moves_is_refused():
         symmetry_spec(model, observation=["joint_positions"], action=["joint_positions"], symmetry="leg swap")
 
 
+def test_controls_of_servos_with_two_setpoints():
+    """Names were read by the number of the control, beyond the last actuator."""
+    arm = "<body pos='0 {1} 1'><joint name='{0}' axis='0 1 0'/><geom fromto='0 0 0 0 {1} -.3' size='.1' type='capsule'/></body>"
+    servos = "".join(f"<pid name='{side} servo' joint='{side}' kp='2' kv='.1'/>" for side in ("left", "right"))
+    motors = "<motor name='right motor' joint='right'/><motor joint='left'/>"
+    model = mujoco.MjModel.from_xml_string(
+        f"<mujoco><worldbody>{arm.format('left', 0.1)}{arm.format('right', -0.1)}</worldbody>"
+        f"<actuator>{servos}{motors}</actuator></mujoco>"
+    )
+    action = symmetry_spec(model, observation=["joint_positions"], action=["controls"], symmetry="left-right").action
+    names = ["left servo", "left servo", "right servo", "right servo", "right motor", "actuator 3"]
+    assert [entry.name for entry in action.entries] == names
+    assert np.abs(action.generator(0)).argmax(1).tolist() == [2, 3, 0, 1, 5, 4]
+
+
 def test_terms_need_a_model():
     with refused("terms are of a MuJoCo model: give one"):
         symmetry_spec("CartPole-v1", observation=["base_height"])

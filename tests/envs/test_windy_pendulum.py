@@ -160,7 +160,7 @@ def test_spec():
 @pytest.mark.parametrize("call, message", [
     (lambda: symmetry_spec(ID, symmetry="O(3)"), "has no symmetry 'O(3)'; known: O(2), SO(2), D6, D4"),
     (lambda: symmetry_spec(ID, variant="published"), "leave it out for rppdyn/WindyPendulum-v0"),
-    (lambda: symmetry_spec(gym.wrappers.FrameStackObservation(gym.make(ID), 2)), "observations of shape (2, 12)"),
+    (lambda: symmetry_spec(gym.wrappers.FrameStackObservation(gym.make(ID), 2)), "has (2, 12) behind its wrappers"),
     (lambda: WindyPendulum(render_mode="ansi"), "render_mode='ansi': choose human, rgb_array"),
     (lambda: WindyPendulum(k2=-1.0), "k2=-1.0: give 0 or more"),
     (lambda: WindyPendulum().step(np.zeros(2)), "must be 3 finite numbers"),
