@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from functools import partial
@@ -78,7 +79,8 @@ class SubspaceFit(FitSubject):
             normalise, out = fit.normalisers[0]  # of the validation data, which all seeds share
             x, y = (values.to(fit.inputs) for values in (normalise(fit.tests[0][0]), out(fit.tests[0][1])))
             held_out = x.expand(fit.stack.members, *x.shape), y.expand(fit.stack.members, *y.shape)
-            self.raw: Callable[[Tensor], Tensor] = out.inverse  # from normalised targets to the units of the task
+            # from normalised targets to the units of the task; a copy, since members of the fit take theirs to the CPU
+            self.raw: Callable[[Tensor], Tensor] = copy.deepcopy(out).to(fit.inputs.device).inverse
             self.classes = False
         else:
             fit = ImageFit(config)
@@ -360,8 +362,8 @@ class SubspaceFit(FitSubject):
         if stage.kind != "prior":
             self._make_subspaces(stage.dimension)
             for subspace, weight, levels in zip(self.subspaces, state["weights"], state["levels"], strict=True):
-                subspace.weight = nn.Parameter(weight)
-                subspace.levels = None if levels is None else nn.Parameter(levels)
+                subspace.weight = nn.Parameter(weight.to(subspace.weight))
+                subspace.levels = None if levels is None else nn.Parameter(levels.to(subspace.weight))
         self.optimiser = self._adam(stage)
         self.optimiser.load_state_dict(state["optimiser"])
 

@@ -469,7 +469,7 @@ class StackFit(FitSubject):
         self.stack.load_state_dict(state["stack"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.loss = state["loss"]
-        self.lengths = state.get("lengths", self.lengths)
+        self.lengths = state.get("lengths", self.lengths).to(self.lengths)  # checkpoints are read to the CPU
         if self.variances is not None:
             self.variances.load_state_dict(state["variances"])
 

@@ -108,6 +108,15 @@ def test_a_resumed_fit_ends_as_if_it_had_not_stopped(tmp_path):
         fit_regression.run(config, resume=True)
 
 
+def test_the_state_of_a_fit_goes_to_the_device_of_its_members(tmp_path):
+    """The lengths of the gradients stayed on the CPU, where checkpoints are read, and a fit resumed on a GPU failed."""
+    subject = fit_dynamics.Dynamics(dynamics(tmp_path, "model=mlp_ode", "optimiser.epochs=1"))
+    state = subject.state_dict()
+    subject.lengths = subject.lengths.to("meta")
+    subject.load_state_dict(state)
+    assert subject.lengths.device.type == "meta"
+
+
 def test_a_step_that_ctrl_c_makes_impossible_ends_a_fit_as_ctrl_c_does(tmp_path, monkeypatch):
     """As where it ends the compiler that the first step waits for."""
 
