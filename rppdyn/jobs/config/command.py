@@ -493,7 +493,10 @@ class CertifyConfig:
     trust: bool = _trust()
 
     def __post_init__(self) -> None:
-        flags = {"--figure": self.figure, "--rank": self.rank, "--symmetry": self.symmetry, "--spec": self.spec}
+        flags = {
+            "--figure": self.figure, "--rank": self.rank, "--symmetry": self.symmetry, "--spec": self.spec,
+            "--variant": self.variant != "derived", "--solver": self.solver != "stock", "--control-scale": self.control_scale < 1,
+        }  # fmt: skip
         if self.log is not None and (set_flags := [name for name, value in flags.items() if value]):
             raise ConfigError(
                 f"--from {self.log} and {set_flags[0]}: a log is compared with the model as it is; leave out one"
