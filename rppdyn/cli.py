@@ -586,7 +586,7 @@ def _dispatch(words: list[str]) -> int:
         verb = VERBS[name]
         parser = Parser(
             prog=f"rppdyn {name}",
-            description=f"{verb.summary}.".capitalize(),
+            description=f"{verb.summary[:1].upper()}{verb.summary[1:]}.",
             formatter_class=HELP_FORMATTER,
             allow_abbrev=False,
         )

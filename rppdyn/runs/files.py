@@ -188,7 +188,8 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(".new-*"):
-        with suppress(BlockingIOError), _locked(left):  # its process is alive if the lock is held
+        # its process is alive if the lock is held, and may rename it meanwhile
+        with suppress(BlockingIOError, FileNotFoundError), _locked(left):
             shutil.rmtree(left)
     temporary = path.with_name(f".new-{path.name}")
     try:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rppdyn.errors import is_out_of_space, is_user_error
-from rppdyn.runs import MetricsLog
+from rppdyn.runs import MetricsLog, files
 from rppdyn.runs.files import read_tensors, write_json, write_tensors
 
 
@@ -58,3 +58,19 @@ def test_a_flipped_bit_in_tensors_is_seen(tmp_path):
     assert torch.load(path, weights_only=True)["index"][7] == 2**48 + 7
     with pytest.raises(ValueError, match="is not what was written"):
         read_tensors(path)
+
+
+def test_a_folder_that_another_process_finishes_meanwhile_is_none_of_ours(tmp_path, monkeypatch):
+    """Its hidden folder was found and gone when it was to be locked, which ended ours in a FileNotFoundError."""
+    (tmp_path / ".new-other").mkdir()
+    opening = files._locked
+
+    def finished(folder):
+        if folder.name == ".new-other" and folder.exists():
+            folder.rename(tmp_path / "other")
+        return opening(folder)
+
+    monkeypatch.setattr(files, "_locked", finished)
+    with files.new_folder(tmp_path / "ours") as folder:
+        (folder / "a").touch()
+    assert (tmp_path / "ours" / "a").exists() and (tmp_path / "other").exists()
