@@ -320,7 +320,7 @@ def measure_file(file: str, env_id: str | None) -> FileAgent:
         env: Any = evaluator.envs[0]
         episodes, note = evaluator.run(act), ""
         errors: dict[str, float] = {}
-        error: float | None = None
+        overall: float | None = None
         try:
             spec = loaded.spec or symmetry_spec(env)
         except ValueError as error:
@@ -332,6 +332,6 @@ def measure_file(file: str, env_id: str | None) -> FileAgent:
             if result.vacuous:
                 note = "vacuous: the actions are all but zero"
             elif result.per_generator:
-                errors, error = result.per_generator, result.error
+                errors, overall = result.per_generator, result.error
         name, policy = env_id or env.spec.id, type(loaded.policy).__name__
-    return FileAgent(file, name, policy, episodes.returns.tolist(), episodes.lengths.tolist(), errors, error, note)
+    return FileAgent(file, name, policy, episodes.returns.tolist(), episodes.lengths.tolist(), errors, overall, note)

@@ -45,8 +45,8 @@ def test_errors_are_of_exploring_states_as_those_of_runs(files, monkeypatch):
     played, measured = [], []
     run, error = building.Evaluator.run, loading.function_equivariance_error
     monkeypatch.setattr(building.Evaluator, "run", lambda self, act: played.append(run(self, act)) or played[-1])
-    monkeypatch.setattr(loading, "function_equivariance_error",
-                        lambda act, spec, states, bound: measured.append(states) or error(act, spec, states, bound))  # fmt: skip
+    measure = lambda act, spec, states, bound: measured.append(states) or error(act, spec, states, bound)  # noqa: E731
+    monkeypatch.setattr(loading, "function_equivariance_error", measure)
     agent = loading.measure_file(str(files / "plain.zip"), ENV)
     deterministic, exploring = played
     assert agent.returns == deterministic.returns.tolist()

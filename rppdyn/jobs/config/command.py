@@ -495,7 +495,8 @@ class CertifyConfig:
     def __post_init__(self) -> None:
         flags = {
             "--figure": self.figure, "--rank": self.rank, "--symmetry": self.symmetry, "--spec": self.spec,
-            "--variant": self.variant != "derived", "--solver": self.solver != "stock", "--control-scale": self.control_scale < 1,
+            "--variant": self.variant != "derived", "--solver": self.solver != "stock",
+            "--control-scale": self.control_scale != 1,
         }  # fmt: skip
         if self.log is not None and (set_flags := [name for name, value in flags.items() if value]):
             raise ConfigError(
