@@ -29,7 +29,7 @@ from rppdyn.agents._export import onnx_policy, pretrained_card, pretrained_env, 
 from rppdyn.agents._measures import function_equivariance_error
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
 from rppdyn.envs._wrappers import dictionary_of, unflattening
-from rppdyn.errors import modules_of, place_in_users_code, reason, search_modules
+from rppdyn.errors import modules_of, place_in_users_code, reading, reason, search_modules
 from rppdyn.jobs.building import Evaluator, Policy, add_noise, agent_of, policy_of
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import refuse
@@ -184,9 +184,9 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
     Args:
         vecnormalize: file of `VecNormalize.save`; the policy then takes raw observations and normalises them first.
     Raises:
-        ConfigError: a file is damaged or no such file, needs a module that is not installed, or holds a policy with a memory.
+        UserError: a file is damaged or no such file, needs a module that is not installed, or holds a policy with a memory.
     """
-    try:
+    with reading(path, "write it again with model.save", "as a stable-baselines3 file"):
         with zipfile.ZipFile(path) as archive:
             keys = json.loads(archive.read("data"))
         ignored = {key: None for key in keys if key not in POLICY_KEYS}
@@ -199,12 +199,6 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
             arguments.setdefault("use_sde", bool(data.get("use_sde")))
         policy = policy_class(data["observation_space"], data["action_space"], lambda _: 0.0, **arguments)
         policy.load_state_dict(weights["policy"])
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # whatever the archive's readers and the pickles in it raise
-        raise ConfigError(
-            f"{path} can't be loaded as a stable-baselines3 file ({reason(error)}): write it again with model.save"
-        ) from error
     if len(inspect.signature(policy._predict).parameters) > 2:
         raise ConfigError(
             f"{path}: {type(policy).__name__} keeps a memory between steps, and only policies of one state are played and "
@@ -234,15 +228,8 @@ class _Normalised(nn.Module):
 
 def _normalise_first(policy: BasePolicy, path: str) -> None:
     """Insert the normalisation of a `VecNormalize` file before each features extractor of a policy."""
-    try:
-        with open(path, "rb") as file:
-            normalise = pickle.load(file)
-    except FileNotFoundError as error:
-        raise ConfigError(f"--vecnormalize {path}: there is no such file; give what VecNormalize.save wrote") from error
-    except Exception as error:  # whatever unpickling raises
-        raise ConfigError(
-            f"--vecnormalize {path}: can't be read ({reason(error)}); give what VecNormalize.save wrote"
-        ) from error
+    with reading(f"--vecnormalize {path}", "give what VecNormalize.save wrote"), open(path, "rb") as file:
+        normalise = pickle.load(file)
     if not isinstance(normalise, VecNormalize):
         raise ConfigError(f"--vecnormalize {path}: holds a {type(normalise).__name__}, not a VecNormalize")
     if hasattr(policy, "spec"):
@@ -267,16 +254,12 @@ def load_program(path: str) -> torch.export.ExportedProgram:
     """Load a program from a file of `torch.export.save`.
 
     Raises:
-        ConfigError: the file is damaged or of another kind.
+        UserError: the file is damaged or of another kind.
     """
-    try:
+    with reading(path, "write it again with torch.export.save", "as a torch.export program"):
         if not zipfile.is_zipfile(path):  # the archive's reader would log a traceback of its own
             raise ValueError("no archive")
         return torch.export.load(path)
-    except Exception as error:  # whatever the archive's readers and the pickles in it raise
-        raise ConfigError(
-            f"{path} can't be loaded as a torch.export program ({reason(error)}): write it again with torch.export.save"
-        ) from error
 
 
 def load_function(name: str) -> Callable[[Tensor], Tensor]:
