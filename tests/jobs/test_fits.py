@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,8 @@ def test_seeds_trained_together_are_those_trained_alone(tmp_path, monkeypatch, c
     assert main(["fit-regression", "--resume", "run", "report=true"]) == 0 and Path("run/report.html").exists()
 
     fit = fit_regression.Regression(regression(tmp_path, "model=mlp", "seeds=2"))
-    epochs = [torch.cat([fit._batch(epoch, b)[0] for b in range(fit.steps_per_epoch)], 1) for epoch in (0, 1)]
+    batch = partial(fit._rows, fit.inputs, fit.targets)
+    epochs = [torch.cat([batch(epoch, b)[0] for b in range(fit.steps_per_epoch)], 1) for epoch in (0, 1)]
     for member in range(2):
         for seen in epochs:
             assert torch.equal(seen[member].sort(0).values, fit.inputs[member].sort(0).values)
