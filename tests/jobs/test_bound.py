@@ -156,7 +156,7 @@ def test_transfer_from_another_fit(tmp_path):
         )
     with pytest.raises(ConfigError, match="fitted with another model"):
         bound.SubspaceFit(regression(tmp_path / "x", "model=mlp", f"subspace.prior_run={tmp_path / 'source'}"))
-    with pytest.raises(ConfigError, match="is a run of fit-regression; give one of fit-image"):
+    with pytest.raises(ConfigError, match="is a run of fit-regression: give one of fit-image"):
         bound.SubspaceFit(images(tmp_path / "x", f"subspace.prior_run={tmp_path / 'source'}"))
 
 
