@@ -79,7 +79,7 @@ def run(config: FigureConfig) -> Path:
         RunFolderError, ConfigError: a folder is no run, or there are both agents and fits.
         ValueError: no run has metrics yet.
     """
-    from rppdyn.jobs.loading import measure_file  # it imports the fits, which import this module
+    from rppdyn.jobs.loading import measure_file  # stable-baselines3 takes seconds
 
     files = [run for run in config.runs if is_agent_file(run)]
     file_agents = [measure_file(file, config.env) for file in files]
