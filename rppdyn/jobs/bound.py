@@ -323,7 +323,7 @@ class SubspaceFit(FitSubject):
         write_json(folder.path / MESSAGES_FILE, {"settings": rows})
 
     def draw(self, folder: RunFolder) -> None:
-        """Draw `figures/bound.png`: risks and the bound of each setting, a thin line for each seed and their mean."""
+        """Draw `figures/bound.png`: risks and the bound of each setting, over seeds."""
 
         def paint(axes: Axes) -> None:
             labels = {"bound": "bound", "risk": "empirical risk", "test": "test risk"}
