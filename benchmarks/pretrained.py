@@ -33,7 +33,7 @@ from rppdyn.envs import certify
 from rppdyn.jobs.building import Evaluator, agent_of, policy_of
 from rppdyn.jobs.config import compose
 from rppdyn.runs import RunFolder, provenance
-from rppdyn.runs.files import read_tensors, replacing, write_json
+from rppdyn.runs.files import load_tensors, replacing, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "pretrained.png"
@@ -56,7 +56,7 @@ def store(name: str, run: str) -> dict[str, Any]:
     with agent_of(run, EPISODES, SEED, whole=True) as (agent, source, evaluator):
         assert isinstance(agent, RPPSAC)
         if step:
-            agent.restore(read_tensors(folder.path / "checkpoints" / f"step-{int(step):012d}" / "agent.pt"))
+            agent.restore(load_tensors(folder.path / "checkpoints" / f"step-{int(step):012d}" / "agent.pt"))
             source = f"policy of the checkpoint at step {int(step)}"
         episodes = evaluator.run(policy_of(agent))
         file = folder.path / "certificate.json"

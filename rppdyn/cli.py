@@ -7,19 +7,17 @@ anything heavy is imported. An error of the user ends in one line and exit statu
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from pkgutil import resolve_name
 from statistics import fmean
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
@@ -152,14 +150,12 @@ class Training:
         others: configurations of the same verb for other tasks, selected by the choice of the task.
         trusts: whether its files, runs or datasets, may name a module.
         module: module in `rppdyn.jobs`; empty if it has the name of the configuration.
-        result: class of its results, `module:class`, in a light module, so that a finished run is shown at once.
     """
 
     name: str
     others: tuple[str, ...] = ()
     trusts: bool = False
     module: str = ""
-    result: str = "rppdyn.jobs.results:FitResult"
 
     @property
     def implementation(self) -> ModuleType:
@@ -222,11 +218,13 @@ class Training:
 
     def run(self, config: Any, resume: bool, trust: bool) -> Any:
         """Train, or read the result of a finished run."""
+        from rppdyn.jobs import results  # a light module, so that a finished run is shown at once
         from rppdyn.jobs.config.compose import preflight
 
         finished = preflight(config, resume)
         if finished is not None and not getattr(config, "report", None):  # a page of a finished fit is the job's
-            return resolve_name(self.result).from_dict(finished)
+            kind = results.TrainAgentResult if self.name == "train_agent" else results.FitResult
+            return kind.from_dict(finished)
         options = {"trust": trust} if hasattr(config, "dataset") else {}  # a stored run was checked when it was read
         return self.implementation.run(config, resume=resume, progress=True, **options)
 
@@ -330,7 +328,7 @@ def _search(job: Training, words: Sequence[str], trust: bool) -> int:
     return 0
 
 
-@contextlib.contextmanager
+@contextmanager
 def _show_log(name: str) -> Iterator[None]:
     """Print the informational log records of a module in the block."""
     handler, module = logging.StreamHandler(), logging.getLogger(name)
@@ -344,7 +342,7 @@ def _show_log(name: str) -> Iterator[None]:
         module.removeHandler(handler)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _show_warnings_once(job: Training) -> Iterator[None]:
     """Show each warning of several runs once in the block."""
     messages: set[tuple[str, str]] = set()
@@ -396,7 +394,7 @@ class _SweepTask:
 
         config = None
         try:
-            with contextlib.chdir(self.folder), modules_of(self.folder):
+            with chdir(self.folder), modules_of(self.folder):
                 config = compose.read_config(self.job.name, node)
                 status, result = _run_training(self.job, config, resume=self.resume, trust=self.trust)
                 value = self.job.value_of(result) if self.searches and status != INTERRUPTED else float(status)
@@ -421,7 +419,7 @@ def _run_argument(words: list[str]) -> tuple[str | None, list[str]]:
 
 def _run_training(job: Training, config: Any, resume: bool, trust: bool) -> tuple[int, Any]:
     """Run a configuration, of one or several seeds; returns the exit status and the result."""
-    log = _show_log("rppdyn.runs.session") if resume else contextlib.nullcontext()
+    log = _show_log("rppdyn.runs.session") if resume else nullcontext()
     if len(config.runs()) > 1:
         with _show_warnings_once(job), log:
             result = job.implementation.run_many(config, resume=resume, progress=True)
@@ -586,7 +584,7 @@ def _dispatch(words: list[str]) -> int:
         verb = VERBS[name]
         parser = Parser(
             prog=f"rppdyn {name}",
-            description=f"{verb.summary}.".capitalize(),
+            description=f"{verb.summary[:1].upper()}{verb.summary[1:]}.",
             formatter_class=HELP_FORMATTER,
             allow_abbrev=False,
         )
@@ -616,7 +614,7 @@ def _dispatch(words: list[str]) -> int:
 VERBS: dict[str, Verb] = {
     "train-agent": training_verb(
         "train a soft actor-critic with symmetry priors",
-        Training("train_agent", trusts=True, result="rppdyn.jobs.results:TrainAgentResult"),
+        Training("train_agent", trusts=True),
     ),
     "evaluate-agent": flag_verb(
         "EvaluateAgentConfig", "play episodes with a trained agent", "playing:evaluate", progress=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from functools import partial
@@ -10,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from torch import Tensor, nn
 
 from rppdyn.compression import (
@@ -36,7 +36,7 @@ from rppdyn.jobs.results import FitResult, numbers
 from rppdyn.nn import Ensemble
 from rppdyn.priors import weights_of
 from rppdyn.runs import RunFolder
-from rppdyn.runs.figures import COLOURS, legend_below, save
+from rppdyn.runs.figures import COLOURS, draw_panels, draw_several, legend_below, save
 from rppdyn.runs.files import write_json
 from rppdyn.tasks._images import TABLES, Units
 
@@ -78,7 +78,8 @@ class SubspaceFit(FitSubject):
             normalise, out = fit.normalisers[0]  # of the validation data, which all seeds share
             x, y = (values.to(fit.inputs) for values in (normalise(fit.tests[0][0]), out(fit.tests[0][1])))
             held_out = x.expand(fit.stack.members, *x.shape), y.expand(fit.stack.members, *y.shape)
-            self.raw: Callable[[Tensor], Tensor] = out.inverse  # from normalised targets to the units of the task
+            # from normalised targets to the units of the task; a copy, since members of the fit take theirs to the CPU
+            self.raw: Callable[[Tensor], Tensor] = copy.deepcopy(out).to(fit.inputs.device).inverse
             self.classes = False
         else:
             fit = ImageFit(config)
@@ -315,29 +316,27 @@ class SubspaceFit(FitSubject):
     def save(self, folder: RunFolder) -> None:
         """Write the numbers and the message of every setting."""
         rows = [
-            {"seed": seed} | {name: value if value == value else None for name, value in record.items()}
+            {"seed": seed, **record}
             for records in self.records
             for seed, record in zip(self.config.all_seeds, records, strict=True)
         ]
         write_json(folder.path / MESSAGES_FILE, {"settings": rows})
 
     def draw(self, folder: RunFolder) -> None:
-        """Draw `figures/bound.png`: risks and the bound of each setting, a thin line for each seed and their mean."""
-        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
-        labels = {"bound": "bound", "risk": "empirical risk", "test": "test risk"}
-        for colour, (name, label) in zip(COLOURS, labels.items(), strict=False):
-            values = np.array([[record[name] for record in records] for records in self.records])
-            axes.plot(values, color=colour, lw=0.6, alpha=0.45)
-            axes.plot(values.mean(1), color=colour, lw=2, marker="o", label=label)
-        axes.set_xticks(range(len(self.records)), [f"{d}, {L}" for d, L in self.options.settings])
-        axes.set_xlabel("dimension, levels")
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-        axes.set_title(f"{self.config.task_name}, {self.config.model_name}", fontsize="medium")
-        legend_below(axes, 3)
-        save(figure, folder.figures / "bound.png")
+        """Draw `figures/bound.png`: risks and the bound of each setting, over seeds."""
+
+        def paint(axes: Axes) -> None:
+            labels = {"bound": "bound", "risk": "empirical risk", "test": "test risk"}
+            for colour, (name, label) in zip(COLOURS, labels.items(), strict=False):
+                values = np.array([[record[name] for record in records] for records in self.records]).T
+                draw_several(axes, np.arange(len(self.records)), values, colour, label=label, each=True, log=False)
+            axes.set_xticks(range(len(self.records)), [f"{d}, {L}" for d, L in self.options.settings])
+            axes.set_xlabel("dimension, levels")
+            axes.set_ylim(bottom=0)
+            legend_below(axes, 3)
+
+        title = f"{self.config.task_name}, {self.config.model_name}"
+        save(draw_panels([(title, paint)], 1, size=(6.4, 4.2)), folder.figures / "bound.png")
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -360,8 +359,8 @@ class SubspaceFit(FitSubject):
         if stage.kind != "prior":
             self._make_subspaces(stage.dimension)
             for subspace, weight, levels in zip(self.subspaces, state["weights"], state["levels"], strict=True):
-                subspace.weight = nn.Parameter(weight)
-                subspace.levels = None if levels is None else nn.Parameter(levels)
+                subspace.weight = nn.Parameter(weight.to(subspace.weight))
+                subspace.levels = None if levels is None else nn.Parameter(levels.to(subspace.weight))
         self.optimiser = self._adam(stage)
         self.optimiser.load_state_dict(state["optimiser"])
 
@@ -417,10 +416,7 @@ def _initial_networks(config: BoundConfig, fit: Regression | ImageFit) -> Ensemb
     """
     run = str(config.subspace.prior_run)
     key, folder = f"subspace.prior_run={run}", RunFolder.open(run)
-    name, expected = compose.name_of_run(folder), "fit_regression" if isinstance(fit, Regression) else "fit_image"
-    if name != expected:
-        raise ConfigError(f"{key}: is a run of {name.replace('_', '-')}; give one of {expected.replace('_', '-')}")
-    prior = compose.from_run(name, folder)
+    prior = compose.from_run("fit_regression" if isinstance(fit, Regression) else "fit_image", folder)
     if prior.model != config.model:
         raise ConfigError(
             f"{key}: was fitted with another model; give this one's keys model=... as its config.yaml has them"

@@ -221,7 +221,7 @@ def load_policy(agent: Agent, folder: RunFolder) -> str:
         CheckpointError: none of the checkpoints can be read.
     """
     file, remedy = folder.policy_file, f"rppdyn train-agent --resume {folder.path}"
-    if folder.result() is not None and file.is_file():
+    if (result := folder.result()) is not None and file.is_file():
         try:
             agent.policy.load_state_dict(load_tensors(file))
         except CheckpointError as error:
@@ -233,7 +233,7 @@ def load_policy(agent: Agent, folder: RunFolder) -> str:
                 f"{file} is of another network than config.yaml says; delete {folder.result_file} and write it again with "
                 f"{remedy}"
             ) from error
-        return final_policy(folder.result() or {})
+        return final_policy(result)
     return f"policy of the checkpoint at step {load_checkpoint(agent, folder)}"
 
 

@@ -18,7 +18,7 @@ from rppdyn.groups import Trivial
 from rppdyn.jobs.building import process_state
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, refuse
-from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
+from rppdyn.jobs.config.command import DiscoverConfig
 from rppdyn.jobs.equivariance import functions_of
 from rppdyn.jobs.loading import FITS, load, load_fit, load_function
 from rppdyn.jobs.targets import check_policy, inputs_at, inputs_of, states_of
@@ -228,18 +228,14 @@ def _discover_in_fit(config: DiscoverConfig, folder: RunFolder) -> DiscoverResul
 
 def _discover_in_agent(config: DiscoverConfig) -> DiscoverResult:
     """Discover symmetries of an agent's mean action, at states of its own episodes."""
-    played = EquivarianceConfig(
-        what=config.what, states_from=config.states_from, states=config.states, episodes=config.episodes,
-        seed=config.seed, trust=config.trust,
-    )  # fmt: skip
     if config.states_from in ("normal", "test"):
         raise ConfigError(f"--from {config.states_from}: of an agent give rollouts, reset or a file of observations")
-    with process_state(threads=1), load(played, played.episodes) as target:
+    with process_state(threads=1), load(config, config.episodes) as target:
         spec = target.spec
         assert spec is not None
         check_policy(target.policy, spec)
         family = _family(config, spec.feature_names, spec.action_names)
-        observations, actions, origin = states_of(played, target, spec)
+        observations, actions, origin = states_of(config, target, spec)
         policy = functions_of(target, spec, observations)[0]
         inputs = policy.encode(torch.as_tensor(observations), torch.as_tensor(actions))
         return _search(config, str(family.rep_in.G), family, origin, [(policy.name, policy.call, inputs)])

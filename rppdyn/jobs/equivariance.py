@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from rppdyn.jobs.building import process_state
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError, refuse
 from rppdyn.jobs.config.command import PRETRAINED, SUBJECTS, EquivarianceConfig, pretrained_name
-from rppdyn.jobs.loading import FITS, Loaded, load
+from rppdyn.jobs.loading import FITS, Loaded, load, load_fit
 from rppdyn.jobs.measure import (
     FORMAT,
     MAX_OUTPUTS,
@@ -114,8 +114,8 @@ def run(config: EquivarianceConfig) -> EquivarianceResult:
     with process_state(threads=1):  # many small products: threads would wait for each other
         if is_of_images:
             result = _measure_image_models(config, folder)
-        elif name in FITS:
-            result = _measure_fit(config)
+        elif folder is not None and name in FITS:
+            result = _measure_fit(config, folder)
         elif config.representations is not None:
             result = _measure_function(config, *config.representations)
         else:
@@ -177,7 +177,7 @@ def _measure_function(config: EquivarianceConfig, group: str, rep_in: str, rep_o
     return _result(config, target.source, f"{G}: {ends[0]} to {ends[1]}", names, len(inputs), origin, functions)
 
 
-def _measure_fit(config: EquivarianceConfig) -> EquivarianceResult:
+def _measure_fit(config: EquivarianceConfig, folder: RunFolder) -> EquivarianceResult:
     """Measure the members of a fit's run."""
     flags = {"--env": config.env, "--symmetry": config.symmetry, "--rep-in": config.rep_in, "--rep-out": config.rep_out}
     refuse(flags, "the run of a fit brings its task; leave it out, or give another --group")
@@ -185,9 +185,8 @@ def _measure_fit(config: EquivarianceConfig) -> EquivarianceResult:
         raise ConfigError(
             f"--from {config.states_from}: inputs of a fit come from test (the default), normal or a file"
         )
-    with load(config, config.episodes) as target:
-        assert target.fit is not None
-        members = target.fit.functions(None if config.group is None else notation.group(config.group))
+    fit = load_fit(folder, trust=config.trust)
+    members: list[Function] = fit.functions(None if config.group is None else notation.group(config.group))
     rep_in, rep_out = members[0].rep_in, members[0].rep_out
     G, names = rep_in.G, _generators(rep_in)
     measured: list[Measured] = []
@@ -209,7 +208,7 @@ def _measure_fit(config: EquivarianceConfig) -> EquivarianceResult:
         rollouts = measure_rollouts([r.solve for r in rolled], rep_in, [r.starts for r in rolled], times)
     return _result(
         config,
-        target.source,
+        f"{fit.config.task_name}, {fit.config.model_name}",
         f"{G}: {rep_in} to {rep_out}",
         names,
         len(inputs),
@@ -234,8 +233,8 @@ def _measure_image_models(config: EquivarianceConfig, folder: RunFolder | None) 
     else:
         flags = {"--env": config.env, "--group": config.group, "--from": config.states_from}
         refuse(flags, "of images the symmetry is --transformations, and they are --image's")
-        with load(config, config.episodes) as target:
-            source, members = target.source, image_members(config, cast(Any, target.fit))
+        fit = load_fit(folder, trust=config.trust)
+        source, members = f"{fit.config.task_name}, {fit.config.model_name}", image_members(config, fit)
     whole = tuple(config.whole.split(",")) if config.whole else ()
     measured = [measure_images(member, flows, whole) for member in members]
     name = members[0].name

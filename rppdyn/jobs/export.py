@@ -27,11 +27,9 @@ from rppdyn.agents._export import (
 )
 from rppdyn.envs import Entry, SymmetrySpec, certificate_for
 from rppdyn.jobs.building import Evaluator
-from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import ExportConfig
 from rppdyn.jobs.loading import load, load_program
-from rppdyn.runs import RunFolder
 from rppdyn.runs.files import replacing, write_json
 from rppdyn.runs.statistics import evenly
 
@@ -62,8 +60,6 @@ def run(config: ExportConfig) -> ExportResult:
         RunFolderError, CheckpointError: there is no such run, it has no policy yet, or its files are damaged.
         ConfigError, ValueError: there is no environment for the check, a package is missing, or the check fails.
     """
-    if config.kind == "run":
-        compose.from_run("train_agent", RunFolder.open(config.what), trust=config.trust)  # refuses other runs
     with load(config, CHECK_EPISODES) as loaded, ExitStack() as resources:
         policy = loaded.policy
         source = loaded.source if config.kind == "run" else "its weights"

@@ -79,7 +79,7 @@ def run(config: FigureConfig) -> Path:
         RunFolderError, ConfigError: a folder is no run, or there are both agents and fits.
         ValueError: no run has metrics yet.
     """
-    from rppdyn.jobs.loading import measure_file  # it imports the fits, which import this module
+    from rppdyn.jobs.loading import measure_file  # stable-baselines3 takes seconds
 
     files = [run for run in config.runs if is_agent_file(run)]
     file_agents = [measure_file(file, config.env) for file in files]
@@ -167,8 +167,8 @@ def _read_members(
                 values[AT_END + name] = {last: nan if each[i] is None else each[i]}
         for name, each in rollouts.items():
             if isinstance(each, list):
-                curve = each[i] if each[i] is not None else [nan] * len(times)
-                values[AT_STEPS + name] = dict(zip(times, curve, strict=False))
+                curve = each[i] or [nan] * len(times)  # a time that no trajectory reached has None
+                values[AT_STEPS + name] = {t: v for t, v in zip(times, curve, strict=False) if v is not None}
         members.append(
             Run(
                 subject=config.task_name, name=config.model_name, seed=seed, length=config.optimiser.epochs, steps=last,
@@ -181,8 +181,8 @@ def _read_members(
 def file_runs(agent: FileAgent) -> list[Run]:
     """Represent an agent from a file by runs of one step, one for each of its episodes."""
     errors = {f"equivariance/policy/{name}": {0.0: error} for name, error in agent.errors.items()}
-    if agent.errors:
-        errors["equivariance/policy"] = {0.0: float(np.mean([*agent.errors.values()]))}
+    if agent.error is not None:
+        errors["equivariance/policy"] = {0.0: agent.error}
     config = {"model.file": agent.file}
     return [
         Run(Path(agent.file), FILE_VERB, agent.env, Path(agent.file).name, seed, 0, 0, config,

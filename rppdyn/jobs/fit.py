@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from rppdyn import priors
 from rppdyn.equivariance import equivariance_error
-from rppdyn.equivariance._error import Function
 from rppdyn.errors import is_out_of_memory
 from rppdyn.groups import Group
 from rppdyn.jobs.config.base import ConfigError, device_of
@@ -200,8 +199,9 @@ class FitSubject(ABC):
         """Number of updates in the whole fit."""
 
     @property
-    @abstractmethod
-    def steps_per_epoch(self) -> int: ...
+    def steps_per_epoch(self) -> int:
+        """Number of batches; the last one of an epoch may be smaller."""
+        return self.config.steps_per_epoch
 
     @property
     @abstractmethod
@@ -303,8 +303,7 @@ class StackFit(FitSubject):
         self.variances: VarianceLearning | None = None
         if config.objective == "marginal_likelihood":
             density, noise = likelihood.density, self.noise if likelihood.noise else None
-            if density is None:
-                raise ConfigError(f"objective=marginal_likelihood: the likelihood of {likelihood.name} has no density")
+            assert density is not None  # the configuration refuses the others
             options = config.marginal_likelihood
             keys = ("curvature", "learning_rate", "steps", "data", "draws", "shrink")
             try:
@@ -366,24 +365,11 @@ class StackFit(FitSubject):
         load_members(subject.module, folder)
         return subject
 
-    def functions(self, group: Group | None = None) -> list[Function]:
-        """The members in float64, each as a function between representations.
-
-        Args:
-            group: replaces the group of the networks.
-        """
-        raise ConfigError(f"{self.config.task_name}: its members are no functions between representations")
-
     @abstractmethod
     def predictor(self) -> Any:
         """The members as one object with a method ``predict``, from raw inputs to raw outputs."""
 
     # -- fitting ------------------------------------------------------------------------------------------------------
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Number of batches; the last one of an epoch may be smaller."""
-        return math.ceil(self.inputs.shape[1] / self.config.optimiser.batch_size)
 
     @property
     def steps(self) -> int:
@@ -401,8 +387,7 @@ class StackFit(FitSubject):
         if self.variances is not None and batch == 0 and learns:
             rate = 0.5 * (1 + math.cos(math.pi * epoch / options.epochs))
             self.variances.update(self.optimiser, rate=rate, generators=self._streams(epoch))
-        inputs, targets = self._batch(epoch, batch)
-        inputs, targets = self.prepare(inputs, targets, step)
+        inputs, targets = self.prepare(*self._rows(self.inputs, self.targets, epoch, batch), step)
         self._set_rate(options.learning_rate, step, self.steps, options.warm_up * self.steps_per_epoch)
         self.optimiser.zero_grad(set_to_none=True)
         self.loss = self._backward(inputs, targets)
@@ -430,9 +415,6 @@ class StackFit(FitSubject):
             gradient.copy_(torch.where(finite.view(each), gradient * scale.view(each), 0.0))
         latest = torch.where(finite, lengths * scale, self.lengths)
         self.lengths = torch.where(self.lengths.isnan(), latest, self.lengths.lerp(latest, 0.1))
-
-    def _batch(self, epoch: int, batch: int) -> tuple[Tensor, Tensor]:
-        return self._rows(self.inputs, self.targets, epoch, batch)
 
     @torch.no_grad()
     def give_up(self) -> None:
@@ -469,7 +451,7 @@ class StackFit(FitSubject):
         self.stack.load_state_dict(state["stack"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.loss = state["loss"]
-        self.lengths = state.get("lengths", self.lengths)
+        self.lengths = state.get("lengths", self.lengths).to(self.lengths)  # checkpoints are read to the CPU
         if self.variances is not None:
             self.variances.load_state_dict(state["variances"])
 
@@ -498,9 +480,7 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
         return FitResult.from_dict(finished)
     with Session(config) as run, torch_threads(config.threads):
         if not run.folder.is_vacant():  # a configuration composed anew lacks what the run wrote of its data
-            stored: dict[str, Any] = run.folder.config()["task"]
-            for key in {"digest", "generators"} & stored.keys():
-                setattr(config.task, key, stored[key])
+            config.take_stored(run.folder.config()["task"])
         subject = build()
         run.begin(
             lambda checkpoint: subject.load_state_dict(load_tensors(checkpoint / STATE_FILE)),

@@ -202,7 +202,7 @@ class DynamicsFit(StackFit):
             values["rollout/diverged"] = float(rollouts.diverged.double().mean())
             for name, errors in self.errors(rollouts.states[sound], self.truth(index)[sound]).items():
                 values[f"rollout/{name}"] = mean_error(errors)
-                over_time = geometric_mean(errors).tolist() if len(errors) else None  # until the first trajectory ends
+                over_time = geometric_mean(errors).tolist() if len(errors) else None  # nan where all have ended
                 self.curves.setdefault(name, []).append(over_time)
             values |= self.further_metrics(index, members[index], rollouts)
             equivariance = self._equivariance(index, members[index])

@@ -141,20 +141,19 @@ class Regression(StackFit):
         return self.config.task.data is None or self.task.group != Trivial(1)
 
     def metrics(self) -> dict[str, Any]:
-        metrics: dict[str, list[float]] = {"validation/error": [], "test/error": []}
-        for index, member in enumerate(self.members()):
-            metrics["validation/error"].append(_relative_error(member, *self.validations[index]))
-            metrics["test/error"].append(_relative_error(member, *self.tests[index]))
-            for name, value in self._equivariance(index, member).items():
-                if name == "error":
-                    metrics.setdefault("equivariance/error", []).append(value)
-        return metrics
+        rows = self._measure()
+        names = [name for name in ("validation/error", "test/error", "equivariance/error") if name in rows[0]]
+        return {name: [row[name] for row in rows] for name in names}
 
     def test(self) -> dict[str, Any]:
         """Errors and equivariance errors of the members on the test data, lists with one value per seed.
 
         For the user's own rows ``rmse/NAME`` is the root mean square error of an output, in its unit.
         """
+        return values_by_name(self._measure())
+
+    def _measure(self) -> list[dict[str, float]]:
+        """The values of :meth:`test` for each member."""
         measured: list[dict[str, float]] = []
         for index, member in enumerate(self.members()):
             x, y = self.tests[index]
@@ -169,7 +168,7 @@ class Regression(StackFit):
                 values |= {f"rmse/{name}": float(residual[:, i].square().mean().sqrt()) for i, name in enumerate(names)}
             equivariance = self._equivariance(index, member)
             measured.append(values | {f"equivariance/{name}": value for name, value in equivariance.items()})
-        return values_by_name(measured)
+        return measured
 
     def _equivariance(self, index: int, member: Regressor) -> dict[str, float]:
         if not self.has_group:

@@ -51,7 +51,6 @@ from rppdyn.jobs.own_data import (
 )
 from rppdyn.jobs.results import FitResult
 from rppdyn.reps import Rep, Scalar, V
-from rppdyn.runs import RunFolder
 from rppdyn.tasks import Recording, read_recordings
 from rppdyn.tasks._continuity import Log
 
@@ -67,19 +66,7 @@ def run(config: FitTrajectoriesConfig, *, resume: bool = False, progress: bool =
 
     Arguments and errors are those of :func:`~rppdyn.jobs.fit.run_fit`.
     """
-
-    def build() -> RecordingsFit:
-        folder = RunFolder(config.folder())
-        if not folder.is_vacant():
-            unwrap, task = RunFolder.open(folder.path).config()["task"].get("unwrap") or [], config.task
-            if task.unwrap not in (None, unwrap):
-                raise ConfigError(
-                    f"unwrap={task.unwrap}: the run began with {unwrap}; resume it with that, or begin another"
-                )
-            task.unwrap = unwrap
-        return RecordingsFit(config)
-
-    return run_fit(config, build, resume=resume, progress=progress)
+    return run_fit(config, partial(RecordingsFit, config), resume=resume, progress=progress)
 
 
 class RecordingsFit(DynamicsFit):

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -29,17 +29,14 @@ from rppdyn.agents._export import onnx_policy, pretrained_card, pretrained_env, 
 from rppdyn.agents._measures import function_equivariance_error
 from rppdyn.envs import SymmetrySpec, make_env, symmetry_spec
 from rppdyn.envs._wrappers import dictionary_of, unflattening
-from rppdyn.errors import modules_of, place_in_users_code, reason, search_modules
-from rppdyn.jobs.building import Evaluator, Policy, agent_of, policy_of
+from rppdyn.errors import modules_of, place_in_users_code, reading, reason, search_modules
+from rppdyn.jobs.building import Evaluator, Policy, add_noise, agent_of, policy_of
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.base import refuse
 from rppdyn.jobs.config.command import POLICIES, PRETRAINED, SUBJECTS, EvaluateAgentConfig, pretrained_name
 from rppdyn.jobs.results import FileAgent
 from rppdyn.runs import RunFolder, RunFolderError
 from rppdyn.settings import ConfigError, did_you_mean
-
-if TYPE_CHECKING:
-    from rppdyn.jobs.fit import StackFit
 
 FITS = {
     "fit_regression": "Regression",
@@ -57,14 +54,13 @@ POLICY_KEYS = ("policy_class", "policy_kwargs", "observation_space", "action_spa
 
 @dataclass(frozen=True)
 class Loaded:
-    """An agent, a fit, a policy or a callable.
+    """An agent, a policy or a callable.
 
     Attributes:
         source: its weights or code, in words.
         policy: policy of stable-baselines3.
         call: function of tensors.
         act: deterministic policy of arrays, if there is no policy of stable-baselines3.
-        fit: fit of a finished run.
         evaluator: make an evaluator of its episodes; None without an environment.
         spec: its symmetry, if it has one.
     """
@@ -73,7 +69,6 @@ class Loaded:
     policy: Any = None
     call: Callable[[Tensor], Tensor] | None = None
     act: Policy | None = None
-    fit: StackFit | None = None
     evaluator: Callable[[], Evaluator] | None = None
     spec: SymmetrySpec | None = None
 
@@ -90,7 +85,7 @@ class Loaded:
 
 @contextmanager
 def load(config: Any, episodes: int) -> Iterator[Loaded]:
-    """Load the object named by a command's ``config.what`` or ``config.run``, of the kind ``config.kind``.
+    """Load the object named by a command's ``config.what`` or ``config.run``, of the kind ``config.kind``; no fit.
 
     Args:
         config: settings of the command; ``env``, ``seed``, ``trust`` and ``vecnormalize`` are read if it has them.
@@ -99,11 +94,6 @@ def load(config: Any, episodes: int) -> Iterator[Loaded]:
     target, env_id = getattr(config, "what", None) or config.run, getattr(config, "env", None)
     if config.kind == "run":
         refuse({"--env": env_id}, "a run brings its environment; leave it out")
-        folder = RunFolder.open(target)
-        if compose.name_of_run(folder) in FITS:
-            fit = load_fit(folder, trust=config.trust)
-            yield Loaded(f"{fit.config.task_name}, {fit.config.model_name}", fit=fit)
-            return
         with agent_of(target, episodes, config.seed, trust=config.trust) as (agent, source, its_evaluator):
             yield Loaded(source, agent.policy, evaluator=lambda: its_evaluator, spec=agent.spec)
         return
@@ -194,9 +184,9 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
     Args:
         vecnormalize: file of `VecNormalize.save`; the policy then takes raw observations and normalises them first.
     Raises:
-        ConfigError: a file is damaged or no such file, needs a module that is not installed, or holds a policy with a memory.
+        UserError: a file is damaged or no such file, needs a module that is not installed, or holds a policy with a memory.
     """
-    try:
+    with reading(path, "write it again with model.save", "as a stable-baselines3 file"):
         with zipfile.ZipFile(path) as archive:
             keys = json.loads(archive.read("data"))
         ignored = {key: None for key in keys if key not in POLICY_KEYS}
@@ -209,12 +199,6 @@ def load_policy(path: str, vecnormalize: str | None = None) -> BasePolicy:
             arguments.setdefault("use_sde", bool(data.get("use_sde")))
         policy = policy_class(data["observation_space"], data["action_space"], lambda _: 0.0, **arguments)
         policy.load_state_dict(weights["policy"])
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # whatever the archive's readers and the pickles in it raise
-        raise ConfigError(
-            f"{path} can't be loaded as a stable-baselines3 file ({reason(error)}): write it again with model.save"
-        ) from error
     if len(inspect.signature(policy._predict).parameters) > 2:
         raise ConfigError(
             f"{path}: {type(policy).__name__} keeps a memory between steps, and only policies of one state are played and "
@@ -244,15 +228,8 @@ class _Normalised(nn.Module):
 
 def _normalise_first(policy: BasePolicy, path: str) -> None:
     """Insert the normalisation of a `VecNormalize` file before each features extractor of a policy."""
-    try:
-        with open(path, "rb") as file:
-            normalise = pickle.load(file)
-    except FileNotFoundError as error:
-        raise ConfigError(f"--vecnormalize {path}: there is no such file; give what VecNormalize.save wrote") from error
-    except Exception as error:  # whatever unpickling raises
-        raise ConfigError(
-            f"--vecnormalize {path}: can't be read ({reason(error)}); give what VecNormalize.save wrote"
-        ) from error
+    with reading(f"--vecnormalize {path}", "give what VecNormalize.save wrote"), open(path, "rb") as file:
+        normalise = pickle.load(file)
     if not isinstance(normalise, VecNormalize):
         raise ConfigError(f"--vecnormalize {path}: holds a {type(normalise).__name__}, not a VecNormalize")
     if hasattr(policy, "spec"):
@@ -277,16 +254,12 @@ def load_program(path: str) -> torch.export.ExportedProgram:
     """Load a program from a file of `torch.export.save`.
 
     Raises:
-        ConfigError: the file is damaged or of another kind.
+        UserError: the file is damaged or of another kind.
     """
-    try:
+    with reading(path, "write it again with torch.export.save", "as a torch.export program"):
         if not zipfile.is_zipfile(path):  # the archive's reader would log a traceback of its own
             raise ValueError("no archive")
         return torch.export.load(path)
-    except Exception as error:  # whatever the archive's readers and the pickles in it raise
-        raise ConfigError(
-            f"{path} can't be loaded as a torch.export program ({reason(error)}): write it again with torch.export.save"
-        ) from error
 
 
 def load_function(name: str) -> Callable[[Tensor], Tensor]:
@@ -330,13 +303,18 @@ def measure_file(file: str, env_id: str | None) -> FileAgent:
         env: Any = evaluator.envs[0]
         episodes, note = evaluator.run(act), ""
         errors: dict[str, float] = {}
+        overall: float | None = None
         try:
             spec = loaded.spec or symmetry_spec(env)
         except ValueError as error:
             note = str(error)
         else:
-            states, _ = episodes.spread(FILE_STATES)
+            exploring = add_noise(act, env.action_space, config.seed)
+            states, _ = evaluator.run(exploring).spread(FILE_STATES)
             result = function_equivariance_error(act, spec, states, getattr(env.action_space, "high", 1.0))
-            errors = result.per_generator
+            if result.vacuous:
+                note = "vacuous: the actions are all but zero"
+            elif result.per_generator:
+                errors, overall = result.per_generator, result.error
         name, policy = env_id or env.spec.id, type(loaded.policy).__name__
-    return FileAgent(file, name, policy, episodes.returns.tolist(), episodes.lengths.tolist(), errors, note)
+    return FileAgent(file, name, policy, episodes.returns.tolist(), episodes.lengths.tolist(), errors, overall, note)

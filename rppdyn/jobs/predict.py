@@ -70,9 +70,11 @@ def run(config: PredictConfig) -> PredictResult:
         ConfigError: the file can't be read, or lacks arrays that the model needs.
         UnwrittenError: the predictions can't be written.
     """
-    model = load(config.run, trust=config.trust)
     folder = RunFolder.open(config.run)
     name = compose.name_of_run(folder)
+    if name == "train_agent" and config.members == "all":
+        raise ConfigError("--members all: a run of train-agent is one agent; leave it out")
+    model = load(config.run, trust=config.trust)
     if name == "train_agent":
         predict: Any = partial(_act, model)
     else:

@@ -267,10 +267,10 @@ def _settings(groups: Sequence[RunGroup]) -> Markup:
 def _subject(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     """The section on an environment or a task."""
     parts = {
-        "Through training": _training(k, subject, groups),
+        "Through training": _training(k, groups),
         "At the end": _end(k, subject, groups),
         "Models in pairs": _pairs(subject, groups),
-        "Along rollouts": _rollouts(k, subject, groups),
+        "Along rollouts": _rollouts(k, groups),
         "Equivariance": _equivariance(k, subject, groups),
         "Pathways and priors": _priors(k, subject, groups),
         "The symmetry in the simulator": _certificates(groups),
@@ -278,7 +278,7 @@ def _subject(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup:
     return blocks(blocks([html.heading(title), part]) for title, part in parts.items() if part is not None)
 
 
-def _training(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None:
+def _training(k: int, groups: Sequence[RunGroup]) -> Markup | None:
     if _is_agent(groups[0]):
         panels = {"evaluation": "eval/return_mean", "training episodes": "rollout/return_mean"}
         caption = (
@@ -354,7 +354,7 @@ def _ratio(a: RunGroup, b: RunGroup, metric: str) -> Cell:
     return spread(centre, interval, each, times, strong=not interval[0] <= 1 <= interval[1])
 
 
-def _rollouts(k: int, subject: str, groups: Sequence[RunGroup]) -> Markup | None:
+def _rollouts(k: int, groups: Sequence[RunGroup]) -> Markup | None:
     titles = {"": "relative error"} | {name: f"drift of the {name}" for name in ("energy", "angular momentum")}
     metrics = [(titles[name], metric) for panel in ROLLOUT_PANELS.values() for name, metric in panel.items()]
     panels = _panels(groups, dict(metrics))

@@ -206,6 +206,7 @@ class FileAgent:
 
     Attributes:
         errors: equivariance errors by generator; empty if the environment has no symmetry.
+        error: equivariance error of all generators together, as runs record it; None without one.
         note: the reason if there are no errors.
     """
 
@@ -215,4 +216,5 @@ class FileAgent:
     returns: list[float]
     lengths: list[int]
     errors: dict[str, float] = field(default_factory=dict)
+    error: float | None = None
     note: str = ""

@@ -27,7 +27,7 @@ from rppdyn.equivariance import Flow, layerwise_lie_derivative, lie_derivative
 from rppdyn.equivariance._error import POOLED_FLOOR, Function, MeasuredNetwork
 from rppdyn.equivariance._lie import standard_error
 from rppdyn.equivariance.images import TRANSFORMATIONS
-from rppdyn.errors import one_line, place_in_users_code, reason
+from rppdyn.errors import one_line, place_in_users_code, reading
 from rppdyn.jobs.building import add_noise
 from rppdyn.jobs.config.base import ConfigError
 from rppdyn.jobs.config.command import DiscoverConfig, EquivarianceConfig
@@ -178,9 +178,7 @@ def _action_function(policy: BasePolicy) -> Callable[[Tensor], Tensor]:
 
 def _action_bounds(policy: BasePolicy) -> tuple[Tensor, Tensor]:
     """Lowest and highest action, in the space's own precision."""
-    space = policy.action_space
-    if not isinstance(space, spaces.Box):
-        raise ConfigError(f"the policy's action space is {space}: a symmetry acts on vectors (Box with one axis)")
+    space: Any = policy.action_space
     return torch.as_tensor(space.low), torch.as_tensor(space.high)
 
 
@@ -273,7 +271,9 @@ def _symmetric_networks(policy: Any, spec: SymmetrySpec, modules: Mapping[str, A
 MAX_INPUT_NUMBERS = 2**28  # entries of all inputs together, two gigabytes
 
 
-def states_of(config: EquivarianceConfig, target: Loaded, spec: SymmetrySpec) -> tuple[NDArray, NDArray | None, str]:
+def states_of(
+    config: EquivarianceConfig | DiscoverConfig, target: Loaded, spec: SymmetrySpec
+) -> tuple[NDArray, NDArray | None, str]:
     """Raw observations, actions at them (None if there is no critic), and the source in words.
 
     Raises:
@@ -546,15 +546,9 @@ def _load_weights(path: str, network: object) -> None:
     """Load weights into a module from a file of safetensors or of torch.save, without pickles."""
     if not isinstance(network, nn.Module):
         raise ConfigError(f"--weights {path}: a function has no weights; leave it out, or give a torch.nn.Module")
-    if not Path(path).is_file():
-        raise ConfigError(f"--weights {path}: there is no such file")
-    try:
+    remedy = "write them with torch.save(model.state_dict(), ...)"
+    with reading(f"--weights {path}", remedy, f"as weights of {type(network).__name__}"):
         state = load_file(path) if path.endswith(".safetensors") else torch.load(path, "cpu", weights_only=True)
         if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
             state = state["state_dict"]
         network.load_state_dict(state)
-    except Exception as error:  # whatever the readers raise
-        raise ConfigError(
-            f"--weights {path}: no weights of {type(network).__name__} ({reason(error)}); write them with "
-            "torch.save(model.state_dict(), ...)"
-        ) from error

@@ -502,7 +502,7 @@ def run_many(config: TrainAgentConfig, *, resume: bool = False, progress: bool =
         if len(parts) > 1:
             trained = _train_in_workers(parts, threads, stop, progress)
         else:
-            trained = [_train_seeds(waiting, threads, stop, partial(_make_bar, waiting, enabled=progress))]
+            trained = [_train_seeds(waiting, threads, stop, progress)]
     if stop and not any(part.results or part.errors for part in trained):
         raise Stopped
     for part in trained:
@@ -560,17 +560,15 @@ def _train_in_workers(parts: Sequence[Seeds], threads: int, stop: StopRequest, p
 def _train_seeds_in_worker(part: Seeds, threads: int, progress: bool, position: int) -> TrainManyResult:
     """Train seeds, in a worker."""
     with suppress(Stopped):
-        trained = _train_seeds(
-            part, threads, worker_stop, partial(_make_bar, part, enabled=progress, position=position)
-        )
+        trained = _train_seeds(part, threads, worker_stop, progress, position)
         return TrainManyResult(trained.results, {seed: portable(error) for seed, error in trained.errors.items()})
     return TrainManyResult([])
 
 
-def _train_seeds(seeds: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], Progress]) -> TrainManyResult:
+def _train_seeds(seeds: Seeds, threads: int, stop: StopRequest, progress: bool, position: int = 0) -> TrainManyResult:
     """Train seeds in this process. The bar begins at the step of the least advanced seed."""
     if seeds and seeds[0].agent.ppo is not None:
-        return _train_in_turn(seeds, threads, stop, bar_from)
+        return _train_in_turn(seeds, threads, stop, progress, position)
     runs: dict[int, AgentRun] = {}
     results: list[TrainAgentResult] = []
     with process_state(threads), ExitStack() as stack:
@@ -585,7 +583,8 @@ def _train_seeds(seeds: Seeds, threads: int, stop: StopRequest, bar_from: Callab
         trainers = {c.seed: SeedTrainer(partial(build, c), name=f"seed {c.seed}") for c in seeds}
         stop.interrupts = False
         if runs:
-            bar = stack.enter_context(bar_from(min(agent_run.session.saved for agent_run in runs.values())))
+            initial = min(agent_run.session.saved for agent_run in runs.values())
+            bar = stack.enter_context(_make_bar(seeds, initial, progress, position))
             for seed, agent_run in runs.items():
                 agent_run.stop, agent_run.bar = stop, bar
                 trainers[seed].callback = agent_run.callbacks
@@ -601,19 +600,18 @@ def _train_seeds(seeds: Seeds, threads: int, stop: StopRequest, bar_from: Callab
     return TrainManyResult(results, {seed: t.error for seed, t in trainers.items() if t.error is not None})
 
 
-def _train_in_turn(
-    seeds: Seeds, threads: int, stop: StopRequest, bar_from: Callable[[int], Progress]
-) -> TrainManyResult:
-    """Train seeds one after the other: updates of PPO can't be shared."""
+def _train_in_turn(seeds: Seeds, threads: int, stop: StopRequest, progress: bool, position: int) -> TrainManyResult:
+    """Train seeds one after the other, each with its own bar: updates of PPO can't be shared."""
     results: list[TrainAgentResult] = []
     errors: dict[int, Exception] = {}
-    with process_state(threads), bar_from(0) as bar:
+    with process_state(threads):
         for config in seeds:
             if stop:
                 break
             try:
                 with begin(config) as agent_run:
-                    results.append(agent_run.train(stop, bar))
+                    with _make_bar([config], agent_run.session.saved, progress, position) as bar:
+                        results.append(agent_run.train(stop, bar))
             except Exception as error:
                 errors[config.seed] = error
                 logger.warning(
@@ -624,10 +622,8 @@ def _train_in_turn(
 
 def _make_bar(seeds: Seeds, initial: int, enabled: bool, position: int = 0) -> Progress:
     """One bar for the seeds of a process, which advance together."""
-    config, *rest = seeds
-    label = f"{config.env.id} {config.model.kind}"
-    if rest or position:
-        label += f", seed{'s' * bool(rest)} {' '.join(str(seed_config.seed) for seed_config in seeds)}"
+    config, numbers = seeds[0], " ".join(str(seed_config.seed) for seed_config in seeds)
+    label = f"{config.env.id} {config.model.kind}, seed{'s' * (len(seeds) > 1)} {numbers}"
     return Progress(config.total_steps, initial=initial, description=label, enabled=enabled, position=position)
 
 

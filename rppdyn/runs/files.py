@@ -7,7 +7,6 @@ warning, never an error.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import json
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
@@ -146,24 +145,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
         torch.save(tensors, file)
 
 
-def read_tensors(path: Path) -> Any:
-    """Read what :func:`write_tensors` wrote, tensors and plain values alone.
-
-    Raises:
-        ValueError: the file is damaged; torch itself does not compare its checksums.
-    """
-    import torch  # takes seconds
-
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{path}: {error}") from error
-    if damaged is not None:
-        raise ValueError(f"{path}: {damaged} is not what was written")
-    return torch.load(path, map_location="cpu", weights_only=True)
-
-
 def write_text(path: Path, text: str) -> None:
     """Replace a text file in one step."""
     write_bytes(path, text.encode("utf-8"))
@@ -188,7 +169,8 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(".new-*"):
-        with suppress(BlockingIOError), _locked(left):  # its process is alive if the lock is held
+        # its process is alive if the lock is held, and may rename it meanwhile
+        with suppress(BlockingIOError, FileNotFoundError), _locked(left):
             shutil.rmtree(left)
     temporary = path.with_name(f".new-{path.name}")
     try:
@@ -259,18 +241,17 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The last `keep` checkpoints of a run, one folder per step.
+    """The last `KEEP` checkpoints of a run, one folder per step.
 
     A checkpoint is written under a hidden name, flushed to the disk, given a manifest of sizes and SHA-256 sums, and renamed.
     A process killed at any moment leaves the whole folder or a hidden one, which the next save removes. The manifest detects
     later damage on the disk.
     """
 
-    def __init__(self, folder: Path, keep: int = 2):
-        if keep < 1:
-            raise ValueError(f"keep = {keep}: at least one checkpoint must stay")
+    KEEP: ClassVar[int] = 2
+
+    def __init__(self, folder: Path):
         self.folder = Path(folder)
-        self.keep = keep
 
     def save(self, step: int, write: Callable[[Path], None]) -> Checkpoint:
         """Write a checkpoint: `write` is called with an empty folder to put files into."""
@@ -288,7 +269,7 @@ class Checkpoints:
             flush_to_disk(self.folder)
         finally:
             self._remove_leftovers()
-        for path in self._list_folders()[: -self.keep]:
+        for path in self._list_folders()[: -self.KEEP]:
             _remove(path)
         return Checkpoint(step, final)
 
@@ -330,13 +311,18 @@ class Checkpoints:
 
 
 def load_tensors(path: Path) -> Any:
-    """Load what `torch.save` wrote into a checkpoint, tensors and plain values alone.
+    """Load what `torch.save` wrote, tensors and plain values alone, onto the CPU; checksums are compared, unlike by torch.
 
     Raises:
         CheckpointError: the file is damaged or absent.
     """
+    import torch  # takes seconds
+
     try:
-        return read_tensors(path)
+        with zipfile.ZipFile(path) as archive:
+            if (damaged := archive.testzip()) is not None:
+                raise ValueError(f"{damaged} is not what was written")
+        return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever torch raises
         raise CheckpointError(
             f"{path} is damaged: delete the folder {path.parent} to use the checkpoint before it"
@@ -497,14 +483,14 @@ class ArrayCache:
         except OSError as e:
             logger.warning("%s is not cached (%s)", name or f"a {self.entry}", e)
             if temporary is not None:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     os.unlink(temporary)
 
     def summary(self) -> CacheSummary:
         """Size of the cache; an absent or unreadable folder counts as empty."""
         count = size = 0
         for path in self._files(SUFFIX):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 size += path.stat().st_size
                 count += 1
         return CacheSummary(self.location, count, size)

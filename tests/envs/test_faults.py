@@ -133,8 +133,12 @@ def test_what_says_nothing_of_the_state_is_refused():
         find_fault(model, episodes)
 
 
-@pytest.mark.parametrize("words", [("--rank",), ("--symmetry", "leg swap"), ("--figure", "a.png")])
+@pytest.mark.parametrize("words", [
+    ("--rank",), ("--symmetry", "leg swap"), ("--figure", "a.png"), ("--variant", "published"), ("--solver", "tight"),
+    ("--control-scale", "0.5"),
+])  # fmt: skip
 def test_a_log_goes_with_no_certificate(words, capsys):
+    """Variant, solver and scale of controls were ignored."""
     assert main(["certify", "Walker2d-v5", "--from", "a/b-v0", *words]) == 2
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1 and "--from a/b-v0" in error and words[0] in error

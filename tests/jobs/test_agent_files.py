@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+import torch
 from sb3_contrib import RecurrentPPO
 from stable_baselines3 import SAC
 
 from rppdyn.agents import RPPSAC
 from rppdyn.cli import main
+from rppdyn.jobs import building, loading
 
 ENV = "InvertedPendulum-v5"
 
@@ -35,6 +38,32 @@ def test_report_and_figure(files, monkeypatch, capsys):
     plain, relaxed = json.loads((files / "numbers.json").read_text())
     assert plain["errors"]["left-right"] > 0.01 > 1e-3 > relaxed["errors"]["left-right"]
     assert len(plain["returns"]) == 10 and (files / "picture.png").stat().st_size > 5000
+
+
+def test_errors_are_of_exploring_states_as_those_of_runs(files, monkeypatch):
+    """They were of the deterministic episodes, where a symmetric policy stays and every function looks equivariant."""
+    played, measured = [], []
+    run, error = building.Evaluator.run, loading.function_equivariance_error
+    monkeypatch.setattr(building.Evaluator, "run", lambda self, act: played.append(run(self, act)) or played[-1])
+    measure = lambda act, spec, states, bound: measured.append(states) or error(act, spec, states, bound)  # noqa: E731
+    monkeypatch.setattr(loading, "function_equivariance_error", measure)
+    agent = loading.measure_file(str(files / "plain.zip"), ENV)
+    deterministic, exploring = played
+    assert agent.returns == deterministic.returns.tolist()
+    (states,) = measured
+    assert np.isin(states, exploring.observations).all() and not np.isin(states, deterministic.observations).all()
+    assert agent.error == pytest.approx(agent.errors["left-right"])
+
+
+def test_a_policy_that_stands_still_has_no_error(tmp_path):
+    """Its error was a number beside the null of a run's."""
+    agent = SAC("MlpPolicy", ENV, device="cpu", policy_kwargs=dict(net_arch=[4]), buffer_size=10, seed=0)
+    with torch.no_grad():
+        for p in agent.actor.mu.parameters():
+            p.zero_()
+    agent.save(tmp_path / "still")
+    measured = loading.measure_file(str(tmp_path / "still.zip"), ENV)
+    assert measured.errors == {} and measured.error is None and "vacuous" in measured.note
 
 
 @pytest.mark.parametrize(

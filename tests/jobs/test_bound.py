@@ -97,6 +97,36 @@ def test_a_resumed_bound_ends_as_if_it_had_not_stopped(finished, tmp_path, monke
     assert bound.run(config, resume=True).note == "finished before; nothing left to do"
 
 
+def test_what_a_bound_computes_with_is_where_its_data_are(tmp_path, monkeypatch):
+    """On a GPU the units of the targets stayed on the CPU, so that no risk could be measured."""
+
+    def on_another_device(*args, **options):
+        fit = fit_regression.Regression(*args, **options)
+        fit.inputs, fit.targets = fit.inputs.to("meta"), fit.targets.to("meta")
+        return fit
+
+    monkeypatch.setattr(bound, "Regression", on_another_device)
+    fit = bound.SubspaceFit(regression(tmp_path / "run", "model=mlp"))
+    outputs = torch.empty_like(fit.data["subspace"][1])
+    assert fit._losses(outputs, fit.data["subspace"][1]).device.type == "meta"
+    assert all(buffer.device.type == "cpu" for _, out in fit.fit.normalisers for buffer in out.buffers())
+
+
+def test_a_resumed_bound_takes_coefficients_to_its_networks(tmp_path):
+    """They became parameters as they were read, on the CPU; tested by the number format."""
+    words = "model=mlp", "subspace.dimension=4", "subspace.levels=2"
+    stopped, resumed = (bound.SubspaceFit(regression(tmp_path / "run", *words, *more))
+                        for more in (["dtype=float64"], []))  # fmt: skip
+    steps = stopped.stages[0].epochs * stopped.steps_per_epoch
+    stopped._begin(0)
+    stopped._end(stopped.stages[0])
+    stopped._begin(1)
+    assert stopped.subspaces[0].levels is not None and steps
+    resumed.load_state_dict(stopped.state_dict())
+    (subspace,) = resumed.subspaces
+    assert subspace.weight.dtype == subspace.levels.dtype == torch.float32
+
+
 def test_a_data_dependent_prior_is_fitted_to_a_part_and_bounded_on_the_rest(tmp_path):
     words = ("model=emlp", "subspace.prior_share=0.5", "subspace.prior_epochs=30", "subspace.dimension=[0,4]")
     config = regression(tmp_path / "run", *words)
@@ -126,7 +156,7 @@ def test_transfer_from_another_fit(tmp_path):
         )
     with pytest.raises(ConfigError, match="fitted with another model"):
         bound.SubspaceFit(regression(tmp_path / "x", "model=mlp", f"subspace.prior_run={tmp_path / 'source'}"))
-    with pytest.raises(ConfigError, match="is a run of fit-regression; give one of fit-image"):
+    with pytest.raises(ConfigError, match="is a run of fit-regression: give one of fit-image"):
         bound.SubspaceFit(images(tmp_path / "x", f"subspace.prior_run={tmp_path / 'source'}"))
 
 

@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from rppdyn.agents import RPPSAC
 from rppdyn.envs import symmetry_spec
+from rppdyn.errors import UserError
 from rppdyn.jobs import equivariance, targets
 from rppdyn.jobs.building import Evaluator
 from rppdyn.jobs.config.base import ConfigError
@@ -188,13 +189,13 @@ def test_statistics_of_others_are_refused(normalised, saved):
     Path("text.pkl").write_text("no pickle")
     Path("list.pkl").write_bytes(pickle.dumps([1, 2]))
     for what, statistics, expected in (
-        (folder / "sac.zip", "absent.pkl", "no such file"),
+        (folder / "sac.zip", "absent.pkl", "No such file"),
         (folder / "sac.zip", "text.pkl", "can't be read"),
         (folder / "sac.zip", "list.pkl", "holds a list"),
         (saved / "sac-Walker2d-v5.zip", folder / "sac.pkl", r"have shape \(4,\), the policy's \(17,\)"),
         (saved / "emlp.zip", folder / "sac.pkl", "RPPPolicy normalises by itself"),
     ):
-        with pytest.raises(ConfigError, match=expected) as error:
+        with pytest.raises(UserError, match=expected) as error:
             measured(what, env="InvertedPendulum-v5", vecnormalize=str(statistics))
         assert "\n" not in str(error.value)
 
@@ -305,7 +306,7 @@ def test_where_states_come_from(saved):
 
 BAD = {
     "absent.zip": (dict(), "no such file"),
-    "damaged.zip": (dict(env="Walker2d-v5"), "can't be loaded as a stable-baselines3 file"),
+    "damaged.zip": (dict(env="Walker2d-v5"), "can't be read as a stable-baselines3 file"),
     "along:alon_z": (dict(env="Walker2d-v5"), "did you mean 'along_z'"),
     "along:along_z": (dict(), "which symmetry"),
     "along:wrong_size": (dict(env="Walker2d-v5", states_from="reset"), r"must map \(n, 17\) to \(n, 6\)"),

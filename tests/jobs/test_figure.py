@@ -179,6 +179,16 @@ def test_rollouts_and_an_example_stand_beside_the_errors(tmp_path, kept):
     assert all(np.nanmax(np.abs(line.get_ydata())) < 6 for line in example.lines)
 
 
+def test_a_curve_that_ends_early_is_drawn_to_its_end_and_no_divergence(tmp_path):
+    """Where a member's longest trajectory diverged, its last times have null; its seed counted as diverged."""
+    path = make_fit(tmp_path / "run", "task.horizon=2", verb="fit_dynamics", errors=ERRORS[:2])
+    finish(path, {"times": [0.0, 0.2, 0.4, 0.6], "error": [[0.1, 0.2, 0.3], [0.1, 0.4, None]]})
+    (group,) = group_runs(read_runs([path]))
+    assert group.lost("along/error") == 0
+    curve = group.curve("along/error")
+    assert curve.steps.tolist() == [0.2, 0.4] and curve.each.tolist() == [[0.1, 0.2], [0.1, 0.4]]
+
+
 def test_learned_pathways_are_bars_from_zero(tmp_path, kept):
     rows = [{"layer": "head", "pathway": name, "coefficients": 9, "normalised": [share, None]}
             for name, share in (("free", 0.25), ("equivariant", 1.0))]  # fmt: skip
@@ -190,7 +200,8 @@ def test_learned_pathways_are_bars_from_zero(tmp_path, kept):
 
 def test_agents_from_files_are_level_lines_or_dots(tmp_path):
     played = [
-        FileAgent(f"{name}.zip", "InvertedPendulum-v5", "P", [1.0, 3.0], [5, 5], {"left-right": 0.5}) for name in "ab"
+        FileAgent(f"{name}.zip", "InvertedPendulum-v5", "P", [1.0, 3.0], [5, 5], {"left-right": 0.5}, 0.5)
+        for name in "ab"
     ]
     files = [run for agent in played for run in file_runs(agent)]
     groups = group_runs([*read_runs([make_agent(tmp_path / "run")]), *files])

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,8 @@ def test_seeds_trained_together_are_those_trained_alone(tmp_path, monkeypatch, c
     assert main(["fit-regression", "--resume", "run", "report=true"]) == 0 and Path("run/report.html").exists()
 
     fit = fit_regression.Regression(regression(tmp_path, "model=mlp", "seeds=2"))
-    epochs = [torch.cat([fit._batch(epoch, b)[0] for b in range(fit.steps_per_epoch)], 1) for epoch in (0, 1)]
+    batch = partial(fit._rows, fit.inputs, fit.targets)
+    epochs = [torch.cat([batch(epoch, b)[0] for b in range(fit.steps_per_epoch)], 1) for epoch in (0, 1)]
     for member in range(2):
         for seen in epochs:
             assert torch.equal(seen[member].sort(0).values, fit.inputs[member].sort(0).values)
@@ -106,6 +108,15 @@ def test_a_resumed_fit_ends_as_if_it_had_not_stopped(tmp_path):
     folder.result_file.unlink()
     with pytest.raises(CheckpointError, match="truncated"):
         fit_regression.run(config, resume=True)
+
+
+def test_the_state_of_a_fit_goes_to_the_device_of_its_members(tmp_path):
+    """The lengths of the gradients stayed on the CPU, where checkpoints are read, and a fit resumed on a GPU failed."""
+    subject = fit_dynamics.Dynamics(dynamics(tmp_path, "model=mlp_ode", "optimiser.epochs=1"))
+    state = subject.state_dict()
+    subject.lengths = subject.lengths.to("meta")
+    subject.load_state_dict(state)
+    assert subject.lengths.device.type == "meta"
 
 
 def test_a_step_that_ctrl_c_makes_impossible_ends_a_fit_as_ctrl_c_does(tmp_path, monkeypatch):

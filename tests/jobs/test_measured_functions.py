@@ -296,3 +296,9 @@ def test_elements_that_are_measured_are_not_the_identity(n):
 def test_the_largest_entries_are_shown_where_there_are_many():
     errors = {"a": 0.1, "b": 0.3, "c": 0.2}
     assert list(largest_entries(errors, 3)) == ["a", "b", "c"] and largest_entries(errors, 2) == {"b": 0.3, "c": 0.2}
+
+
+def test_a_fit_plays_nothing(run, capsys):
+    """evaluate-agent measured it anew, then asked for --env, and with --env said that a run has one."""
+    assert main(["evaluate-agent", str(run("mlp"))]) == 2
+    assert "is a run of fit-regression: give one of train-agent" in capsys.readouterr().err

@@ -149,9 +149,12 @@ def test_an_agent_and_what_has_no_model(capsys):
     capsys.readouterr()
     assert main(["predict", "nowhere", "--data", "in.npz", "--out", "out.npz"]) == 2
     assert main(["predict", "run", "--data", "none.npz", "--out", "out.npz"]) == 2
+    # it was ignored
+    assert main(["predict", "run", "--data", "in.npz", "--out", "out.npz", "--members", "all"]) == 2
     assert main(["predict", "run", "--data", "in.npz", "--out", "out.csv"]) == 2
     assert main(["predict", "run"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 4
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 5 and "--members all: a run of train-agent is one agent" in said
 
 
 @pytest.mark.parametrize(
@@ -159,6 +162,8 @@ def test_an_agent_and_what_has_no_model(capsys):
     [
         ({"q": [np.zeros((30, 1)), np.zeros((20, 1))]}, {}, "q: its trajectories differ in length"),
         ({}, {"report": True}, "report: a function writes no files"),
+        ({}, {"logger": "wandb"}, "logger: a function writes no files"),
+        ({}, {"runs_root": "here"}, "runs_root: a function writes no files"),
         ({}, {"state": ["q[]", "p"]}, r"state=q\[\]: .* give a part of 0:1"),
     ],
 )

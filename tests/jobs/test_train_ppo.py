@@ -73,6 +73,25 @@ def test_several_seeds_are_what_each_is_alone(whole, tmp_path):
         assert_same(found.results[1].run, whole.run)
 
 
+def test_each_seed_has_a_bar_of_its_own(tmp_path, monkeypatch):
+    """They shared one, which stood at its end from the second seed on."""
+    bars = []
+
+    class Bar(train_agent.Progress):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            bars.append((options["description"], []))
+
+        def update(self, count):
+            bars[-1][1].append(count)
+
+    monkeypatch.setattr(train_agent, "Progress", Bar)
+    words = "seeds=2", "threads=1", "total_steps=32", "evaluation.every=32"
+    train_agent.run_many(configured(tmp_path / "many", *words))
+    assert [name for name, _ in bars] == [f"InvertedPendulum-v5 rpp, seed {seed}" for seed in (0, 1)]
+    assert all(counts[0] < 32 and counts[-1] == 32 for _, counts in bars)
+
+
 def test_what_it_records_and_saves_is_the_agent(whole):
     names = whole.metrics.keys()
     assert {

@@ -34,6 +34,14 @@ def test_a_file_beside_the_rooms_is_a_verb_or_what_verbs_share():
     assert files == verbs | {name.partition(".")[0] for name in TOGETHER.values()} | OF_OTHER_TASKS | SHARED
 
 
+def test_names_in_a_verbs_help_keep_their_case(capsys):
+    """They read "hamiltonian and neural-ode", "onnx" and "html"."""
+    for verb, words in (("fit-dynamics", "Hamiltonian"), ("export", "ONNX"), ("report", "HTML")):
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        assert words in capsys.readouterr().out.split("options:")[0]
+
+
 def test_every_page_is_of_a_verb():
     assert {path.stem for path in DOCS.glob("*.md")} == {*VERBS, *NO_VERBS}
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rppdyn.errors import is_out_of_space, is_user_error
-from rppdyn.runs import MetricsLog
-from rppdyn.runs.files import read_tensors, write_json, write_tensors
+from rppdyn.runs import CheckpointError, MetricsLog, files
+from rppdyn.runs.files import load_tensors, write_json, write_tensors
 
 
 def test_equal_tensors_make_equal_files_whatever_their_names(tmp_path):
@@ -50,11 +50,27 @@ def test_a_file_that_could_not_be_written_leaves_the_old_one(tmp_path):
 def test_a_flipped_bit_in_tensors_is_seen(tmp_path):
     path, tensors = tmp_path / "members.pt", {"index": torch.arange(1000), "weight": torch.ones(1000)}
     write_tensors(path, tensors)
-    assert all(torch.equal(value, tensors[name]) for name, value in read_tensors(path).items())
+    assert all(torch.equal(value, tensors[name]) for name, value in load_tensors(path).items())
     content = bytearray(path.read_bytes())
     place = content.index((7).to_bytes(8, "little") + (8).to_bytes(8, "little"))
     content[place + 6] ^= 1  # torch.load reads it: an index of 2^48 + 7
     path.write_bytes(content)
     assert torch.load(path, weights_only=True)["index"][7] == 2**48 + 7
-    with pytest.raises(ValueError, match="is not what was written"):
-        read_tensors(path)
+    with pytest.raises(CheckpointError, match=r"members\.pt is damaged"):
+        load_tensors(path)
+
+
+def test_a_folder_that_another_process_finishes_meanwhile_is_none_of_ours(tmp_path, monkeypatch):
+    """Its hidden folder was found and gone when it was to be locked, which ended ours in a FileNotFoundError."""
+    (tmp_path / ".new-other").mkdir()
+    opening = files._locked
+
+    def finished(folder):
+        if folder.name == ".new-other" and folder.exists():
+            folder.rename(tmp_path / "other")
+        return opening(folder)
+
+    monkeypatch.setattr(files, "_locked", finished)
+    with files.new_folder(tmp_path / "ours") as folder:
+        (folder / "a").touch()
+    assert (tmp_path / "ours" / "a").exists() and (tmp_path / "other").exists()

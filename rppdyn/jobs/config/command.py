@@ -90,20 +90,12 @@ def require_trusted_file(path: str, kind: str, trust: bool) -> None:
 TRUST = "let the file run code, its own or of modules it names: you know where it is from"
 
 
-def _trust() -> Any:
-    return option(False, TRUST)
-
-
-def _vecnormalize() -> Any:
-    return option(None, "file that VecNormalize.save wrote beside a .zip, whose policy saw such observations", "FILE")
-
-
-def _episode_seed() -> Any:
-    return option(EVALUATION_SEED, "seed of the first episode's reset; the others follow from it")
-
-
-def _env_of_files() -> Any:
-    return option(None, "environment in which stable-baselines3 files play", "ENV")
+TRUST_FLAG = option(False, TRUST)
+VECNORMALIZE = option(
+    None, "file that VecNormalize.save wrote beside a .zip, whose policy saw such observations", "FILE"
+)
+EPISODE_SEED = option(EVALUATION_SEED, "seed of the first episode's reset; the others follow from it")
+ENV_OF_FILES = option(None, "environment in which stable-baselines3 files play", "ENV")
 
 
 @settings
@@ -116,11 +108,11 @@ class EvaluateAgentConfig:
         "RUN",
     )
     episodes: Count = option(10, "number of episodes")
-    seed: Natural = _episode_seed()
+    seed: Natural = EPISODE_SEED
     video: Output | None = option(None, "film of the first episode: a .gif or .mp4", "FILE")
     env: str | None = option(None, "environment for a file's policy; default: that of its symmetry", "ENV")
-    trust: bool = _trust()
-    vecnormalize: str | None = _vecnormalize()
+    trust: bool = TRUST_FLAG
+    vecnormalize: str | None = VECNORMALIZE
 
     def __post_init__(self) -> None:
         check_policy_file(self, self.run)
@@ -140,9 +132,9 @@ class ExportConfig:
     torch: Annotated[Output, _ends_in(".pt2")] | None = option(None, "file for a torch.export program, .pt2", "FILE")
     env: str | None = option(None, "environment to check a .zip's exports in; default: its symmetry's", "ENV")
     states: Count = option(1000, "number of states on which exports are checked")
-    seed: Natural = _episode_seed()
-    trust: bool = _trust()
-    vecnormalize: str | None = _vecnormalize()
+    seed: Natural = EPISODE_SEED
+    trust: bool = TRUST_FLAG
+    vecnormalize: str | None = VECNORMALIZE
 
     def __post_init__(self) -> None:
         if self.onnx is None and self.torch is None:
@@ -229,7 +221,7 @@ class EquivarianceConfig:
     )
     states: Count = option(2000, "largest number of states, evenly spaced in what there is")
     episodes: Count = option(10, "number of episodes from which states are taken")
-    seed: Natural = _episode_seed()
+    seed: Natural = EPISODE_SEED
     image: str | None = option(
         None,
         "images for a model module:function, or a function that makes one: .npy or .npz (n, channels, "
@@ -241,8 +233,8 @@ class EquivarianceConfig:
     )
     weights: str | None = option(None, "weights of WHAT: torch.save of its state_dict, or .safetensors", "FILE")
     whole: str | None = option(None, "modules of the model of --image that are taken as one layer each", "NAMES")
-    trust: bool = _trust()
-    vecnormalize: str | None = _vecnormalize()
+    trust: bool = TRUST_FLAG
+    vecnormalize: str | None = VECNORMALIZE
     json: Output | None = option(None, "file for the result (RUN/equivariance.json)", "FILE")
     figure: Picture | None = option(None, "file for a picture: png, svg, pdf (RUN/figures/equivariance.png)", "FILE")
 
@@ -313,7 +305,7 @@ class DiscoverConfig:
     states: Count = option(500, "largest number of states")
     seed: Natural = option(0, "seed of normal states, or of an agent's episodes")
     json: Output | None = option(None, "file for the result (RUN/discover.json)", "FILE")
-    trust: bool = _trust()
+    trust: bool = TRUST_FLAG
 
     def __post_init__(self) -> None:
         flags = {"--rep-in": self.rep_in, "--rep-out": self.rep_out}
@@ -347,7 +339,7 @@ class PredictConfig:
     data: str = option(..., "NPZ file with the arrays that the model takes, or data as the fit took them", "FILE")
     out: Annotated[Output, _ends_in(".npz")] = option(..., "file for the array `prediction`, .npz", "FILE")
     members: Literal["mean", "all"] = option("mean", "mean over seeds (the default), or all members", "WHICH")
-    trust: bool = _trust()
+    trust: bool = TRUST_FLAG
 
     def __post_init__(self) -> None:
         different_files(self, "data", "out")
@@ -365,8 +357,8 @@ class CollectConfig:
     steps: Count | None = option(None, "smallest number of steps, in whole episodes (50000, or a whole replay buffer)")
     seed: Natural = option(0, "seed of resets and actions, or of the choice of episodes")
     name: str | None = option(None, "Minari id of the dataset (rppdyn/ENV/SOURCE-v0)", "ID")
-    trust: bool = _trust()
-    vecnormalize: str | None = _vecnormalize()
+    trust: bool = TRUST_FLAG
+    vecnormalize: str | None = VECNORMALIZE
 
     def __post_init__(self) -> None:
         if self.env is None and self.kind != "run":
@@ -410,8 +402,8 @@ class ReportConfig:
         nargs="+",
     )
     out: Annotated[Output, _ends_in(".html", ".htm")] = option("report.html", "file for the page (report.html)", "FILE")
-    env: str | None = _env_of_files()
-    trust: bool = _trust()
+    env: str | None = ENV_OF_FILES
+    trust: bool = TRUST_FLAG
 
     def __post_init__(self) -> None:
         check_agent_files(self)
@@ -430,8 +422,8 @@ class FigureConfig:
     json: Annotated[Output, _ends_in(".json")] | None = option(
         None, "file for the runs' configurations, results and metrics", "FILE"
     )
-    env: str | None = _env_of_files()
-    trust: bool = _trust()
+    env: str | None = ENV_OF_FILES
+    trust: bool = TRUST_FLAG
 
     def __post_init__(self) -> None:
         check_agent_files(self)
@@ -490,10 +482,14 @@ class CertifyConfig:
     figure: Picture | None = option(None, "file for a picture of the certificate: png, svg, pdf", "FILE")
     rank: bool = option(False, "repair each deviation in the model by itself, and rank it by its effect")
     log: str | None = option(None, "instead, name the part at fault in these logged transitions", "DATASET", "--from")
-    trust: bool = _trust()
+    trust: bool = TRUST_FLAG
 
     def __post_init__(self) -> None:
-        flags = {"--figure": self.figure, "--rank": self.rank, "--symmetry": self.symmetry, "--spec": self.spec}
+        flags = {
+            "--figure": self.figure, "--rank": self.rank, "--symmetry": self.symmetry, "--spec": self.spec,
+            "--variant": self.variant != "derived", "--solver": self.solver != "stock",
+            "--control-scale": self.control_scale != 1,
+        }  # fmt: skip
         if self.log is not None and (set_flags := [name for name, value in flags.items() if value]):
             raise ConfigError(
                 f"--from {self.log} and {set_flags[0]}: a log is compared with the model as it is; leave out one"

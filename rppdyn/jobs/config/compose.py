@@ -360,14 +360,13 @@ def _hydra(name: str, overrides: Sequence[str]) -> Iterator[list[str]]:
     """Initialise Hydra on the packaged configurations; yields the prepared overrides."""
     ConfigStore.instance().store(name=f"{name}_schema", node=defaults(SCHEMAS[name]))
     overrides = [_quote(override) for override in overrides]
+    agent = next((word for word in reversed(overrides) if word.lstrip("+").startswith("agent=")), "agent=sac")
     for override in overrides:
         _parse(override)
-        key, _, value = override.partition("=")
+        key, _, value = override.lstrip("+").partition("=")
         if key in groups(name) and key != "experiment" and value in ("null", ""):
             raise ConfigError(f"{override}: a choice is needed; choose one of {', '.join(choices(key, name))}")
-        _check_agent(
-            override, key, next((word for word in reversed(overrides) if word.startswith("agent=")), "agent=sac")
-        )
+        _check_agent(override, key, agent)
     with initialize_config_module(CONFIGS[name], version_base="1.3", job_name=name.replace("_", "-")):
         yield [_prepare(name, override) for override in overrides]
 
@@ -552,7 +551,7 @@ def expand_own_data_words(name: str, words: Sequence[str], *, begun: bool = Fals
 
 def overrides(name: str, **options: Any) -> list[str]:
     """Convert options of a function to overrides; ``__`` in a name stands for a dot."""
-    if unused := {"run_dir", "report", "loggers"} & options.keys():
+    if unused := {"run_dir", "runs_root", "report", "logger"} & options.keys():
         raise ConfigError(f"{min(unused)}: a function writes no files; leave it out, or use the command")
     return expand_own_data_words(
         name, [f"{key.replace('__', '.')}={_format_option(value)}" for key, value in options.items()]
@@ -562,7 +561,10 @@ def overrides(name: str, **options: Any) -> list[str]:
 def _format_option(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_format_option, value))}]"
-    return "null" if value is None else f"{value}" if isinstance(value, int | float) else f"'{value}'"
+    if value is None or isinstance(value, int | float):
+        return "null" if value is None else str(value)
+    escaped = re.sub(r"(\\+)(?='|$)", r"\1\1", str(value)).replace("'", r"\'")  # as Hydra's quoted strings are written
+    return f"'{escaped}'"
 
 
 # -- checks before a run begins, in milliseconds -----------------------------------------------------------------------

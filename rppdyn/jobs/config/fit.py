@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -257,6 +257,10 @@ class FitConfig(RunConfig):
     def identity(self) -> dict[str, Any]:
         return without_keys(super().identity(), () if self._data is None else self.written)
 
+    def take_stored(self, task: Mapping[str, Any]) -> None:
+        """Take what a run wrote of its data from its stored task."""
+        settle(self.task, **{key: task[key] for key in ("digest", "generators") if key in task})
+
     @property
     def all_seeds(self) -> list[int]:
         """One per member."""
@@ -465,6 +469,15 @@ class FitTrajectoriesConfig(FitConfig):
     def __post_init__(self) -> None:
         self.model.complete(self.task)
         super().__post_init__()
+
+    def take_stored(self, task: Mapping[str, Any]) -> None:
+        super().take_stored(task)
+        unwrap = task.get("unwrap") or []
+        if self.task.unwrap not in (None, unwrap):
+            raise ConfigError(
+                f"unwrap={self.task.unwrap}: the run began with {unwrap}; resume it with that, or begin another"
+            )
+        settle(self.task, unwrap=unwrap)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -268,8 +268,6 @@ class BoundRegressionConfig(FitRegressionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_map(self)
-        if self.subspace.loss == "zero_one":
-            raise ConfigError(f"subspace.loss=zero_one with task={self.task.name}: of classes only; leave it out")
         if self.task.data is not None:
             raise ConfigError(
                 f"task.data={self.task.data}: bounds are of rppdyn's tasks and of images, not of own rows"

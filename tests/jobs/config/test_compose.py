@@ -231,3 +231,21 @@ def test_an_option_that_has_a_key_of_its_own_is_refused_with_that_key():
         ConfigError, match=r"^env\.kwargs\.actuator_scale: .*; give env\.actuator_scale\.NAME=VALUE instead$"
     ):
         composed("env=Walker2d-v5", "env.kwargs.actuator_scale.leg_joint=0.5")
+
+
+@pytest.mark.parametrize("text", ["/tmp/o'neil.csv", "a\\'b", "ends in \\", "two \\\\", "it's", 'said "so"', "plain"])
+def test_texts_in_python_are_taken_as_they_are(text):
+    """An apostrophe ended the quotes, and the option was "no override"."""
+    words = compose.overrides("fit_regression", data=text, inputs=[text])
+    config = compose.composed("fit_regression", words)
+    assert config.task.data == text and config.task.inputs == [text]
+
+
+def test_a_plus_is_no_way_round_the_refusal_of_an_agents_keys():
+    """`+agent.ppo.n_steps=64` made a PPO out of SAC's settings."""
+    with pytest.raises(ConfigError, match="of agent=ppo alone"):
+        composed("env=Ant-v5", "+agent.ppo.n_steps=64")
+    for plus in ("+", "++"):
+        with pytest.raises(ConfigError, match="agent=ppo has no such setting"):
+            composed("env=Ant-v5", "agent=ppo", f"{plus}agent.tau=0.5")
+    assert composed("env=Ant-v5", "agent=ppo", "+agent.ppo.n_steps=64").agent.ppo.n_steps == 64
