@@ -164,10 +164,12 @@ def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
     representation, with a point-wise activation. Points suffice if the layer has all irreducible types of input and output.
     """
     G, both = rep_in.G, rep_in + rep_out
-    points, inner_groups = [], []
+    points, inner_groups, inner_slot = [], [], []
     for place, factor in enumerate(G.factors):
         if (rep := _points_of(factor)) is None:
             inner_groups.append(factor)
+            start = sum(f.d for f in G.factors[:place])
+            inner_slot += range(start, start + factor.d)
         else:
             points.append(rep.lift(G, factor=place))
     if len(G.factors) < 2 or not points:
@@ -183,7 +185,12 @@ def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
         def at_a_point(rep: Rep) -> Rep:
             """Leave the factors that act on features at a point."""
             parts = [
-                [f.of for f in part.factors if isinstance(f, LiftedRep) and f.of.G == H] for part, _ in rep.blocks()
+                [
+                    f.of if f.of.G == H else f.of._lift(H, tuple(map(inner_slot.index, f.slot)))
+                    for f in part.factors
+                    if isinstance(f, LiftedRep) and set(f.slot) <= set(inner_slot)
+                ]
+                for part, _ in rep.blocks()
             ]
             return reduce(add, [reduce(mul, factors, Scalar(H)) for factors in parts])
 

@@ -288,12 +288,7 @@ class RPPEMLP(Network, ExactBuffers):
         super().__init__()
         self.activation = activation_of(activation)
         if groups is not None or variances is not None:
-            group = largest_group(group, groups, variances, rep_in, rep_out)
-            if (equivariant_variance, free_variance) != (1e5, 1.0):
-                raise ValueError(
-                    f"equivariant_variance={equivariant_variance:g} and free_variance={free_variance:g} together with "
-                    f"variances={variances}: give variances alone, the free pathway's last"
-                )
+            group = largest_group(group, groups, variances, (equivariant_variance, free_variance), rep_in, rep_out)
         elif group is None:
             raise ValueError("group=None: give the symmetry group, or groups=[...] with variances=[...] for a chain")
         self.group = group
@@ -530,7 +525,8 @@ def _bilinear_form(bilinear: bool | Form | None, rep_in: Rep, rep_hidden: Rep | 
 
     A channel-wise one needs vectors to multiply, and products that end in the hidden representation.
     """
-    rep_hidden = rep_hidden.inner if isinstance(rep_hidden, Points) else rep_hidden
+    if isinstance(rep_hidden, Points):  # products are at each point, whatever other layers have room for
+        bilinear, rep_hidden = "channelwise", rep_hidden.inner
     if bilinear == "channelwise":
         has_vectors = _has_gated_parts(rep_hidden) or _has_gated_parts(rep_in)
         return "channelwise" if has_vectors and any(basis.rank for basis in product_maps(rep_hidden)) else None
