@@ -5,7 +5,6 @@ A hidden representation is copies of the regular one, or tensors that share the 
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -260,18 +259,13 @@ def _binomial_split(n: int, r: int) -> list[int]:
     return split
 
 
-def is_pointwise(rep: Rep) -> bool:
-    """Check whether any function applied to each coordinate is equivariant: the representation only permutes them."""
-    return rep.is_trivial or rep.is_permutation
-
-
 def gated(rep: Rep) -> Rep:
     """``rep`` behind its gates: one scalar for each part that is not permutation-like; scalars have none.
 
     Signs and pseudoscalars are not permutation-like: they are gated.
     """
     rep = bind(rep, None)
-    gates = sum(len(index) for part, index in rep.blocks() if not is_pointwise(part))
+    gates = sum(len(index) for part, index in rep.blocks() if not part.is_permutation)
     return gates * Scalar(rep.G) + rep if gates else rep
 
 
@@ -361,8 +355,9 @@ def activation_of(activation: Any, key: str = "activation") -> Activation:
         name = next((a.name for a in ACTIVATIONS.values() if activation is a.module or activation is a.function), "")
     if name in ACTIVATIONS:
         return ACTIVATIONS[name]
-    close = difflib.get_close_matches(name, [*ACTIVATIONS, *ALIASES], n=1) if name else []
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    from rppdyn.settings import did_you_mean  # with pydantic, for a message alone
+
+    hint = did_you_mean(name, [*ACTIVATIONS, *ALIASES])
     modules = ", ".join(a.module.__name__ for a in ACTIVATIONS.values())
     raise ValueError(
         f"{key}={activation!r}: no activation{hint}; choose one of {', '.join(ACTIVATIONS)}, or of torch.nn's classes {modules}"
@@ -420,9 +415,6 @@ class GatePathway(Pathway):
         self.register_unit(unit)
         self.weight = nn.Parameter(scale / unit * torch.randn(channels, generator=generator))
 
-    def forward(self, x: Float[Tensor, "*batch channels"], c: Float[Tensor, " channels"] | None = None) -> Tensor:
-        return (self.in_units(self.weight) if c is None else c) * self.activation(x)
-
     def curvature(
         self, x: Float[Tensor, "N *places gated"], g: Float[Tensor, "S N *places channels"]
     ) -> list[Kronecker]:
@@ -453,7 +445,7 @@ class Pointwise(nn.Module):
         rep = bind(rep, None)
         self.activation = activation_of(activation)
         for part, _ in rep.blocks():
-            if not (is_pointwise(part) or (self.activation.is_odd and part.is_signed_permutation)):
+            if not (part.is_permutation or (self.activation.is_odd and part.is_signed_permutation)):
                 raise ValueError(
                     f"a point-wise activation breaks the symmetry of {part} in {rep}: its coordinates are not merely "
                     "permuted; use Gate"
@@ -484,8 +476,6 @@ class Gate(SamplesLastLayer):
     """
 
     gates: Tensor
-    order: Tensor | None
-    inverse: Tensor | None
     free: GatePathway | None
 
     def __init__(self, rep: Rep, *, free_variance: int | float = 0.0, free_scale: int | float = FREE_SCALE,
@@ -494,10 +484,8 @@ class Gate(SamplesLastLayer):
         self.activation = activation_of(activation)
         self.rep, self.rep_in = rep, gated(rep)
         parts = rep.blocks()
-        indices = [index.flatten() for part, index in parts if is_pointwise(part)]
-        gated_indices = [
-            index.T for part, index in parts if not is_pointwise(part)
-        ]  # (components, copies) of each part
+        indices = [index.flatten() for part, index in parts if part.is_permutation]
+        gated_indices = [index.T for part, index in parts if not part.is_permutation]  # (components, copies) of each
         pointwise = torch.cat(indices).sort().values if indices else torch.empty(0, dtype=torch.int64)
         self.shapes = tuple(tuple(index.shape) for index in gated_indices)
         self.num_gates = n = sum(copies for _, copies in self.shapes)
@@ -505,9 +493,7 @@ class Gate(SamplesLastLayer):
         gates = torch.arange(n).split([copies for _, copies in self.shapes])
         gate_places = [gate.repeat(components) for gate, (components, _) in zip(gates, self.shapes, strict=True)]
         self.register_constant("gates", torch.cat([n + torch.arange(len(pointwise)), *gate_places]))
-        contiguous = bool((order == torch.arange(rep.dim)).all())
-        self.register_constant("order", None if contiguous else torch.cat([torch.arange(n), n + order]))
-        self.register_constant("inverse", None if contiguous else order.argsort())
+        self.register_order(torch.cat([torch.arange(n), n + order]), order.argsort())
         self.free = None
         if free_variance != 0:
             self.free = GatePathway(

@@ -117,6 +117,14 @@ class SamplesLastLayer(ExactBuffers, ABC):
 
     rep_in: Rep
     rep: Rep
+    order: Tensor | None
+    inverse: Tensor | None
+
+    def register_order(self, order: Tensor, inverse: Tensor) -> None:
+        """Register the order in which rows are computed with, and the inverse; None where rows lie in that order."""
+        contiguous = torch.equal(order, torch.arange(len(order)))
+        self.register_constant("order", None if contiguous else order)
+        self.register_constant("inverse", None if contiguous else inverse)
 
     @abstractmethod
     def assemble(self) -> Any:

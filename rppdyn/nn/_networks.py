@@ -19,7 +19,7 @@ from scipy.sparse import coo_array
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.basis import NotCertified, isotypic
+from rppdyn.basis import isotypic
 from rppdyn.groups import Group
 from rppdyn.nn._bilinear import Bilinear
 from rppdyn.nn._coefficients import ExactBuffers, check_layouts, layout_number
@@ -33,7 +33,6 @@ from rppdyn.nn._hidden import (
     activation_of,
     gated,
     hidden_representation,
-    is_pointwise,
     missing_types,
     points_hidden,
     product_channels,
@@ -129,7 +128,6 @@ class HiddenBlock(nn.Module):
             """The layer, at each point if there are points."""
             return layer if points is None else AtPoints(layer, points, **options)
 
-        pointwise = all(is_pointwise(part) for part, _ in rep_out.blocks())
         channels = product_channels(rep_out) if bilinear_maps is None else bilinear_maps
         rows = with_operands(rep_out, channels) if bilinear == "channelwise" else gated(rep_out)
         self.linear = RelaxedLinear(
@@ -143,7 +141,7 @@ class HiddenBlock(nn.Module):
             self.bilinear = at_points(ChannelProducts(rep_out, channels=channels, **options))
         elif bilinear == "published":
             self.bilinear = Bilinear(gated(rep_out), maps=bilinear_maps, **options)
-        if pointwise:
+        if rep_out.is_permutation:
             self.gate = Pointwise(rep_out, activation)
         else:
             gate = Gate(
@@ -528,15 +526,11 @@ def _bilinear_form(bilinear: bool | Form | None, rep_in: Rep, rep_hidden: Rep | 
     if isinstance(rep_hidden, Points):  # products are at each point, whatever other layers have room for
         bilinear, rep_hidden = "channelwise", rep_hidden.inner
     if bilinear == "channelwise":
-        has_vectors = _has_gated_parts(rep_hidden) or _has_gated_parts(rep_in)
+        has_vectors = not (rep_hidden.is_permutation and rep_in.is_permutation)
         return "channelwise" if has_vectors and any(basis.rank for basis in product_maps(rep_hidden)) else None
     if bilinear in (None, "published"):
-        bilinear = _has_gated_parts(rep_hidden)
+        bilinear = not rep_hidden.is_permutation
     return "published" if bilinear else None
-
-
-def _has_gated_parts(rep: Rep) -> bool:
-    return any(not is_pointwise(part) for part, _ in rep.blocks())
 
 
 def _list_hidden(hidden: Hidden | Sequence[Hidden], num_layers: int | None) -> list[Hidden]:
@@ -681,7 +675,7 @@ def _unseen_types(net: RPPEMLP) -> list[int]:
     """Dimensions of the irreducible types of the input on which the output doesn't depend; empty where types aren't known."""
     try:
         adapted = isotypic([net.rep_in])
-    except (ValueError, NotCertified):
+    except ValueError:
         return []
     along = torch.randn(16, net.rep_in.dim, generator=torch.Generator().manual_seed(0))  # coordinates by types
     u = adapted.u[0].to(along)

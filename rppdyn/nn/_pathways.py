@@ -94,18 +94,15 @@ class Kronecker(NamedTuple):
     Attributes:
         A: factor of inputs, ``(*blocks, n, n)``, a sum over the data, to be divided by their number at the end.
         G: factor of gradients, ``(*blocks, m, m)``, a sum over the data and the factors of the loss's Hessian.
-        copies: how many matrices of coefficients have this curvature each.
     """
 
     A: Factor
     G: Factor
-    copies: int = 1
 
     def eigenvalues(self) -> tuple[Float[Tensor, " eigenvalues"], int]:
         """Eigenvalues of the curvature, none negative and some zeros left out; and their number with all zeros."""
         (a, n), (g, m) = (_eigenvalues(factor) for factor in (self.A, self.G))
-        eigenvalues = (a.unsqueeze(-1) * g.unsqueeze(-2)).flatten().repeat(self.copies)
-        return eigenvalues, math.prod(a.shape[:-1]) * n * m * self.copies
+        return (a.unsqueeze(-1) * g.unsqueeze(-2)).flatten(), math.prod(a.shape[:-1]) * n * m
 
 
 def _eigenvalues(factor: Factor) -> tuple[Float[Tensor, "*blocks k"], int]:
