@@ -489,8 +489,8 @@ class RPPEMLP(Network, ExactBuffers):
 
 
 def pack_variances(net: nn.Module, state_dict: dict[str, Tensor], prefix: str, local_metadata: Any) -> None:
-    """Make variances in a state dict views of one tensor, as each tensor adds 300 bytes to a file; and drop versions."""
-    names = [key for key in state_dict if key.startswith(prefix) and key.endswith(".log_variance")]
+    """Make variances and units in a state dict views of one tensor, as each tensor adds 300 bytes to a file; drop versions."""
+    names = [key for key in state_dict if key.startswith(prefix) and key.endswith((".log_variance", ".unit_exact"))]
     are_buffers = not any(state_dict[name].ndim or state_dict[name].requires_grad for name in names)
     if names and are_buffers:
         state_dict.update(zip(names, torch.stack([state_dict[name] for name in names]).unbind(), strict=True))
