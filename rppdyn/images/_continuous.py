@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -263,11 +263,13 @@ class AnchoredConv2d(ExactBuffers):
         self, conv: nn.Conv2d, anchors: Float[Tensor, "P 2"], *, learned: bool = False, noise: float | None = None
     ):
         super().__init__()
-        plain = nn.Conv2d(
-            conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups,
-            bias=False, padding_mode=conv.padding_mode, device="meta",
-        )  # fmt: skip  # on meta, to draw no weights
-        self._conv = (plain,)  # in a tuple, so that torch does not register it
+        options: dict[str, Any] = dict(
+            in_channels=conv.in_channels, out_channels=conv.out_channels, kernel_size=conv.kernel_size,
+            stride=conv.stride, padding=conv.padding, dilation=conv.dilation, groups=conv.groups,
+            padding_mode=conv.padding_mode,
+        )  # fmt: skip
+        # on meta, to draw no weights; in a tuple, so that torch does not register it
+        self._conv = (nn.Conv2d(**options, bias=False, device="meta"),)
         frequencies = [frequency(len(anchors), math.prod(_sides(conv)))] * 2
         self.basis = AnchorBasis(anchors, frequencies=frequencies, noise=noise, learned=learned).to(conv.weight.device)
         points = pixel_grid(_sides(conv)).double().to(conv.weight.device)

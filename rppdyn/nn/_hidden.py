@@ -163,7 +163,8 @@ def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
     representation, with a point-wise activation. Points suffice if the layer has all irreducible types of input and output.
     """
     G, both = rep_in.G, rep_in + rep_out
-    points, inner_groups, inner_slot = [], [], []
+    points, inner_groups = [], []
+    inner_slot: list[int] = []  # the other factors' rows of an element
     for place, factor in enumerate(G.factors):
         if (rep := _points_of(factor)) is None:
             inner_groups.append(factor)

@@ -421,7 +421,7 @@ class RecordingsModelConfig(DynamicsModelConfig):
             super().__post_init__()
         if self.kind != "mlp" and task.group is None:
             raise ConfigError(f"model={self.kind} without group=: name the symmetry, or give model=mlp")
-        natural = "hamiltonian" if task.momenta else "mechanical" if task.velocities else "ode"
+        natural: Any = "hamiltonian" if task.momenta else "mechanical" if task.velocities else "ode"
         if task.controls and self.system == AUTO:
             natural = "ode"
         if self.system == AUTO:
