@@ -166,7 +166,7 @@ class FastUpdate:
         with torch.no_grad():
             if not agents[0].compiles:
                 return function(*arguments)
-            key = *key, self.update.units, torch.get_num_threads(), torch.get_float32_matmul_precision()
+            key = *key, torch.get_num_threads(), torch.get_float32_matmul_precision()
             if key not in self._compiled:
                 options = COMPILE_OPTIONS[agents[0].device.type] | {"guard_filter_fn": _no_guards}
                 self._compiled[key] = compiled(_call, fullgraph=True, dynamic=False, options=options)

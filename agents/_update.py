@@ -112,7 +112,6 @@ class SACUpdate:
     Attributes:
         errors: errors in drawing batches, by the agent's place. Where a draw fails, the agent is trained on another agent's
             batch, and the caller should stop it.
-        units: for each pathway of actors, critics and targets, whether it is stored in units; compiled code depends on it.
     Raises:
         ValueError: networks that differ in more than drawn or learned numbers.
     """
@@ -128,7 +127,6 @@ class SACUpdate:
         self.features = [agent.policy.features_extractor for agent in agents]
         self.blocks: Tensor | None = None
         self.state: State = {}
-        self.units: tuple[tuple[bool, ...], ...] = ()
         self.errors: dict[int, Exception] = {}
         self._optimiser_states: list[Any] = []  # optimiser states whose moments `state` holds
         self._addresses: list[int] = []  # addresses of the log temperatures
@@ -388,7 +386,6 @@ class SACUpdate:
             state[f"{name}.square"] = flatten_([m["exp_avg_sq"] for m in moments]).view(shape)
             state[f"{name}.step"] = flatten_([m["step"] for m in moments]).view(len(self.agents), -1)
         self.state, self._optimiser_states, self.blocks = state, states, self.agents[0].actor.blocks
-        self.units = tuple(ensemble.has_unit for ensemble in (self.actors, self.critics, self.targets))
         self._addresses = [t.data_ptr() for t in log_alphas]
 
     def _parameters_by_optimiser(self, log_alphas: Sequence[Tensor]) -> dict[str, list[tuple[Any, Sequence[Tensor]]]]:

@@ -164,11 +164,6 @@ class Group:
     def __deepcopy__(self, memo):
         return self
 
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the generators' shapes, types and bytes and of the factors' digests: the group's identity."""
-        return self._digest
-
     # -- structure ----------------------------------------------------------------------------------------------------
 
     @property

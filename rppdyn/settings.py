@@ -95,12 +95,6 @@ def _paths_as_text(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def settle(config: Any, **values: Any) -> None:
-    """Set keys that follow from others, during construction."""
-    for key, value in values.items():
-        object.__setattr__(config, key, value)
-
-
 def read(schema: type, content: Any) -> Any:
     """Read settings from a nested dictionary.
 

@@ -65,9 +65,7 @@ PATHWAYS: dict[str, Callable[..., ImagePathway]] = {
     "conv of p4": lambda **k: LieConvolution(IN, OUT, group="p4", orientations=(4, 4), **k),
     "conv of p4, relaxed": lambda **k: RelaxedLieConvolution(IN, OUT, group="p4", orientations=(4, 4), **k),
     "conv of se2": lambda **k: LieConvolution(IN, OUT, group="se2", orientations=(8, 8), **k),
-    "conv of se2, free anchors": lambda **k: LieConvolution(
-        IN, OUT, orientations=(8, 8), learned=True, noise=1e-2, **k
-    ),
+    "conv of se2, free anchors": lambda **k: LieConvolution(IN, OUT, orientations=(8, 8), learned=True, **k),
     "conv of se2, lifting": lambda **k: LieConvolution(IN, OUT, group="se2", orientations=(1, 8), **k),
     "conv of se2, pooled": lambda **k: LieConvolution(IN, OUT, orientations=(8, 1), kernel_size=1, pooled=True, **k),
     "conv of scalings": lambda **k: LieConvolution(IN, OUT, group="scale", orientations=(4, 4), **k),

@@ -15,7 +15,6 @@ from rppdyn.compression._coding import (
     entropy,
     gaussian_bits,
     hoeffding_bound,
-    message_bound,
     relative_error,
     setting_bits,
     universal_kl,
@@ -36,7 +35,7 @@ from rppdyn.compression._subspace import (
 __all__ = [
     "Bound", "catoni_bound", "catoni_inverse", "empirical_risk", "hoeffding_bound", "relative_error",
     "setting_bits", "universal_kl", "zero_one_loss", "Agreement", "agreement", "categorical_bits", "gaussian_bits",
-    "decode", "decode_symbols", "encode", "encode_symbols", "entropy", "message_bound", "PROJECTORS",
+    "decode", "decode_symbols", "encode", "encode_symbols", "entropy", "PROJECTORS",
     "FiLMProjector", "KroneckerProjector", "Projector", "SumProjector", "make_projector", "modulating", "Subspace",
     "compress",
 ]  # fmt: skip

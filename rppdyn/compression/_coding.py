@@ -48,20 +48,6 @@ def entropy(counts: ArrayLike) -> float:
     return float(-(p * np.log2(p)).sum()) if len(p) else 0.0
 
 
-def message_bound(counts: ArrayLike) -> int:
-    """Largest length of a message in bits, ``ceil(d H(p)) + L (16 + ceil(log2 d)) + 2``; 0 for d = 0.
-
-    Args:
-        counts: number of coefficients at each of the L levels; d is their sum.
-    """
-    counts = np.asarray(counts)
-    d = int(counts.sum())
-    if d == 0:
-        return 0
-    exact = d * entropy(counts)
-    return math.ceil(exact - 1e-9 * max(exact, 1.0)) + len(counts) * (HALF_BITS + _width(d)) + 2
-
-
 def encode_symbols(symbols: Sequence[int], counts: Sequence[int]) -> str:
     r"""Encode symbols by arithmetic coding with the frequencies of ``counts``, as text of zeros and ones.
 

@@ -23,10 +23,11 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rppdyn.equivariance.images import coordinates
 from rppdyn.images._pathways import check_size
 from rppdyn.nn._coefficients import ExactBuffers
 from rppdyn.nn._merging import replace_modules
@@ -34,14 +35,7 @@ from rppdyn.nn._merging import replace_modules
 
 def pixel_grid(size: tuple[int, int]) -> Float[Tensor, "P 2"]:
     """Rows and columns of pixels, about the centre."""
-    rows, columns = torch.meshgrid(*(torch.arange(n) for n in size), indexing="ij")
-    return torch.stack([rows, columns], -1).flatten(0, 1) - torch.tensor([(n - 1) / 2 for n in size])
-
-
-def chessboard(size: tuple[int, int]) -> Bool[Tensor, " P"]:
-    """Mask of the pixels with the colour of the first one: half of them, rounded up."""
-    rows, columns = torch.meshgrid(*(torch.arange(n) for n in size), indexing="ij")
-    return ((rows + columns) % 2 == 0).flatten()
+    return coordinates(size, dtype=torch.get_default_dtype()).flip(-1).flatten(0, 1)
 
 
 class ExponentialBasis(ExactBuffers):
@@ -56,7 +50,8 @@ class ExponentialBasis(ExactBuffers):
     def __init__(self, size: tuple[int, int]):
         super().__init__()
         check_size(size)
-        grid, black = pixel_grid(size), chessboard(size)
+        grid = pixel_grid(size)
+        black = (grid - grid[0]).sum(1) % 2 == 0  # the colour of the first pixel: half of them, rounded up
         self.register_exact("grid", grid)
         self.anchors = nn.Parameter(grid[black])
         self.omega = nn.Parameter(torch.ones(int(black.sum())))
@@ -106,9 +101,9 @@ class AnchorBasis(ExactBuffers):
         kinds: kinds of the D dimensions.
         frequencies: :math:`\omega` of each dimension; by default 1, a length scale of one pixel. (The published length scale is
             half a filter's width, at which float32 can't solve for a 7 x 7 filter.)
-        noise: :math:`s^2`.
-        learned: whether anchors are a parameter. They need a larger noise, such as 1e-2: the difference of two anchors that
-            have come close is steep.
+        noise: :math:`s^2`; by default 1e-6, and 1e-2 for learned anchors, as the difference of two that have come close is
+            steep.
+        learned: whether anchors are a parameter.
     Raises:
         ValueError: no anchors, a wrong number or kind of dimensions, negative numbers, or an ill-conditioned Gram matrix.
     Source: van der Ouderaa & van der Wilk 2023, Eqs. 3 and 12 (appendix A prints the factor 2 for 1/2).
@@ -122,10 +117,11 @@ class AnchorBasis(ExactBuffers):
         kinds: Sequence[Kind] = ("rbf", "rbf"),
         *,
         frequencies: Sequence[int | float] | None = None,
-        noise: int | float = NUGGET,
+        noise: int | float | None = None,
         learned: bool = False,
     ):
         super().__init__()
+        noise = (LEARNED_ANCHOR_NOISE if learned else NUGGET) if noise is None else noise
         self.kinds, self.noise = tuple(kinds), noise
         frequencies = [1.0] * len(self.kinds) if frequencies is None else list(frequencies)
         if anchors.ndim != 2 or not len(anchors) or not anchors.shape[1] == len(self.kinds) == len(frequencies):
@@ -257,7 +253,7 @@ class AnchoredConv2d(ExactBuffers):
         conv: the convolution with these channels, stride, padding, groups and bias.
         anchors: ``(P, 2)``, in pixels about the kernel's centre.
         learned: whether anchors are learned.
-        noise: :math:`s^2`; by default 1e-6, and 1e-2 for learned anchors.
+        noise: as of :class:`AnchorBasis`.
     Source: van der Ouderaa & van der Wilk 2023, section 4.
     """
 
@@ -267,12 +263,13 @@ class AnchoredConv2d(ExactBuffers):
         self, conv: nn.Conv2d, anchors: Float[Tensor, "P 2"], *, learned: bool = False, noise: float | None = None
     ):
         super().__init__()
-        self.options: dict[str, Any] = dict(
+        options: dict[str, Any] = dict(
             in_channels=conv.in_channels, out_channels=conv.out_channels, kernel_size=conv.kernel_size,
             stride=conv.stride, padding=conv.padding, dilation=conv.dilation, groups=conv.groups,
             padding_mode=conv.padding_mode,
         )  # fmt: skip
-        noise = (LEARNED_ANCHOR_NOISE if learned else NUGGET) if noise is None else noise
+        # on meta, to draw no weights; in a tuple, so that torch does not register it
+        self._conv = (nn.Conv2d(**options, bias=False, device="meta"),)
         frequencies = [frequency(len(anchors), math.prod(_sides(conv)))] * 2
         self.basis = AnchorBasis(anchors, frequencies=frequencies, noise=noise, learned=learned).to(conv.weight.device)
         points = pixel_grid(_sides(conv)).double().to(conv.weight.device)
@@ -312,25 +309,21 @@ class AnchoredConv2d(ExactBuffers):
         rows = getattr(self, "rows", None)
         if rows is None:
             rows = self.basis(self.get_buffer("points_exact")).to(self.values)
-        return (self.values @ rows.mT).unflatten(2, self.options["kernel_size"])
+        return (self.values @ rows.mT).unflatten(2, _sides(self))
 
     def to_conv2d(self) -> nn.Conv2d:
         """The same function as a torch convolution, with filters sampled at pixels."""
-        conv = nn.Conv2d(**self.options, bias=False, device="meta")  # meta, to draw no weights
+        conv = copy.deepcopy(self._conv[0])
         conv.weight = nn.Parameter(self.weight.detach().clone())
         conv.bias = None if self.bias is None else nn.Parameter(self.bias.detach().clone())
         return conv
 
     def forward(self, x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N C_out H_out W_out"]:
-        o = self.options
-        padding = o["padding"]
-        if o["padding_mode"] != "zeros":
-            x, padding = F.pad(x, _margins(o), mode=o["padding_mode"]), 0
-        return F.conv2d(x, self.weight, self.bias, o["stride"], padding, o["dilation"], o["groups"])
+        return self._conv[0]._conv_forward(x, self.weight, self.bias)  # which pads, as torch.ao's convolutions do
 
     def extra_repr(self) -> str:
-        o = self.options
-        return f"{o['in_channels']} -> {o['out_channels']} channels, {math.prod(o['kernel_size'])} pixels"
+        conv = self._conv[0]
+        return f"{conv.in_channels} -> {conv.out_channels} channels, {math.prod(conv.kernel_size)} pixels"
 
 
 def anchored(
@@ -367,17 +360,5 @@ def sampled(net: Net) -> Net:
 
 
 def _sides(conv: nn.Conv2d | AnchoredConv2d) -> tuple[int, int]:
-    height, width = conv.options["kernel_size"] if isinstance(conv, AnchoredConv2d) else conv.kernel_size
+    height, width = (conv._conv[0] if isinstance(conv, AnchoredConv2d) else conv).kernel_size
     return height, width
-
-
-def _margins(options: dict[str, Any]) -> list[int]:
-    """Margins of padded images: left, right, top and bottom."""
-    padding, margins = options["padding"], []
-    for axis in (1, 0):
-        total = options["dilation"][axis] * (options["kernel_size"][axis] - 1)
-        if isinstance(padding, str):
-            margins += [total // 2, total - total // 2] if padding == "same" else [0, 0]
-        else:
-            margins += [padding[axis]] * 2
-    return margins

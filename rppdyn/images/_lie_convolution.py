@@ -35,10 +35,11 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from scipy.optimize import brentq
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.images._continuous import LEARNED_ANCHOR_NOISE, NUGGET, AnchorBasis, Kind, frequency, pixel_grid, spread
+from rppdyn.images._continuous import AnchorBasis, Kind, frequency, pixel_grid, spread
 from rppdyn.images._pathways import (
     ImagePathway,
     check_fields,
@@ -118,9 +119,7 @@ class LieConvolution(ImagePathway):
         orientations: N of input and output, the number of angles or scales.
         share: ratio of the number of anchors, P, to that of the kernel's pixels; for functions on G they are spread over G.
             P is at most the number of places, which in a disc are fewer than the kernel's pixels.
-        frequencies: :math:`\omega` of rows, columns and H. In filters on the plane they are multiplied by
-            :func:`~rppdyn.images._continuous.frequency`, below 1 if anchors are few.
-        noise, learned: as of :class:`~rppdyn.images._continuous.AnchorBasis`.
+        learned: as of :class:`~rppdyn.images._continuous.AnchorBasis`.
         kernel_size, pooled, gain: as of :class:`~rppdyn.images.Convolution`.
     Raises:
         ValueError: an unknown group, orientations or channels that do not fit it, an even kernel, or a share out of range.
@@ -132,8 +131,7 @@ class LieConvolution(ImagePathway):
 
     def __init__(self, in_channels: int, out_channels: int, variance: int | float = 1.0, *, group: str = "se2",
                  orientations: tuple[int, int] = (8, 8), kernel_size: int = 3, pooled: bool = False,
-                 share: int | float = 1.0, frequencies: tuple[int | float, ...] = (1.0, 1.0, 1.0),
-                 noise: int | float = NUGGET, learned: bool = False, gain: int | float = 1.0,
+                 share: int | float = 1.0, learned: bool = False, gain: int | float = 1.0,
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__(variance)
         self.group = check_group(group, orientations)
@@ -147,9 +145,9 @@ class LieConvolution(ImagePathway):
             raise ValueError(f"share={share} of anchors: give more than 0, at most {limit}")
         count = min(math.ceil(share * kernel_size**2 - 1e-9), len(places))
         factor = frequency(count, len(places)) if len(kinds) == 2 else 1.0
-        scaled = [factor * omega for omega in frequencies[:2]] + list(frequencies[2 : len(kinds)])
-        anchors = spread(places, count, kinds, scaled)
-        self.basis = AnchorBasis(anchors, kinds, frequencies=scaled, noise=noise, learned=learned)
+        frequencies = [factor, factor, 1.0][: len(kinds)]
+        anchors = spread(places, count, kinds, frequencies)
+        self.basis = AnchorBasis(anchors, kinds, frequencies=frequencies, learned=learned)
         self.register_exact("offset", torch.tensor(self.default_offset), working_copy=False)
         self.is_fixed = not learned
         self._register_tensors()
@@ -163,25 +161,21 @@ class LieConvolution(ImagePathway):
         self.u = self.draw(*shape, std=gain / math.sqrt(fields_in * power), generator=generator)
 
     @classmethod
-    def from_place(cls, place: Place, variance: int | float, *, group: str) -> LieConvolution:  # type: ignore[override]
+    def from_place(  # type: ignore[override]
+        cls, place: Place, variance: int | float, *, group: str, **options: Any
+    ) -> LieConvolution:
         settings = place.settings or FilterSettings()
         orientations = (1, 1) if GROUPS[group].kind is None else place.orientations
-        noise = LEARNED_ANCHOR_NOISE if settings.learned else NUGGET
         return cls(
             *place[:2], variance, group=group, orientations=orientations, kernel_size=place.kernel_size,
-            pooled=place.pooled, share=settings.share, learned=settings.learned, noise=noise,
-            gain=place.gain, generator=place.generator, **cls.extra_arguments(settings),
+            pooled=place.pooled, share=settings.share, learned=settings.learned, gain=place.gain,
+            generator=place.generator, **options,
         )  # fmt: skip
 
     @property
     def default_offset(self) -> float:
         """0 for rotations, so that quarter turns are among them; for scales the middle, 0.5."""
         return 0.5 if self.group.kind == "rbf" else 0.0
-
-    @staticmethod
-    def extra_arguments(settings: FilterSettings) -> dict[str, Any]:
-        """Arguments of a subclass that follow from the settings."""
-        return {}
 
     def _register_tensors(self) -> None:
         """Hook: subclasses register tensors that :meth:`sample_basis` reads; does nothing here."""
@@ -332,46 +326,41 @@ def amplitudes(omega: Float[Tensor, ""], harmonics: int) -> Float[Tensor, " M"]:
 class RelaxedLieConvolution(LieConvolution):
     r"""The part of filters that depends on angles, :math:`\sum_m \sqrt{c_m / c_0} (f_m \cos m\pi t + g_m \sin m\pi t)`.
 
-    t is the angle of the input's element u; in a lifting layer, of the output's v. Coefficients are anchor values of f_m and
-    g_m, with the prior variance ``variance``.
+    There are half as many harmonics m as elements. t is the angle of the input's element u; in a lifting layer, of the output's
+    v. Coefficients are anchor values of f_m and g_m, with the prior variance ``variance``.
 
     Args:
         omega: size of the relaxation; 0 for none.
-        harmonics: M; by default half the elements.
         **options: as for :class:`~rppdyn.images.LieConvolution`.
     Raises:
-        ValueError: a group without rotations, a negative or too large omega, or more harmonics than half the elements.
+        ValueError: a group without rotations, or a negative or too large omega.
     """
 
     omega: Tensor
 
     def __init__(self, in_channels: int, out_channels: int, variance: int | float = 1.0, *, omega: int | float = 1.0,
-                 harmonics: int | None = None, orientations: tuple[int, int] = (8, 8), **options):  # fmt: skip
+                 orientations: tuple[int, int] = (8, 8), **options):  # fmt: skip
         check_omega(omega)
-        self.harmonics = max(orientations) // 2 if harmonics is None else harmonics
+        self.harmonics = max(orientations) // 2
         self._start = omega
         super().__init__(in_channels, out_channels, variance, orientations=orientations, **options)
 
     def _register_tensors(self) -> None:
         if self.group.kind != "periodic":
             raise ValueError(f"{self.group.name} has no rotations to relax: choose p4 or se2")
-        count = max(self.orientations)
-        if not 1 <= self.harmonics <= count // 2:
-            raise ValueError(f"harmonics={self.harmonics} of {count} elements: give 1 to {count // 2}, half of them")
         self.register_exact("omega", torch.tensor(self._start, dtype=torch.float64), working_copy=False)
         self.register_load_state_dict_post_hook(type(self)._sample)  # rows in files are those before omega was learned
 
-    @staticmethod
-    def extra_arguments(settings: FilterSettings) -> dict[str, Any]:
-        return {"omega": settings.omega}
+    @classmethod
+    def from_place(cls, place: Place, variance: int | float, **options: Any) -> LieConvolution:
+        return super().from_place(place, variance, omega=(place.settings or FilterSettings()).omega, **options)
 
     def features(self) -> Float[Tensor, "N F"]:
         r"""Cosines and sines of m times the elements' angles, times :math:`\sqrt{c_m / c_0}`."""
         angles = torch.pi * self.coordinates()[:, None] * torch.arange(1, self.harmonics + 1, device=self.omega.device)
         weights = amplitudes(self.omega, self.harmonics)
         waves = torch.cat([weights * angles.cos(), weights * angles.sin()], -1)
-        vanishes = self.group.elements is not None and 2 * self.harmonics == self.group.elements
-        return waves[:, :-1] if vanishes else waves  # the last sine is 0 at every element of p4
+        return waves if self.group.elements is None else waves[:, :-1]  # the last sine is 0 at every element of p4
 
     def sample_basis(self) -> Float[Tensor, "H J Q P"]:
         strict, features = super().sample_basis(), self.features()  # (H, J, Q, anchors) and (J or H, features)
@@ -417,12 +406,8 @@ def implied_omega(ratio: int | float) -> float:
     """
     if not ratio >= 0:
         raise ValueError(f"ratio={ratio} of variances: give a number of at least 0")
-    low, high = 0.0, MAX_OMEGA
-    for _ in range(60):
-        middle = (low + high) / 2
-        below = float(amplitudes(torch.tensor(middle, dtype=torch.float64), 1)[0]) ** 2 < ratio
-        low, high = (middle, high) if below else (low, middle)
-    return low
+    excess = lambda omega: float(amplitudes(torch.tensor(omega, dtype=torch.float64), 1)[0]) ** 2 - ratio  # noqa: E731
+    return MAX_OMEGA if excess(MAX_OMEGA) <= 0 else brentq(excess, 0.0, MAX_OMEGA)
 
 
 def implied_omegas(net: nn.Module) -> dict[str, float]:

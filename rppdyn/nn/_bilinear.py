@@ -91,8 +91,6 @@ class Bilinear(SamplesLastLayer):
     """
 
     maps: Tensor
-    order: Tensor | None
-    inverse: Tensor | None
 
     def __init__(self, rep: Rep, *, maps: int | None = None, variance: int | float = 1e5,
                  generator: torch.Generator | None = None):  # fmt: skip
@@ -109,11 +107,8 @@ class Bilinear(SamplesLastLayer):
         parts = rep.blocks()
         # part by part; within a part all copies of one component together
         order = torch.cat([index.T.flatten() for _, index in parts])
-        contiguous = bool((order == torch.arange(rep.dim)).all())
-        self.register_constant("order", None if contiguous else order)
         inverse = order.argsort()
-        self.register_constant("inverse", None if contiguous else inverse)
-
+        self.register_order(order, inverse)
         self.shapes = [(index.shape[1], index.shape[0]) for _, index in parts]  # components and copies
         chosen: dict[int, Tensor] = {}
         rows: dict[tuple, Tensor] = {}  # features, part by part, that hold the maps' matrices: (out, in, map)

@@ -53,16 +53,11 @@ class Ensemble(Network):
     net: Any  # a copy of the first network, whose parameters have the leading axis
     flat: Tensor
     running: Tensor | None = None
-    has_unit: tuple[bool, ...] = ()  # of each pathway that may be stored in a unit, where networks own their parameters
 
     def __init__(self, nets: Sequence[nn.Module], *, own: bool = True):
         super().__init__()
         if not nets:
             raise ValueError("an ensemble of no networks: give at least one")
-        if not own:  # a callback may have given some of them units
-            for pathways in zip(*([p for *_, p in named_pathways(net) if p.has_unit] for net in nets), strict=False):
-                for pathway in pathways if any(each.unit is not None for each in pathways) else ():
-                    pathway.store_unit()
         each = [dict(net.named_parameters()) for net in nets]
         shapes = {name: p.shape for name, p in each[0].items()}
         modules = dict(nets[0].named_modules())
@@ -92,8 +87,6 @@ class Ensemble(Network):
         self._nets = [] if own else [list(nets)]  # in a list, so that torch does not register them as submodules
         self._seen: Any = None
         if not own:
-            self._pathways = [pathway for net in nets for _, _, pathway in named_pathways(net) if pathway.has_unit]
-            self.has_unit = tuple(pathway.unit is not None for pathway in self._pathways)
             self.trainable = tuple(name for name in self.names if each[0][name].requires_grad)
             self.sizes = [shapes[name].numel() for name in self.trainable]
             self.shapes = [shapes[name] for name in self.trainable]
@@ -128,9 +121,6 @@ class Ensemble(Network):
 
         Trainable parameters become views of one vector again, with the same values; variances and units are read anew.
         """
-        if self.has_unit != tuple(pathway.unit is not None for pathway in self._pathways):
-            self.__init__(self.nets, own=False)  # type: ignore[misc]  # a unit that was 1 is a buffer from now on
-            return True
         parts = self.parts
         buffers = [tensors[leaf] for tensors, leaf in self._buffer_places]
         running = [tensors[leaf] for tensors, leaf in self._running_places]

@@ -5,7 +5,6 @@ A hidden representation is copies of the regular one, or tensors that share the 
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -165,9 +164,12 @@ def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
     """
     G, both = rep_in.G, rep_in + rep_out
     points, inner_groups = [], []
+    inner_slot: list[int] = []  # the other factors' rows of an element
     for place, factor in enumerate(G.factors):
         if (rep := _points_of(factor)) is None:
             inner_groups.append(factor)
+            start = sum(f.d for f in G.factors[:place])
+            inner_slot += range(start, start + factor.d)
         else:
             points.append(rep.lift(G, factor=place))
     if len(G.factors) < 2 or not points:
@@ -183,7 +185,12 @@ def points_hidden(width: int, rep_in: Rep, rep_out: Rep) -> Points | Rep | None:
         def at_a_point(rep: Rep) -> Rep:
             """Leave the factors that act on features at a point."""
             parts = [
-                [f.of for f in part.factors if isinstance(f, LiftedRep) and f.of.G == H] for part, _ in rep.blocks()
+                [
+                    f.of if f.of.G == H else f.of._lift(H, tuple(map(inner_slot.index, f.slot)))
+                    for f in part.factors
+                    if isinstance(f, LiftedRep) and set(f.slot) <= set(inner_slot)
+                ]
+                for part, _ in rep.blocks()
             ]
             return reduce(add, [reduce(mul, factors, Scalar(H)) for factors in parts])
 
@@ -253,18 +260,13 @@ def _binomial_split(n: int, r: int) -> list[int]:
     return split
 
 
-def is_pointwise(rep: Rep) -> bool:
-    """Check whether any function applied to each coordinate is equivariant: the representation only permutes them."""
-    return rep.is_trivial or rep.is_permutation
-
-
 def gated(rep: Rep) -> Rep:
     """``rep`` behind its gates: one scalar for each part that is not permutation-like; scalars have none.
 
     Signs and pseudoscalars are not permutation-like: they are gated.
     """
     rep = bind(rep, None)
-    gates = sum(len(index) for part, index in rep.blocks() if not is_pointwise(part))
+    gates = sum(len(index) for part, index in rep.blocks() if not part.is_permutation)
     return gates * Scalar(rep.G) + rep if gates else rep
 
 
@@ -354,8 +356,9 @@ def activation_of(activation: Any, key: str = "activation") -> Activation:
         name = next((a.name for a in ACTIVATIONS.values() if activation is a.module or activation is a.function), "")
     if name in ACTIVATIONS:
         return ACTIVATIONS[name]
-    close = difflib.get_close_matches(name, [*ACTIVATIONS, *ALIASES], n=1) if name else []
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    from rppdyn.settings import did_you_mean  # with pydantic, for a message alone
+
+    hint = did_you_mean(name, [*ACTIVATIONS, *ALIASES])
     modules = ", ".join(a.module.__name__ for a in ACTIVATIONS.values())
     raise ValueError(
         f"{key}={activation!r}: no activation{hint}; choose one of {', '.join(ACTIVATIONS)}, or of torch.nn's classes {modules}"
@@ -413,9 +416,6 @@ class GatePathway(Pathway):
         self.register_unit(unit)
         self.weight = nn.Parameter(scale / unit * torch.randn(channels, generator=generator))
 
-    def forward(self, x: Float[Tensor, "*batch channels"], c: Float[Tensor, " channels"] | None = None) -> Tensor:
-        return (self.in_units(self.weight) if c is None else c) * self.activation(x)
-
     def curvature(
         self, x: Float[Tensor, "N *places gated"], g: Float[Tensor, "S N *places channels"]
     ) -> list[Kronecker]:
@@ -446,7 +446,7 @@ class Pointwise(nn.Module):
         rep = bind(rep, None)
         self.activation = activation_of(activation)
         for part, _ in rep.blocks():
-            if not (is_pointwise(part) or (self.activation.is_odd and part.is_signed_permutation)):
+            if not (part.is_permutation or (self.activation.is_odd and part.is_signed_permutation)):
                 raise ValueError(
                     f"a point-wise activation breaks the symmetry of {part} in {rep}: its coordinates are not merely "
                     "permuted; use Gate"
@@ -477,8 +477,6 @@ class Gate(SamplesLastLayer):
     """
 
     gates: Tensor
-    order: Tensor | None
-    inverse: Tensor | None
     free: GatePathway | None
 
     def __init__(self, rep: Rep, *, free_variance: int | float = 0.0, free_scale: int | float = FREE_SCALE,
@@ -487,10 +485,8 @@ class Gate(SamplesLastLayer):
         self.activation = activation_of(activation)
         self.rep, self.rep_in = rep, gated(rep)
         parts = rep.blocks()
-        indices = [index.flatten() for part, index in parts if is_pointwise(part)]
-        gated_indices = [
-            index.T for part, index in parts if not is_pointwise(part)
-        ]  # (components, copies) of each part
+        indices = [index.flatten() for part, index in parts if part.is_permutation]
+        gated_indices = [index.T for part, index in parts if not part.is_permutation]  # (components, copies) of each
         pointwise = torch.cat(indices).sort().values if indices else torch.empty(0, dtype=torch.int64)
         self.shapes = tuple(tuple(index.shape) for index in gated_indices)
         self.num_gates = n = sum(copies for _, copies in self.shapes)
@@ -498,9 +494,7 @@ class Gate(SamplesLastLayer):
         gates = torch.arange(n).split([copies for _, copies in self.shapes])
         gate_places = [gate.repeat(components) for gate, (components, _) in zip(gates, self.shapes, strict=True)]
         self.register_constant("gates", torch.cat([n + torch.arange(len(pointwise)), *gate_places]))
-        contiguous = bool((order == torch.arange(rep.dim)).all())
-        self.register_constant("order", None if contiguous else torch.cat([torch.arange(n), n + order]))
-        self.register_constant("inverse", None if contiguous else order.argsort())
+        self.register_order(torch.cat([torch.arange(n), n + order]), order.argsort())
         self.free = None
         if free_variance != 0:
             self.free = GatePathway(

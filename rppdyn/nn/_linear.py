@@ -117,6 +117,14 @@ class SamplesLastLayer(ExactBuffers, ABC):
 
     rep_in: Rep
     rep: Rep
+    order: Tensor | None
+    inverse: Tensor | None
+
+    def register_order(self, order: Tensor, inverse: Tensor) -> None:
+        """Register the order in which rows are computed with, and the inverse; None where rows lie in that order."""
+        contiguous = torch.equal(order, torch.arange(len(order)))
+        self.register_constant("order", None if contiguous else order)
+        self.register_constant("inverse", None if contiguous else inverse)
 
     @abstractmethod
     def assemble(self) -> Any:
@@ -158,13 +166,18 @@ def bind(rep: Rep | RepType, group: Group | None) -> Rep:
 
 
 def largest_group(group: Group | None, groups: Sequence[Group] | None, variances: Sequence[int | float] | None,
-            *reps: Rep | RepType) -> Group:  # fmt: skip
-    """The first group of a chain. A group beside the chain, variances without one, and reps of a subgroup are refused."""
+            pair: tuple[int | float, int | float], *reps: Rep | RepType) -> Group:  # fmt: skip
+    """The first group of a chain. Refuse a group or a pair of variances beside it, no chain, and reps of a subgroup."""
     if groups is None:
         raise ValueError(f"variances={variances} without groups: they are of a chain; give groups=[...] too")
     if group is not None:
         raise ValueError(f"groups={list(groups)} together with group={group}: give one of the two")
     check_chain(groups, variances)
+    if pair != (1e5, 1.0):
+        raise ValueError(
+            f"equivariant_variance={pair[0]:g} and free_variance={pair[1]:g} together with variances={variances}: give "
+            "variances alone, the free pathway's last"
+        )
     for rep in reps:
         if isinstance(rep, Rep) and rep.G in groups[1:]:
             raise ValueError(
@@ -217,7 +230,7 @@ class RelaxedLinear(ExactBuffers):
                  generator: torch.Generator | None = None):  # fmt: skip
         super().__init__()
         if groups is not None or variances is not None:
-            group = largest_group(group, groups, variances, rep_in, rep_out)
+            group = largest_group(group, groups, variances, (equivariant_variance, free_variance), rep_in, rep_out)
         elif group is None:
             group = next((rep.G for rep in (rep_in, rep_out) if isinstance(rep, Rep)), None)
         self.rep_in, self.rep_out = bind(rep_in, group), bind(rep_out, group)

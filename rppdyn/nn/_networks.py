@@ -19,7 +19,7 @@ from scipy.sparse import coo_array
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rppdyn.basis import NotCertified, isotypic
+from rppdyn.basis import isotypic
 from rppdyn.groups import Group
 from rppdyn.nn._bilinear import Bilinear
 from rppdyn.nn._coefficients import ExactBuffers, check_layouts, layout_number
@@ -33,7 +33,6 @@ from rppdyn.nn._hidden import (
     activation_of,
     gated,
     hidden_representation,
-    is_pointwise,
     missing_types,
     points_hidden,
     product_channels,
@@ -129,7 +128,6 @@ class HiddenBlock(nn.Module):
             """The layer, at each point if there are points."""
             return layer if points is None else AtPoints(layer, points, **options)
 
-        pointwise = all(is_pointwise(part) for part, _ in rep_out.blocks())
         channels = product_channels(rep_out) if bilinear_maps is None else bilinear_maps
         rows = with_operands(rep_out, channels) if bilinear == "channelwise" else gated(rep_out)
         self.linear = RelaxedLinear(
@@ -143,7 +141,7 @@ class HiddenBlock(nn.Module):
             self.bilinear = at_points(ChannelProducts(rep_out, channels=channels, **options))
         elif bilinear == "published":
             self.bilinear = Bilinear(gated(rep_out), maps=bilinear_maps, **options)
-        if pointwise:
+        if rep_out.is_permutation:
             self.gate = Pointwise(rep_out, activation)
         else:
             gate = Gate(
@@ -288,12 +286,7 @@ class RPPEMLP(Network, ExactBuffers):
         super().__init__()
         self.activation = activation_of(activation)
         if groups is not None or variances is not None:
-            group = largest_group(group, groups, variances, rep_in, rep_out)
-            if (equivariant_variance, free_variance) != (1e5, 1.0):
-                raise ValueError(
-                    f"equivariant_variance={equivariant_variance:g} and free_variance={free_variance:g} together with "
-                    f"variances={variances}: give variances alone, the free pathway's last"
-                )
+            group = largest_group(group, groups, variances, (equivariant_variance, free_variance), rep_in, rep_out)
         elif group is None:
             raise ValueError("group=None: give the symmetry group, or groups=[...] with variances=[...] for a chain")
         self.group = group
@@ -496,8 +489,8 @@ class RPPEMLP(Network, ExactBuffers):
 
 
 def pack_variances(net: nn.Module, state_dict: dict[str, Tensor], prefix: str, local_metadata: Any) -> None:
-    """Make variances in a state dict views of one tensor, as each tensor adds 300 bytes to a file; and drop versions."""
-    names = [key for key in state_dict if key.startswith(prefix) and key.endswith(".log_variance")]
+    """Make variances and units in a state dict views of one tensor, as each tensor adds 300 bytes to a file; drop versions."""
+    names = [key for key in state_dict if key.startswith(prefix) and key.endswith((".log_variance", ".unit_exact"))]
     are_buffers = not any(state_dict[name].ndim or state_dict[name].requires_grad for name in names)
     if names and are_buffers:
         state_dict.update(zip(names, torch.stack([state_dict[name] for name in names]).unbind(), strict=True))
@@ -530,17 +523,14 @@ def _bilinear_form(bilinear: bool | Form | None, rep_in: Rep, rep_hidden: Rep | 
 
     A channel-wise one needs vectors to multiply, and products that end in the hidden representation.
     """
-    rep_hidden = rep_hidden.inner if isinstance(rep_hidden, Points) else rep_hidden
+    if isinstance(rep_hidden, Points):  # products are at each point, whatever other layers have room for
+        bilinear, rep_hidden = "channelwise", rep_hidden.inner
     if bilinear == "channelwise":
-        has_vectors = _has_gated_parts(rep_hidden) or _has_gated_parts(rep_in)
+        has_vectors = not (rep_hidden.is_permutation and rep_in.is_permutation)
         return "channelwise" if has_vectors and any(basis.rank for basis in product_maps(rep_hidden)) else None
     if bilinear in (None, "published"):
-        bilinear = _has_gated_parts(rep_hidden)
+        bilinear = not rep_hidden.is_permutation
     return "published" if bilinear else None
-
-
-def _has_gated_parts(rep: Rep) -> bool:
-    return any(not is_pointwise(part) for part, _ in rep.blocks())
 
 
 def _list_hidden(hidden: Hidden | Sequence[Hidden], num_layers: int | None) -> list[Hidden]:
@@ -685,7 +675,7 @@ def _unseen_types(net: RPPEMLP) -> list[int]:
     """Dimensions of the irreducible types of the input on which the output doesn't depend; empty where types aren't known."""
     try:
         adapted = isotypic([net.rep_in])
-    except (ValueError, NotCertified):
+    except ValueError:
         return []
     along = torch.randn(16, net.rep_in.dim, generator=torch.Generator().manual_seed(0))  # coordinates by types
     u = adapted.u[0].to(along)

@@ -94,18 +94,15 @@ class Kronecker(NamedTuple):
     Attributes:
         A: factor of inputs, ``(*blocks, n, n)``, a sum over the data, to be divided by their number at the end.
         G: factor of gradients, ``(*blocks, m, m)``, a sum over the data and the factors of the loss's Hessian.
-        copies: how many matrices of coefficients have this curvature each.
     """
 
     A: Factor
     G: Factor
-    copies: int = 1
 
     def eigenvalues(self) -> tuple[Float[Tensor, " eigenvalues"], int]:
         """Eigenvalues of the curvature, none negative and some zeros left out; and their number with all zeros."""
         (a, n), (g, m) = (_eigenvalues(factor) for factor in (self.A, self.G))
-        eigenvalues = (a.unsqueeze(-1) * g.unsqueeze(-2)).flatten().repeat(self.copies)
-        return eigenvalues, math.prod(a.shape[:-1]) * n * m * self.copies
+        return (a.unsqueeze(-1) * g.unsqueeze(-2)).flatten(), math.prod(a.shape[:-1]) * n * m
 
 
 def _eigenvalues(factor: Factor) -> tuple[Float[Tensor, "*blocks k"], int]:
@@ -145,7 +142,6 @@ class Pathway(ExactBuffers):
 
     log_variance: Tensor
     unit: Tensor | None
-    has_unit = False
     is_free = False
     fan_in: int | float = 1
     within: str | None = None
@@ -157,6 +153,7 @@ class Pathway(ExactBuffers):
             raise ValueError(f"a pathway's prior variance must be positive and finite; got {variance!r}")
         log_variance = torch.tensor(math.log(variance), dtype=torch.float64)
         self.register_exact("log_variance", log_variance, working_copy=False)
+        self.register_buffer("unit", None)
 
     @property
     def variance(self) -> Tensor:
@@ -165,10 +162,7 @@ class Pathway(ExactBuffers):
 
     def register_unit(self, unit: int | float | None) -> None:
         """Store parameters in multiples of ``unit``, a buffer; None for a pathway that never has one."""
-        self.has_unit = unit is not None
-        if unit is None or unit == 1:
-            self.register_buffer("unit", None)
-        else:
+        if unit is not None:
             self.register_exact("unit", torch.tensor(unit, dtype=torch.float64))
 
     def in_units(self, parameter: Tensor, onto: Tensor | None = None) -> Tensor:
@@ -177,13 +171,6 @@ class Pathway(ExactBuffers):
             return parameter if onto is None else parameter + onto
         unit = self.unit if self.unit.ndim == 0 else self.unit.view(-1, *[1] * (parameter.ndim - 1))
         return unit * parameter if onto is None else torch.addcmul(onto, unit, parameter)
-
-    def store_unit(self) -> None:
-        """Store a unit that is 1, too."""
-        if self.unit is None:
-            like = self.get_parameter(self.coefficient_names()[0])
-            self.register_exact("unit", torch.ones((), device=like.device))
-            self.unit = self.get_buffer("unit").to(like)
 
     @torch.no_grad()
     def follow_variance(self, optimiser: torch.optim.Optimizer | None = None) -> None:
@@ -196,10 +183,8 @@ class Pathway(ExactBuffers):
         Args:
             optimiser: Adam, whose moments follow.
         """
-        if not self.has_unit:
+        if self.unit is None:
             return
-        self.store_unit()
-        assert self.unit is not None
         parameters = [self.get_parameter(name) for name in self.coefficient_names()]
         old = self.unit if isinstance(self.unit, nn.Parameter) else self.get_buffer("unit_exact")
         new = (self.variance * max(self.fan_in, 1)).sqrt().clamp(max=1.0).to(old)
@@ -211,28 +196,24 @@ class Pathway(ExactBuffers):
         """Make ``log_variance`` a parameter, and the unit of storage, which follows it, a parameter without a gradient."""
         if not isinstance(self.log_variance, nn.Parameter):
             self.log_variance = nn.Parameter(self.drop_exact("log_variance"))
-        if self.has_unit and not isinstance(self.unit, nn.Parameter):
-            unit = torch.ones((), dtype=torch.float64) if self.unit is None else self.drop_exact("unit")
-            self.unit = nn.Parameter(unit.to(self.get_parameter(self.coefficient_names()[0])), requires_grad=False)
+        if self.unit is not None and not isinstance(self.unit, nn.Parameter):
+            like = self.get_parameter(self.coefficient_names()[0])
+            self.unit = nn.Parameter(self.drop_exact("unit").to(like), requires_grad=False)
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
-        """Read a unit in any form: exact, a parameter once the variance is learned, or absent where it is 1."""
-        stored = self.coefficient_names() if self.has_unit else []
-        if stored and f"{prefix}{stored[0]}" in state_dict:
+        """Read a unit in any form: exact, a parameter once the variance is learned, or, in earlier versions, absent for 1."""
+        weight = None if self.unit is None else state_dict.get(prefix + self.coefficient_names()[0])
+        if self.unit is not None and weight is not None:
             learned, exact = f"{prefix}unit", f"{prefix}unit_exact"
             saved = [state_dict.pop(key) for key in (learned, exact) if key in state_dict]
-            if saved and self.unit is None:
-                self.register_exact("unit", saved[0])
-                self.unit = self.unit.to(self.get_parameter(stored[0]))
-            if self.unit is not None and (saved or f"{prefix}log_variance" in state_dict):  # else part of a state dict
+            if saved or f"{prefix}log_variance" in state_dict:  # else part of a state dict
                 target = learned if isinstance(self.unit, nn.Parameter) else exact
-                state_dict[target] = saved[0] if saved else torch.ones_like(self.unit)
+                state_dict[target] = saved[0] if saved else torch.ones_like(self.unit, device=weight.device)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def coefficients(self) -> tuple[Tensor, ...]:
         """The variables of the prior: orthonormal coefficients or, by default, the parameters themselves, in their unit."""
-        stored = (attrgetter(name)(self) for name in self.coefficient_names())
-        return tuple(self.in_units(p) if self.has_unit else p for p in stored)
+        return tuple(self.in_units(attrgetter(name)(self)) for name in self.coefficient_names())
 
     def coefficient_names(self) -> list[str]:
         """Names of the parameters whose multiples are the coefficients."""

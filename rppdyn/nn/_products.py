@@ -78,8 +78,6 @@ class ChannelProducts(SamplesLastLayer):
     rows: Tensor
     weights: Tensor
     sources: Tensor
-    order: Tensor | None
-    inverse: Tensor | None
 
     def __init__(self, rep: Rep, *, channels: int, variance: int | float = 1e5,
                  generator: torch.Generator | None = None):  # fmt: skip
@@ -106,9 +104,7 @@ class ChannelProducts(SamplesLastLayer):
         place = torch.cat([index.T.flatten() for _, index in rep.blocks()])
         order = torch.arange(self.rep_in.dim)
         order[self.rep.dim - rep.dim : self.rep.dim] = self.rep.dim - rep.dim + place
-        contiguous = bool((place == torch.arange(rep.dim)).all())
-        self.register_constant("order", None if contiguous else order)
-        self.register_constant("inverse", None if contiguous else order[: self.rep.dim].argsort())
+        self.register_order(order, order[: self.rep.dim].argsort())
         self._place()
         sizes = [(t.copies, t.rank * channels) for t in targets]  # copies, and how many products each of them sums
         std = torch.cat([torch.full((copies * n,), INITIAL_PRODUCT_SCALE * n**-0.5) for copies, n in sizes])
@@ -183,18 +179,14 @@ class ChannelProducts(SamplesLastLayer):
     def samples_last(
         self, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack m products"]
     ) -> Float[Tensor, "*stack m samples"]:
-        if self.order is not None:
-            x = x.index_select(-2, self.order)
-        y = self.multiply(x, weights)
-        return y if self.inverse is None else y.index_select(-2, self.inverse)
-
-    def multiply(self, x: Float[Tensor, "*stack n samples"], weights: Float[Tensor, "*stack m products"]) -> Tensor:
         """``y = z + M (u_c x v_c)`` with ``x = (z, u_c, v_c)`` and the pairs of all channels in one vector."""
+        x = x if self.order is None else x.index_select(-2, self.order)
         *stack, _, samples = x.shape
         z, operands = x.split_with_sizes([self.rep.dim, self.rep_in.dim - self.rep.dim], -2)
         u, v = operands.reshape(*stack, self.operand_dim, 2, self.channels, samples).unbind(-3)
         outer = (u.unsqueeze(-3) * v.unsqueeze(-4)).flatten(-4, -2)
-        return (torch.addmm if weights.ndim == 2 else torch.baddbmm)(z, weights, outer)
+        y = (torch.addmm if weights.ndim == 2 else torch.baddbmm)(z, weights, outer)
+        return y if self.inverse is None else y.index_select(-2, self.inverse)
 
     def extra_repr(self) -> str:
         into = ", ".join(f"{t.rank} into {t.copies} of dimension {t.dim}" for t in self.targets)

@@ -13,8 +13,8 @@ from torch.func import functional_call
 
 from rppdyn.errors import DivergedError
 from rppdyn.nn._ensemble import Ensemble
-from rppdyn.nn._pathways import Pathway, named_pathways
-from rppdyn.priors._laplace import Evidence, PathwayEvidence, PredictEach, output_gradients
+from rppdyn.nn._pathways import Pathway, named_pathways, pathway_path
+from rppdyn.priors._laplace import Evidence, PathwayEvidence, PredictEach, check_total, output_gradients
 from rppdyn.priors._likelihood import Likelihood
 from rppdyn.runs.files import memory_limit
 
@@ -151,8 +151,7 @@ def joint_evidence(
     """
     if not draws >= 1:
         raise ValueError(f"draws={draws}: give a number of targets for each datum, one or more")
-    if total is not None and not total >= 1:
-        raise ValueError(f"total={total}: give a number of data, one or more, or None for those of x")
+    check_total(total)
     pathways, kernels, predicted = kernel_matrices(
         net, x, likelihood, predict=predict, predict_each=predict_each, generator=generator, draws=draws,
         memory=memory,
@@ -167,7 +166,9 @@ def linear_targets(net: nn.Module, x: Float[Tensor, "N in"], y: Float[Tensor, " 
     """Targets ``y - f(x) + J w`` of a network with one output when it is linear in the weights w of its pathways."""
     parameters = dict(net.named_parameters())
     own = {
-        ".".join(filter(None, (*place, leaf))) for *place, p in named_pathways(net) for leaf in p.coefficient_names()
+        f"{pathway_path(layer, name)}.{leaf}".lstrip(".")
+        for layer, name, p in named_pathways(net)
+        for leaf in p.coefficient_names()
     }
     tangents = {name: p if name in own else torch.zeros_like(p) for name, p in parameters.items()}
     along = torch.func.jvp(lambda p: functional_call(net, p, (x,)).squeeze(-1), (parameters,), (tangents,))[1]
@@ -190,8 +191,6 @@ def kernel_matrices(
     Rows are ordered by datum, then by factor of its Hessian. A Jacobian larger than `BLOCK_BYTES` is computed in blocks of
     rows, again for each pair of blocks.
     """
-    if torch.is_inference_mode_enabled():
-        raise ValueError("evidence needs gradients, which torch.inference_mode() rules out: call it outside of it")
     if not len(x):
         raise ValueError("evidence of no data: give inputs of one datum or more")
     named = [each for each in named_pathways(module) if each[2].coefficient_names()]  # not constants that are fixed
@@ -291,8 +290,8 @@ def _coefficient_units(layer: str, name: str, pathway: Pathway) -> dict[str, Ten
         return {}
     total = torch.stack([c.sum() for c in pathway.coefficients()]).sum()
     units = torch.autograd.grad(total, list(parameters.values()))
-    path = ".".join(part for part in (layer, name) if part)
-    return {f"{path}.{leaf}": unit.double() for leaf, unit in zip(parameters, units, strict=True)}
+    path = pathway_path(layer, name)
+    return {f"{path}.{leaf}".lstrip("."): unit.double() for leaf, unit in zip(parameters, units, strict=True)}
 
 
 Rows = Tensor | tuple[Tensor, Tensor]

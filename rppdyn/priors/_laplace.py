@@ -300,7 +300,7 @@ def curvature(
     Raises:
         ValueError: there are no data, `predict` calls no layer with such pathways, or gradients are disabled.
     """
-    _check_total(total)
+    check_total(total)
     sums: Blocks = {}
     count = 0
     for batch in batches:
@@ -346,7 +346,7 @@ def gradient_curvature(
         predict: outputs ``(N, *out)`` of a batch by an ensemble of copies of the network, one for each datum, with assembled
             weights (of `Ensemble.assemble`).
     """
-    _check_total(total)
+    check_total(total)
     if net.norms:
         raise ValueError(
             "gradients by the weights of normalised layers are not measured: use curvature(), or joint evidence"
@@ -377,11 +377,12 @@ def gradient_curvature(
     return {key: [_normalise_trace(b, scale) for b in blocks] for key, blocks in sums.items()}
 
 
-def _check_total(total: int | None) -> None:
+def check_total(total: int | None) -> None:
+    """Refuse a number of data below one, and to measure curvature where gradients are ruled out."""
     if total is not None and not total >= 1:
-        raise ValueError(f"total={total}: give a number of data, one or more, or None for those in the batches")
+        raise ValueError(f"total={total}: give a number of data, one or more, or None for those that are given")
     if torch.is_inference_mode_enabled():
-        raise ValueError("curvature needs gradients, which torch.inference_mode() rules out: call it outside of it")
+        raise ValueError("evidence needs gradients, which torch.inference_mode() rules out: call it outside of it")
 
 
 def _scale(count: int, total: int | None) -> float:

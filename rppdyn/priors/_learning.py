@@ -275,7 +275,7 @@ class VarianceLearning:
             blocks = gradient_curvature(net, self.predict_each, batches, likelihood, **options)
         else:
             blocks = curvature(net, partial(self.predict, net), batches, likelihood, **options)
-        if not all(M.isfinite().all() for factors in blocks.values() for A, G, _ in factors for M in (A, G)):
+        if not all(M.isfinite().all() for factors in blocks.values() for A, G in factors for M in (A, G)):
             return None
         return kronecker_evidence(net, blocks)
 

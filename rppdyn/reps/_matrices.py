@@ -104,8 +104,17 @@ class GeneratedRep(Rep):
         """All elements and their images, if the group is finite and they fit in ``MAX_TABLE_NUMBERS``; else None."""
         if len(self._lie):
             return None
-        extend = _extend if self.G.order is not None else _extend_large
-        return extend(self.G.discrete_generators, self._discrete, str(self))
+        if self.G.order is None:
+            return _extend(self.G.discrete_generators, self._discrete, str(self))
+        elements, images = map(torch.stack, zip(*self._words, strict=True))  # words of few elements are all of them
+        for k, (h, image) in enumerate(zip(self.G.discrete_generators, self._discrete, strict=True)):
+            places = torch.cdist(_real_rows(h @ elements), _real_rows(elements)).argmin(1)
+            if not are_close(images[places], image @ images, 1e-7):
+                raise ValueError(
+                    f"{self} is no representation: discrete_generators[{k}] breaks a relation of the group, "
+                    f"rho(g1 g2) differs from rho(g1) rho(g2)"
+                )
+        return elements, images
 
     def rho(self, g):
         flat = g.reshape(-1, *g.shape[-2:]).to(torch.promote_types(g.dtype, self.dtype)).detach().cpu()
@@ -150,7 +159,8 @@ class GeneratedRep(Rep):
         for h, image in elements:  # the list grows in this loop
             for letter, image_letter in letters:
                 g = letter @ h
-                if len(elements) < MAX_WORDS and not any(are_close(g, known) for known, _ in elements):
+                distances = (torch.stack([known for known, _ in elements]) - g).abs().amax((1, 2))
+                if len(elements) < MAX_WORDS and distances.min() > 1e-6:
                     elements.append((g, image_letter @ image))
         return elements
 
@@ -189,29 +199,8 @@ def _digest(*tensors: Tensor) -> tuple:
     return (content.digest(),)
 
 
-def _extend(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """All elements of a finite group and their images; refuses images that depend on the word of an element."""
-    elements = [torch.eye(generators.shape[-1], dtype=generators.dtype)]
-    values = [torch.eye(images.shape[-1], dtype=images.dtype)]
-    position = 0
-    while position < len(elements):
-        for k, (h, image) in enumerate(zip(generators, images, strict=True)):
-            g, value = h @ elements[position], image @ values[position]
-            distance = (torch.stack(elements) - g).abs().amax((1, 2))
-            if distance.min() > 1e-6:
-                elements.append(g)
-                values.append(value)
-            elif not are_close(values[int(distance.argmin())], value, 1e-7):
-                raise ValueError(
-                    f"{name} is no representation: discrete_generators[{k}] breaks a relation of the group, "
-                    f"rho(g1 g2) differs from rho(g1) rho(g2)"
-                )
-        position += 1
-    return torch.stack(elements), torch.stack(values)
-
-
-def _extend_large(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor, Tensor] | None:
-    """As ``_extend`` for groups too large to compare every pair of elements; None beyond ``MAX_TABLE_NUMBERS``.
+def _extend(generators: Tensor, images: Tensor, name: str) -> tuple[Tensor, Tensor] | None:
+    """All elements and their images; None beyond ``MAX_TABLE_NUMBERS``. Refuse images that depend on the word of an element.
 
     Elements are compared by their entries to six digits, which generators of full precision allow. For infinite groups it stops
     when entries grow, words reach ``MAX_DEPTH`` letters, or there are too many elements.

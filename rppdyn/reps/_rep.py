@@ -168,9 +168,6 @@ class Rep(Algebra):
         cached = {k for cls in type(self).__mro__ for k, v in vars(cls).items() if isinstance(v, cached_property)}
         return {k: v for k, v in self.__dict__.items() if k not in cached}
 
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-
     def __copy__(self):
         return self
 
@@ -260,7 +257,7 @@ class Rep(Algebra):
 
     @cached_property
     def is_permutation(self) -> bool:
-        """True if every element permutes the coordinates."""
+        """True if every element permutes the coordinates, so that any function of each of them is equivariant."""
         return self.is_signed_permutation and self._all_leaves(lambda r: bool((r.discrete_generators.real >= 0).all()))
 
     @cached_property

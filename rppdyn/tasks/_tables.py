@@ -6,7 +6,6 @@ An error about a file is one line with the file, the place, the value and the re
 from __future__ import annotations
 
 import csv
-import difflib
 import hashlib
 import math
 import re
@@ -294,8 +293,9 @@ def column_of(name: str, table: Mapping[str, NDArray], text: str, key_name: str)
     if text in table:
         key, part = text, None
     if key not in table:
-        close = difflib.get_close_matches(key, list(table), n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        from rppdyn.settings import did_you_mean  # with pydantic, for a message alone
+
+        hint = did_you_mean(key, table)
         raise ValueError(f"{key_name}={text}: {name} has no such column{hint}; it has {list_names(list(table))}")
     values = table[key]
     if part is None:

@@ -353,7 +353,7 @@ for build in (
         assert (plain - fast).norm() <= 1e-10 * plain.norm(), (plain, fast)
 """
 ACTIONS = """
-agents = [filled(env="Hopper-v5", seed=s, policy_kwargs=dict(free_variance=1.0)) for s in (0, 1)]  # units of 1, left out
+agents = [filled(env="Hopper-v5", seed=s, policy_kwargs=dict(free_variance=1.0)) for s in (0, 1)]  # units of 1
 rng, update = np.random.default_rng(3), agents[0].update_class(agents)
 seen = [rng.normal(size=(3, 11)) for _ in agents]
 

@@ -126,7 +126,7 @@ def test_the_periodic_basis_is_a_strict_and_a_free_part():
 
 def test_a_pair_of_pathways_has_the_prior_of_relaxed_filters():
     """Over draws of coefficients the filters of both have the covariance of those of the product basis at the same g."""
-    f = lie("se2", (8, 8), kind=RelaxedLieConvolution, omega=1.0, harmonics=4)
+    f = lie("se2", (8, 8), kind=RelaxedLieConvolution, omega=1.0)
     t = f.coordinates()
     K = f.features() @ f.features().mT + 1
     basis = AnchorBasis(torch.zeros(1, 1), ["periodic"])
@@ -212,7 +212,6 @@ def test_a_small_resnet_turns_with_its_images_and_learns():
         (lambda: lie("scale", kind=RelaxedLieConvolution), ("T(2) x R+", "rotations")),
         (lambda: lie("t2", (1, 1), kind=RelaxedLieConvolution), ("T(2)", "no rotations")),
         (lambda: lie(kind=RelaxedLieConvolution, omega=-1), ("omega=-1",)),
-        (lambda: lie(kind=RelaxedLieConvolution, harmonics=5), ("harmonics=5",)),
         (lambda: learn_omega(nn.Linear(1, 1)), ("no relaxed pathway", "Linear")),
     ],
 )

@@ -151,7 +151,7 @@ def test_curvature_counts_every_coefficient(name):
     blocks = curvature(f, x, gradients(f, x, 2))
     assert len(blocks) == len(f.coefficients())
     for block, c in zip(blocks, f.coefficients(), strict=True):
-        count = block.A[..., 0, 0].numel() * block.A.shape[-1] * block.G.shape[-1] * block.copies
+        count = block.A[..., 0, 0].numel() * block.A.shape[-1] * block.G.shape[-1]
         assert count == c.numel()
         for factor in (block.A, block.G):
             assert relative(factor, factor.mT) < 1e-12

@@ -203,6 +203,8 @@ def test_bad_input_is_refused_in_one_line():
         RelaxedLinear(V(O2eR3()), V, groups=[O(3), O2eR3()], variances=[1, 1, 1])
     with refused("equivariant_variance=3", "together with variances"):
         RPPEMLP(V, V, groups=[O(3), O2eR3()], variances=[1, 1, 1], equivariant_variance=3.0)
+    with refused("free_variance=7", "together with variances"):  # which a layer of its own passed over
+        make(groups=[O(3), O2eR3()], variances=[1, 1, 1], free_variance=7.0)
     with refused("group=None"):
         RPPEMLP(V, V)
 

@@ -158,7 +158,7 @@ def test_canonical_bases_follow_from_the_subspace_alone(G):
     "G, rep", [(O(3), 5 * T(0) + 5 * T(1)), (S(4), T(1) + T(2)), (SO(2), T(0) + 3 * T(1))], ids=str
 )
 def test_files_have_the_size_of_the_weights(G, rep):
-    net, file = RPPEMLP(rep, T(1), G, hidden=32), io.BytesIO()
+    net, file = RPPEMLP(rep, T(1), G, hidden=48), io.BytesIO()
     torch.save(net.state_dict(), file)
     assert file.tell() < 1.5 * 4 * sum(p.numel() for p in net.parameters())
 

@@ -9,8 +9,8 @@ from registry import generator
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import SO, D, Group, O, S, Z
 from rppdyn.nn import EMLP, RPPEMLP, ChannelProducts, Ensemble
-from rppdyn.nn._hidden import AtPoints, points_hidden
-from rppdyn.reps import Rep, Scalar, T, V
+from rppdyn.nn._hidden import AtPoints, Points, points_hidden
+from rppdyn.reps import Pseudoscalar, Rep, Scalar, T, V
 
 
 def swarm(space: Group, members: Group) -> Rep:
@@ -90,3 +90,28 @@ def test_weights_of_tensors_say_how_to_build_their_network(space, members):
         with pytest.raises(ValueError, match="the state dict has weights of ") as error:
             other.load_state_dict(one.state_dict())
         assert "architecture='tensor'" not in str(error.value)
+
+
+@pytest.mark.parametrize("hidden", [[256, 4], [4, 256], [256, 4, 256]], ids=str)
+def test_a_layer_too_small_for_points_beside_layers_of_points(hidden):
+    """Layers of points had the published products of other layers, whose rows they lack: the first call failed."""
+    rep = swarm(SO(3), S(3))
+    net = RPPEMLP(rep, rep, rep.G, hidden=hidden, generator=generator())
+    assert [isinstance(block.bilinear, AtPoints) for block in net.blocks] == [width == 256 for width in hidden]
+    assert net(torch.ones(5, rep.dim)).isfinite().all()
+
+
+@pytest.mark.parametrize("others", [[O(3), SO(2)], [O(3), O(3)]], ids=str)
+def test_types_of_each_factor_at_a_point(others):
+    """Types of one of several factors were taken for scalars, so that no layer of points had, say, a pseudoscalar."""
+    G = S(3) * others[0] * others[1]
+    points = V(S(3)).lift(G)
+    rep = sum(
+        points * ((V + Pseudoscalar)(H) if H == O(3) else V(H)).lift(G, factor=place)
+        for place, H in enumerate(others, 1)
+    )
+    assert isinstance(points_hidden(256, rep, rep), Points)
+    net = EMLP(rep, rep, G, hidden=256, num_layers=1, generator=generator()).double()
+    x = torch.randn(5, rep.dim, dtype=torch.float64, generator=generator(1))
+    assert isinstance(net.blocks[0].gate, AtPoints)
+    assert equivariance_error(net, rep, rep, x, n_samples=3).mean < 1e-11

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from rppdyn.settings import ConfigError, Count, Integer, Number, Text, Variance, format_value, setting, settings, settle
+from rppdyn.settings import ConfigError, Count, Integer, Number, Text, Variance, format_value, setting, settings
 
 if TYPE_CHECKING:
     import torch
@@ -129,7 +129,7 @@ class NetworkSettings:
 
     def __post_init__(self) -> None:
         if isinstance(self.hidden, list):
-            settle(self, num_layers=len(self.hidden))
+            self.num_layers = len(self.hidden)
         check_model(self)
 
     @property

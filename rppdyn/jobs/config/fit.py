@@ -22,7 +22,7 @@ from rppdyn.jobs.config.base import (
     refuse_below,
     without_keys,
 )
-from rppdyn.settings import ConfigError, Count, Natural, Number, Positive, Text, Variance, setting, settings, settle
+from rppdyn.settings import ConfigError, Count, Natural, Number, Positive, Text, Variance, setting, settings
 
 Layer = Count | Text
 Hidden = Layer | Annotated[list[Layer], Field(min_length=1)]
@@ -64,11 +64,8 @@ class NetworkConfig(NetworkSettings):
 
     def learn(self) -> None:
         """Replace `free_variance=learned` by the initial variances of learning."""
-        settle(
-            self,
-            equivariant_variance=min(self.equivariant_variance, START_VARIANCES[0]),
-            free_variance=START_VARIANCES[1],
-        )
+        self.equivariant_variance = min(self.equivariant_variance, START_VARIANCES[0])
+        self.free_variance = START_VARIANCES[1]
 
 
 @settings
@@ -234,7 +231,7 @@ class FitConfig(RunConfig):
 
     def __post_init__(self) -> None:
         if getattr(self.model, "free_variance", None) == LEARNED:  # a short form of the objective
-            settle(self, objective="marginal_likelihood")
+            self.objective = "marginal_likelihood"
             self.model.learn()
         if self.seed + self.seeds > 2**31:
             raise ConfigError(f"seeds={self.seeds}: must be at most {2**31 - self.seed}: the last seed is 2^31 - 1")
@@ -424,15 +421,15 @@ class RecordingsModelConfig(DynamicsModelConfig):
             ConfigError: the columns do not fit the system.
         """
         if self.kind == AUTO:
-            settle(self, kind="mlp" if task.group is None else "rpp")
+            self.kind = "mlp" if task.group is None else "rpp"
             super().__post_init__()
         if self.kind != "mlp" and task.group is None:
             raise ConfigError(f"model={self.kind} without group=: name the symmetry, or give model=mlp")
-        natural = "hamiltonian" if task.momenta else "mechanical" if task.velocities else "ode"
+        natural: Any = "hamiltonian" if task.momenta else "mechanical" if task.velocities else "ode"
         if task.controls and self.system == AUTO:
             natural = "ode"
         if self.system == AUTO:
-            settle(self, system=natural)
+            self.system = natural
         if self.system in ("hamiltonian", "separable") and not task.momenta:
             raise ConfigError(
                 f"model.system={self.system}: which columns are momenta? Give positions=[...] and momenta=[...], or "
