@@ -256,7 +256,8 @@ class FitConfig(RunConfig):
 
     def take_stored(self, task: Mapping[str, Any]) -> None:
         """Take what a run wrote of its data from its stored task."""
-        settle(self.task, **{key: task[key] for key in ("digest", "generators") if key in task})
+        for key in {"digest", "generators"} & task.keys():
+            setattr(self.task, key, task[key])
 
     @property
     def all_seeds(self) -> list[int]:
@@ -474,7 +475,7 @@ class FitTrajectoriesConfig(FitConfig):
             raise ConfigError(
                 f"unwrap={self.task.unwrap}: the run began with {unwrap}; resume it with that, or begin another"
             )
-        settle(self.task, unwrap=unwrap)
+        self.task.unwrap = unwrap
 
     @property
     def steps_per_epoch(self) -> int:
