@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from gymnasium.envs.mujoco import MujocoEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm, maybe_make_env
@@ -30,11 +31,12 @@ from stable_baselines3.common.vec_env import (
 
 from rppdyn.agents import _checkpoint as checkpoint
 from rppdyn.agents._measures import AgentEquivarianceError, critic_equivariance_error, policy_equivariance_error
+from rppdyn.agents._networks import require_vectors
 from rppdyn.agents.policy import certified_arguments
 from rppdyn.envs import SymmetrySpec, symmetry_spec
 from rppdyn.envs._catalogue import single_environment
 from rppdyn.envs._mirror import plain_spec
-from rppdyn.envs._wrappers import dictionary_of, flattened, refuse_vector_env
+from rppdyn.envs._wrappers import dictionary_of, flatten_observations, flattened, refuse_vector_env
 from rppdyn.envs.certification._evidence import require_symmetric_wrappers
 from rppdyn.errors import DivergedError
 from rppdyn.runs.files import first_non_finite
@@ -46,7 +48,7 @@ LOST_REMEDY = "what is learned from it would be lost, so the environment must re
 DIVERGED_REMEDY = "start again with a smaller learning_rate, or rewards of a smaller scale"
 
 HARMLESS_WRAPPERS = (VecNormalize, VecMonitor, VecCheckNan, VecVideoRecorder)
-"""Vectorised wrappers that do not change actions and observations. `check_wrapper` refuses a VecNormalize that does."""
+"""Vectorised wrappers that do not change actions and observations. `_wrap_env` refuses a VecNormalize that does."""
 
 
 class SymmetricAgent(BaseAlgorithm):
@@ -55,7 +57,7 @@ class SymmetricAgent(BaseAlgorithm):
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]]
     policy: Any  # a SymmetricPolicy; each algorithm declares its own
     policy_class: Any  # its class
-    _keys: Sequence[str] = ()  # keys of the dictionaries that observations are flattened from, in their order
+    _keys: spaces.Dict | Sequence[str] = ()  # the space that observations are flattened from; in old files its keys
     fresh_episodes = False  # whether captures leave out environments, so that restored agents begin new episodes
     policy_delay = 1  # updates for one of the actor
     _pending_log: dict[str, Any]  # log entries that were not written when the agent was captured
@@ -77,6 +79,26 @@ class SymmetricAgent(BaseAlgorithm):
         if _init_setup_model:  # load() sets up later, with the saved policy_kwargs
             self._find_symmetry(spec)
             self._setup_model()
+
+    @staticmethod
+    def _wrap_env(env: GymEnv | str, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
+        """Flatten dictionaries of observations, and refuse environments that policies here can't act in; all pass here."""
+        env = maybe_make_env(env, verbose)
+        refuse_vector_env(env)
+        env = flattened(env) if isinstance(env, gym.Env) else env
+        require_vectors("observation", env.observation_space)
+        if not (actions := require_vectors("action", env.action_space)).is_bounded():  # stable-baselines3 asserts it
+            raise ValueError(
+                f"the environment's actions, {actions}, have no bounds, which policies here keep to: declare some by "
+                f"gymnasium.wrappers.TransformAction(env, lambda a: a, gymnasium.spaces.Box(-1, 1, {actions.shape}))"
+            )
+        wrapper = unwrap_vec_normalize(env) if isinstance(env, VecEnv) else None
+        if wrapper is not None and wrapper.norm_obs:
+            raise ValueError(
+                "VecNormalize scales each observation by itself, which breaks the symmetry; use "
+                "VecNormalize(env, norm_obs=False): RPPPolicy normalises observations in a way that commutes with it"
+            )
+        return BaseAlgorithm._wrap_env(env, verbose, monitor_wrapper)
 
     @property
     def spec(self) -> SymmetrySpec:
@@ -150,7 +172,6 @@ class SymmetricAgent(BaseAlgorithm):
             raise ValueError(f"spec= is for new agents, the one in {path} has that of its networks: leave it out")
         with checkpoint.explain_load_errors(path, cls, kwargs):
             agent = super().load(path, *args, **kwargs)
-        check_wrapper(agent._vec_normalize_env)
         warn_if_other_robot(agent)
         return agent
 
@@ -160,8 +181,6 @@ class SymmetricAgent(BaseAlgorithm):
         Raises:
             ValueError: a VecNormalize that scales observations.
         """
-        if isinstance(env, VecEnv):
-            check_wrapper(unwrap_vec_normalize(env))
         super().set_env(env, force_reset)
         warn_if_other_robot(self)
 
@@ -198,7 +217,10 @@ class SymmetricAgent(BaseAlgorithm):
     def predict(self, observation: Any, *args: Any, **kwargs: Any) -> tuple[NDArray, tuple[NDArray, ...] | None]:
         """Choose actions; arguments as in stable-baselines3. A dictionary is flattened as in training."""
         if isinstance(observation, Mapping) and observation.keys() == set(self._keys):
-            observation = np.concatenate([observation[key] for key in self._keys], axis=-1)
+            if isinstance(self._keys, spaces.Dict):
+                observation = flatten_observations(self._keys, observation)
+            else:
+                observation = np.concatenate([observation[key] for key in self._keys], axis=-1)
         return super().predict(observation, *args, **kwargs)
 
     def _find_symmetry(self, spec: SymmetrySpec | None, needs_one: bool = False) -> None:
@@ -207,14 +229,13 @@ class SymmetricAgent(BaseAlgorithm):
         Args:
             needs_one: the algorithm needs a symmetry, even with plain networks.
         """
-        check_wrapper(self._vec_normalize_env)
         if self.env is not None and hasattr(self.env, "envs"):
-            self._keys = list(dictionary_of(self.env.envs[0]) or ())
+            space = dictionary_of(self.env.envs[0])
+            self._keys = space if isinstance(space, spaces.Dict) else ()
         if spec is None and "spec" not in self.policy_kwargs:
             spec = find_spec(self.env, needs_one or self.policy_kwargs.get("model") != "mlp")
         elif spec is None:
-            data = self.policy_kwargs["spec"]
-            spec = data if isinstance(data, SymmetrySpec) else SymmetrySpec.from_dict(dict(data))
+            spec = SymmetrySpec.from_dict(self.policy_kwargs["spec"])
         arguments = self.policy_kwargs | {"spec": spec.to_dict()}
         self.policy_kwargs = certified_arguments(self.policy_class, arguments, self.env, spec)
 
@@ -226,7 +247,7 @@ class SymmetricAgent(BaseAlgorithm):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> tuple[int, BaseCallback]:
-        if tb_log_name in ("SAC", "PPO", "CrossQ"):  # what stable-baselines3 calls every run
+        if tb_log_name in ("SAC", "PPO"):  # what stable-baselines3 calls every run
             tb_log_name = f"{self.spec.env_id}-{self.policy.model}".replace("/", "-")
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)
         for name, (value, exclude) in self._pending_log.items():
@@ -236,13 +257,6 @@ class SymmetricAgent(BaseAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_pending_log"]
-
-
-def flat_env(env: GymEnv | str, verbose: int) -> GymEnv:
-    """An environment, also of an id, with vectors in place of dictionaries; refuses Gymnasium's vector environments."""
-    env = maybe_make_env(env, verbose)
-    refuse_vector_env(env)
-    return flattened(env) if isinstance(env, gym.Env) else env
 
 
 def check_policy(agent: type[SymmetricAgent], policy: Any, spec: Any) -> None:
@@ -259,15 +273,6 @@ def check_policy(agent: type[SymmetricAgent], policy: Any, spec: Any) -> None:
         )
     if spec is not None and not isinstance(spec, SymmetrySpec):
         raise ValueError(f"spec={spec!r} is no SymmetrySpec; make one with symmetry_spec or mirror_spec of rppdyn.envs")
-
-
-def check_wrapper(wrapper: VecNormalize | None) -> None:
-    """Refuse a wrapper that scales observations."""
-    if wrapper is not None and wrapper.norm_obs:
-        raise ValueError(
-            "VecNormalize scales each observation by itself, which breaks the symmetry; use "
-            "VecNormalize(env, norm_obs=False): RPPPolicy normalises observations in a way that commutes with it"
-        )
 
 
 def check_wrappers(env: VecEnv, spec: SymmetrySpec) -> None:

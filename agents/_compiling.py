@@ -264,7 +264,7 @@ Work = Callable[[], Any]
 def cuda_graph(
     work: Work, device: torch.device, changes: Sequence[Tensor], generators: Sequence[torch.Generator]
 ) -> Work:
-    """Capture work as a CUDA graph, whose replay launches all kernels at once; on other devices return the work itself.
+    """Capture work as a CUDA graph, whose replay launches all kernels at once.
 
     A graph has the addresses of the tensors that it reads and writes: if one moves, the caller makes a new graph. The next
     replay overwrites the tensors that it returns.
@@ -275,8 +275,6 @@ def cuda_graph(
     Raises:
         RuntimeError: torch can't compile a part of the work.
     """
-    if device.type != "cuda":
-        return work
     values = [tensor.clone() for tensor in changes]
     states = [generator.get_state() for generator in generators]
     try:

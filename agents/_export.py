@@ -71,11 +71,6 @@ class DeployedPolicy(nn.Module):
         self.act, self.squashed = _action_module(policy).cpu().eval(), policy.squash_output
         self._apply(lambda tensor: tensor.clone(memory_format=torch.contiguous_format))  # views can't be saved
 
-    @property
-    def size(self) -> int:
-        """The number of entries of an action."""
-        return len(self.low)
-
     def forward(self, observation: Tensor) -> Tensor:
         action = self.act(observation)
         if self.squashed:

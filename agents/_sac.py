@@ -39,17 +39,11 @@ from torch.utils._pytree import tree_map
 
 from rppdyn.agents import _checkpoint as checkpoint
 from rppdyn.agents import buffers
-from rppdyn.agents._base import (
-    DIVERGED_REMEDY,
-    LOST_REMEDY,
-    SymmetricAgent,
-    check_observations,
-    flat_env,
-)
+from rppdyn.agents._base import DIVERGED_REMEDY, LOST_REMEDY, SymmetricAgent, check_observations
 from rppdyn.agents._compiling import COMPILE_OPTIONS, check_matmul_precision, worth_compiling
 from rppdyn.agents._goals import HindsightBuffer
-from rppdyn.agents._networks import RPPActor, RPPCritic, require_vectors
-from rppdyn.agents._update import Metrics, SACSettings, SACUpdate, State, check_trainable
+from rppdyn.agents._networks import RPPActor, RPPCritic
+from rppdyn.agents._update import Metrics, SACSettings, SACUpdate, check_trainable
 from rppdyn.agents.buffers import BatchSampler, RowReplayBuffer, refuse_changed_rewards
 from rppdyn.agents.policy import RPPPolicy
 from rppdyn.envs import SymmetrySpec
@@ -184,13 +178,6 @@ class RPPSAC(SymmetricAgent, SAC):
                 generator.manual_seed(int(np.random.randint(2**63 - 1)))  # noqa: NPY002
             self.sampler.numpy.state = np.random.MT19937(int(np.random.randint(2**63 - 1))).state  # noqa: NPY002
 
-    @staticmethod
-    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        env = flat_env(env, verbose)
-        check_actions(env.action_space)  # before stable-baselines3 asserts it
-        require_vectors("observation", env.observation_space)  # before it makes a buffer for them
-        return SAC._wrap_env(env, verbose, monitor_wrapper)
-
     def _setting_rules(self) -> dict[str, tuple[bool, str]]:
         """For each setting, whether it is possible, and what to say if not; loaded agents may have been given others, too."""
         entropy, norm = self.target_entropy, self.max_gradient_norm
@@ -268,11 +255,6 @@ class RPPSAC(SymmetricAgent, SAC):
         if self._own_update is None:
             self._own_update = self.update_class([self])
         return self._own_update
-
-    def update_state(self) -> State:
-        """The vectors that updates work on, which share their memory with modules and optimisers."""
-        self.own_update.refresh()
-        return self.own_update.state
 
     @property
     def compiles(self) -> bool:
@@ -498,19 +480,6 @@ def check_compiled(agent: RPPSAC) -> None:
     if agent.device.type not in COMPILE_OPTIONS:
         raise ValueError(f"compile=true: updates are compiled on a CPU and on CUDA devices, not on {agent.device}")
     check_compiler(agent.device)
-
-
-def check_actions(space: spaces.Space) -> None:
-    """Refuse action spaces that are no Box, and unbounded ones."""
-    if not isinstance(space, spaces.Box):
-        raise ValueError(
-            f"the environment's actions are {space}, and a symmetry acts on vectors here: give one whose action space is a Box"
-        )
-    if not space.is_bounded():
-        raise ValueError(
-            f"the environment's actions, {space}, have no bounds, which policies here keep to: declare some by "
-            f"gymnasium.wrappers.TransformAction(env, lambda a: a, gymnasium.spaces.Box(-1, 1, {space.shape}))"
-        )
 
 
 def check_rewards(agent: RPPSAC, rewards: NDArray) -> None:

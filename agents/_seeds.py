@@ -84,14 +84,14 @@ class SeedTrainer:
             trace = None if is_user_error(self.error) else self.error
             logger.warning("%s: %s", self.name, one_line(self.error), exc_info=trace)
 
-    def begin(self, total_timesteps: int, **options: Any) -> None:
+    def begin(self, total_timesteps: int) -> None:
         """Begin as `learn` does, for the steps that remain."""
         done = self.agent.num_timesteps
         if done >= total_timesteps:
             return
         with self.guard():
             _, self.callback = self.agent._setup_learn(
-                total_timesteps - done, self.callback, reset_num_timesteps=not done, **options
+                total_timesteps - done, self.callback, reset_num_timesteps=not done
             )
             self.callback.on_training_start(locals(), globals())
             self.has_begun = self.is_training = True
@@ -259,9 +259,19 @@ def train_together(trainers: Sequence[SeedTrainer], total_timesteps: int) -> Non
             if trainer.error is None:
                 with trainer.guard():
                     trainer.agent.record_updates()
-            trainer.agent.update_class([trainer.agent]).unstack()
+            _unstack(trainer.agent)
     for trainer in trainers:
         trainer.end()
+
+
+def _unstack(agent: RPPSAC) -> None:
+    """Give an agent memory of its own again, so that a saved one holds nothing of the others."""
+    running = [buffer for name, buffer in agent.policy.named_buffers() if name.endswith(".running")]
+    for tensor in (*agent.policy.parameters(), *running, agent.log_alpha):
+        tensor.data = tensor.data.clone()
+    for optimiser in agent.optimisers.values():
+        for moments in optimiser.state.values():
+            moments.update({key: tensor.clone() for key, tensor in moments.items()})
 
 
 class Updates:

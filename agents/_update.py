@@ -160,8 +160,8 @@ class SACUpdate:
         """Actions of each agent at observations (n_envs, n), in its environment's units, with its actor's exploration noise."""
         self.refresh()
         x = torch.from_numpy(np.stack(observations))
-        noise = torch.stack([agent.actor.draw_noise(obs) for agent, obs in zip(self.agents, x, strict=True)])
-        like = self.features[0].like
+        like = self.features[0].like  # noise has its dtype: observations may be whole numbers
+        noise = torch.stack([a.actor.draw_noise(obs) for a, obs in zip(self.agents, x.to(like.dtype), strict=True)])
         scaled = self._fast.act(x.to(like.device, non_blocking=True), noise.to(like, non_blocking=True)).cpu().numpy()
         return [agent.policy.unscale_action(actions) for agent, actions in zip(self.agents, scaled, strict=True)]
 
@@ -397,16 +397,6 @@ class SACUpdate:
             n = len(parts) // len(self.agents)
             trained[name] = [(a.optimisers[name], parts[i * n : (i + 1) * n]) for i, a in enumerate(self.agents)]
         return trained
-
-    def unstack(self, index: int | None = None) -> None:
-        """Give all agents, or one, memory of their own again, so that a saved agent holds nothing of the others."""
-        for agent in self.agents if index is None else [self.agents[index]]:
-            running = [buffer for name, buffer in agent.policy.named_buffers() if name.endswith(".running")]
-            for tensor in (*agent.policy.parameters(), *running, agent.log_alpha):
-                tensor.data = tensor.data.clone()
-            for optimiser in agent.optimisers.values():
-                for moments in optimiser.state.values():
-                    moments.update({k: t.clone() for k, t in moments.items()})
 
 
 def _adam_moments(optimiser: torch.optim.Optimizer, p: Tensor) -> dict[str, Tensor]:

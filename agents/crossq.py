@@ -104,9 +104,8 @@ class CrossQUpdate(SACUpdate):
             self.normalise_weights_(state)
         return Metrics(tuple(metrics), torch.stack(list(metrics.values())))
 
-    def normalise_weights_(self, state: State | None = None) -> None:
+    def normalise_weights_(self, state: State) -> None:
         """Scale the rows of the hidden layers to norm 1 (:class:`rppdyn.nn._normalisation.RowNorm`)."""
-        state = self.state if state is None else state
         self.rows["actor"].scale_(state["actor"], self.actors.hidden_weights(state["actor"]))
         self.rows["critic"].scale_(state["critic"], self.critics.hidden_weights(state["critic"]))
 

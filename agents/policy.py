@@ -149,36 +149,6 @@ class NetworkOptions:
             self.variances = list(self.variances)
             self.groups = [G.to_dict() for G in chain]
 
-    @classmethod
-    def read(cls, critic_key: str, *, net_arch: Any = None, activation_fn: Any = None, **fields: Any) -> NetworkOptions:
-        """Read options, which may be in stable-baselines3's form.
-
-        Args:
-            critic_key: the key of the critics' layers in `net_arch`, "qf" or "vf".
-            net_arch: layers in the place of `hidden` and `critic_hidden`.
-            activation_fn: a class of `torch.nn`, in the place of the activation in `network_kwargs`.
-        Raises:
-            ValueError: two activations are given, or `net_arch` has other keys.
-        """
-        if activation_fn is not None:
-            network_kwargs = fields.get("network_kwargs") or {}
-            if "activation" in network_kwargs:
-                second = f"network_kwargs with activation={network_kwargs['activation']!r}"
-                raise ValueError(f"activation_fn={activation_fn!r} and {second}: give one")
-            activation = activation_of(activation_fn, "activation_fn").name
-            fields["network_kwargs"] = {**network_kwargs, "activation": activation}
-        if net_arch is not None:
-            critic_hidden = None
-            if isinstance(net_arch, Mapping):
-                if set(net_arch) != {"pi", critic_key}:
-                    raise ValueError(
-                        f"net_arch={dict(net_arch)}: give a list, or a dictionary with the keys pi and {critic_key}"
-                    )
-                net_arch, critic_hidden = net_arch["pi"], _widths("net_arch", net_arch[critic_key])
-            fields["hidden"] = _widths("net_arch", net_arch)
-            fields["critic_hidden"] = None if critic_hidden == fields["hidden"] else critic_hidden
-        return cls(**fields)
-
     def plain(self) -> dict[str, Any]:
         """Plain data; newer fields are left out where they are None."""
         newer_fields = ("critic_hidden", "groups", "variances", "normalisation")
@@ -327,8 +297,23 @@ class SymmetricPolicy(BasePolicy):
         """Relaxed networks of the "actor" and of the "critic"."""
 
     def pathway_statistics(self) -> dict[str, float]:
-        """Norms of the pathways of actor and critics, and the free pathways' shares (:func:`pathway_statistics`)."""
-        return pathway_statistics(self.networks)
+        """Pathway norms and free share of each role, pooled over its networks.
+
+        share = ||B||_F^2 / (sum ||A_i||_F^2 + ||B||_F^2), with norms of the dense weights over all layers: 0 for an equivariant
+        network, 1 for an MLP. A_i are the pathways of the groups, B is the free one. Constant inputs (`breaking`) don't enter.
+        """
+        statistics = {}
+        for name, nets in self.networks.items():
+            squares = {"equivariant": 0.0, "free": 0.0}
+            for net in nets:
+                for norms in net.pathway_norms().values():
+                    for pathway, norm in norms.items():
+                        squares[pathway] = squares.get(pathway, 0.0) + float(norm) ** 2
+            total = sum(square for pathway, square in squares.items() if pathway != "breaking")
+            for pathway, square in squares.items():
+                statistics[f"{name}_{pathway}_norm"] = square**0.5
+            statistics[f"{name}_free_share"] = squares["free"] / total if total else 0.0
+        return statistics
 
     @abstractmethod
     def action_function(self, dtype: torch.dtype | None) -> Callable[[Tensor], Tensor]:
@@ -346,12 +331,37 @@ class SymmetricPolicy(BasePolicy):
 
     @classmethod
     def read_options(cls, arguments: Mapping[str, Any]) -> NetworkOptions:
-        """Read the network options among a policy's arguments; refuse `net_arch` beside `hidden` or `critic_hidden`."""
+        """Read the network options among a policy's arguments, which may be in stable-baselines3's form.
+
+        `net_arch` has layers in the place of `hidden` and `critic_hidden`; `activation_fn` is a class of `torch.nn`, in the
+        place of the activation in `network_kwargs`.
+
+        Raises:
+            ValueError: layers or an activation are given twice, or `net_arch` has other keys.
+        """
         options = {name: arguments[name] for name in cls.option_names() if name in arguments}
-        for key in ("hidden", "critic_hidden"):
-            if options.get("net_arch") is not None and options.get(key) is not None:
-                raise ValueError(f"net_arch={options['net_arch']} and {key}={options[key]}: give one of them")
-        return NetworkOptions.read(cls.critic_key, **{**cls.network_defaults, **options})
+        net_arch, activation_fn = options.pop("net_arch", None), options.pop("activation_fn", None)
+        if activation_fn is not None:
+            network_kwargs = options.get("network_kwargs") or {}
+            if "activation" in network_kwargs:
+                second = f"network_kwargs with activation={network_kwargs['activation']!r}"
+                raise ValueError(f"activation_fn={activation_fn!r} and {second}: give one")
+            activation = activation_of(activation_fn, "activation_fn").name
+            options["network_kwargs"] = {**network_kwargs, "activation": activation}
+        if net_arch is not None:
+            for key in ("hidden", "critic_hidden"):
+                if options.get(key) is not None:
+                    raise ValueError(f"net_arch={net_arch} and {key}={options[key]}: give one of them")
+            critic_hidden = None
+            if isinstance(net_arch, Mapping):
+                if set(net_arch) != {"pi", cls.critic_key}:
+                    raise ValueError(
+                        f"net_arch={dict(net_arch)}: give a list, or a dictionary with the keys pi and {cls.critic_key}"
+                    )
+                net_arch, critic_hidden = net_arch["pi"], _widths("net_arch", net_arch[cls.critic_key])
+            options["hidden"] = _widths("net_arch", net_arch)
+            options["critic_hidden"] = None if critic_hidden == options["hidden"] else critic_hidden
+        return NetworkOptions(**{**cls.network_defaults, **options})
 
     def _set_options(
         self,
@@ -373,7 +383,7 @@ class SymmetricPolicy(BasePolicy):
         if unknown := [option for option in network_options if option not in known]:
             counterpart = SB3_COUNTERPARTS.get(unknown[0], f"one of {', '.join(known)}")
             raise ValueError(f"policy_kwargs: {name} has no argument {unknown[0]}; use {counterpart}")
-        self.spec = spec if isinstance(spec, SymmetrySpec) else SymmetrySpec.from_dict(dict(spec))
+        self.spec = SymmetrySpec.from_dict(spec)
         check_spaces(self.spec, observation_space, action_space)
         self.options = self.read_options(network_options)
         self._arguments = dict(spec=self.spec.to_dict()) | self.options.plain() | arguments
@@ -505,26 +515,6 @@ class RPPPolicy(SymmetricPolicy, SACPolicy):
         return {"actor": [self.actor.net], "critic": [*self.critic.q_networks]}
 
 
-def pathway_statistics(networks: Mapping[str, Sequence[RPPEMLP]]) -> dict[str, float]:
-    """Pathway norms and free share of each role, pooled over its networks.
-
-    share = ||B||_F^2 / (sum ||A_i||_F^2 + ||B||_F^2), with norms of the dense weights over all layers: 0 for an equivariant
-    network, 1 for an MLP. A_i are the pathways of the groups, B is the free one. Constant inputs (`breaking`) don't enter.
-    """
-    statistics = {}
-    for name, nets in networks.items():
-        squares = {"equivariant": 0.0, "free": 0.0}
-        for net in nets:
-            for norms in net.pathway_norms().values():
-                for pathway, norm in norms.items():
-                    squares[pathway] = squares.get(pathway, 0.0) + float(norm) ** 2
-        total = sum(square for pathway, square in squares.items() if pathway != "breaking")
-        for pathway, square in squares.items():
-            statistics[f"{name}_{pathway}_norm"] = square**0.5
-        statistics[f"{name}_free_share"] = squares["free"] / total if total else 0.0
-    return statistics
-
-
 def prior_share(networks: Sequence[RPPEMLP]) -> float:
     """The free pathway's share of the prior (:func:`rppdyn.priors.free_share`), averaged over the networks' `RelaxedLinear`.
 
@@ -547,15 +537,11 @@ def certified_arguments(
     Actor and critics share this number, which is for a layer as wide as the widest of `hidden`, not of `critic_hidden`.
 
     Raises:
-        ValueError: a model with one pathway, a chain of groups, no environment, or one whose symmetry can't be certified.
+        ValueError: a model with one pathway, no environment, or one whose symmetry can't be certified.
     """
-    if arguments.get("free_variance") != "certified":
+    if arguments.get("free_variance") != "certified" or arguments.get("groups") is not None:  # which the policy refuses
         return dict(arguments)
     options = policy.read_options(arguments)
-    if options.groups is not None:
-        raise ValueError(
-            "free_variance='certified' with groups: variances holds the free pathway's variance; leave out one of the two"
-        )
     if options.network_class("actor") is not RPPEMLP:
         raise ValueError(
             f"free_variance='certified': model={options.model!r} has one pathway, so a certificate changes nothing: "

@@ -10,7 +10,7 @@ and the next rollout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -18,11 +18,10 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, Schedule
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor, nn
 
-from rppdyn.agents._base import SymmetricAgent, check_observations, flat_env
+from rppdyn.agents._base import SymmetricAgent, check_observations
 from rppdyn.agents._networks import SymmetricFeatures, cast_module, new_generator
 from rppdyn.agents._sac import RPPSAC
 from rppdyn.agents.policy import OUTPUT_SCALE, SymmetricPolicy
@@ -95,7 +94,7 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
                 "stable-baselines3's PPO clips every action by itself, which is equivariant for those only; use RPPSAC, or "
                 "a subgroup that permutes and flips the actions"
             )
-        self._rollout: list[Tensor] = []  # observations since the last update
+        self.rollout: list[Tensor] = []  # observations since the last update
         self.trained_on: Tensor | None = None  # observations of the last update, until the statistics have them
         super().__init__(
             observation_space,
@@ -154,28 +153,19 @@ class RPPActorCriticPolicy(SymmetricPolicy, ActorCriticPolicy):
         if self.trained_on is not None:
             self.features_extractor.observe(self.trained_on)
             self.trained_on = None
-        step = len(self._rollout)
+        step = len(self.rollout)
         check_observations(
             obs.cpu().numpy(),
             self.spec,
             lambda env: f"{self.spec.env_id}, environment {env} at step {step} of a rollout",
         )
-        self._rollout.append(obs.detach().clone())
+        self.rollout.append(obs.detach().clone())
         return super().forward(obs, deterministic)
-
-    @property
-    def rollout_length(self) -> int:
-        """Steps of the current rollout."""
-        return len(self._rollout)
-
-    def set_rollout(self, observations: Iterable[Tensor] = ()) -> None:
-        """Replace the observations since the last update."""
-        self._rollout = [*observations]
 
     def set_training_mode(self, mode: bool) -> None:
         """Begin or end training, on the observations since the last training."""
-        if mode and self._rollout:
-            self.trained_on, self._rollout = torch.cat(self._rollout), []
+        if mode and self.rollout:
+            self.trained_on, self.rollout = torch.cat(self.rollout), []
         super().set_training_mode(mode)
 
     def negative_log_prior(self) -> Tensor:
@@ -235,25 +225,22 @@ class RelaxedPPO(SymmetricAgent, PPO):
     action_space: spaces.Box
     compiles = False
 
-    @staticmethod
-    def _wrap_env(env: GymEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
-        return PPO._wrap_env(flat_env(env, verbose), verbose, monitor_wrapper)
-
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> bool:
         """Collect a rollout; one that a callback or an error ends is forgotten, as stable-baselines3 does."""
-        self.policy.set_rollout()
+        self.policy.rollout = []
         is_complete = False
         try:
             is_complete = super().collect_rollouts(*args, **kwargs)
         finally:
             if not is_complete:
-                self.policy.set_rollout()
+                self.policy.rollout = []
         return is_complete
 
     def train(self) -> None:
         """Update on the last rollout, and record metrics."""
-        # without those that a callback gave the policy besides
-        self.policy.set_rollout(torch.as_tensor(self.rollout_buffer.observations, device=self.device))
+        # without those that a callback gave the policy besides; (steps, environments, n), in a second update (steps, n)
+        observations = torch.as_tensor(self.rollout_buffer.observations, device=self.device)
+        self.policy.rollout = [observations.flatten(0, -2)]
         super().train()
         count = self.n_steps * self.n_envs
         with torch.no_grad():
@@ -266,9 +253,9 @@ class RelaxedPPO(SymmetricAgent, PPO):
         return super().identity() | {"n_steps": self.n_steps}
 
     def _capture_algorithm(self) -> dict[str, Any]:
-        if self.policy.rollout_length:
+        if steps := len(self.policy.rollout):
             raise ValueError(
-                f"a rollout is under way ({self.policy.rollout_length} steps of {self.n_steps}): capture between two, in a "
+                f"a rollout is under way ({steps} steps of {self.n_steps}): capture between two, in a "
                 "callback's on_rollout_start"
             )
         trained_on = self.policy.trained_on

@@ -104,7 +104,7 @@ def steps(agent: SAC | list[SeedTrainer]) -> Step:
     def run() -> None:
         for _ in range(STEPS):
             collect(agent, updates)
-            updates.of(agent).train(1, BATCH)
+            updates.get(agent).train(1, BATCH)
 
     return run
 

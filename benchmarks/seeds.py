@@ -77,7 +77,7 @@ def parts(arguments: argparse.Namespace, model: str, count: int, num_envs: int, 
         collect(trainers, known)
 
     def updates() -> None:
-        known.of(trainers).train(num_envs, OPTIONS["batch_size"])
+        known.get(trainers).train(num_envs, OPTIONS["batch_size"])
 
     def whole() -> None:
         collection()

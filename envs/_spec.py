@@ -426,12 +426,12 @@ class SymmetrySpec:
     @cached_property
     def obs_rep(self) -> Rep:
         """The representation on features: `encode(g . obs) = obs_rep.rho(g) encode(obs)`."""
-        return _representation(self.group, self.obs, f"{self.env_id} observation")
+        return representation(self.group, self.obs, f"{self.env_id} observation")
 
     @cached_property
     def action_rep(self) -> Rep:
         """The representation on raw actions."""
-        return _representation(self.group, self.action, f"{self.env_id} action")
+        return representation(self.group, self.action, f"{self.env_id} action")
 
     @property
     def is_trivial(self) -> bool:
@@ -492,7 +492,7 @@ class SymmetrySpec:
 
     def state_rep(self, key: str) -> Rep:
         """The representation on the features of the simulator's "qpos", "qvel" or "act"."""
-        return _representation(self.group, getattr(self, key), f"{self.env_id} {key}")
+        return representation(self.group, getattr(self, key), f"{self.env_id} {key}")
 
     def check(self) -> SymmetrySpec:
         """Check that the actions on observation and action are representations of the group, and return the spec.
@@ -584,16 +584,18 @@ class SymmetrySpec:
         return images
 
     @classmethod
-    def from_dict(cls, data: dict) -> SymmetrySpec:
-        """The spec of a dictionary that `to_dict` or `contract` returned.
+    def from_dict(cls, data: SymmetrySpec | Mapping[str, Any]) -> SymmetrySpec:
+        """The spec of a dictionary that `to_dict` or `contract` returned; a spec is returned as it is.
 
         Raises:
             ValueError: another format version, a missing key, a key with another content, or a `contract` that was changed
                 after it was written.
         """
-        if not isinstance(data, dict):
+        if isinstance(data, SymmetrySpec):
+            return data
+        if not isinstance(data, Mapping):
             raise ValueError(
-                f"a {type(data).__name__} describes no symmetry spec; give what SymmetrySpec.to_dict returns"
+                f"a {type(data).__name__} describes no symmetry spec; give a SymmetrySpec, or what its to_dict returns"
             )
         if data.get("format") != FORMAT:
             raise ValueError(f"the spec has format {data.get('format')!r}, this version reads {FORMAT}; rebuild it")
@@ -689,7 +691,8 @@ def _matrix(m, n: int, key: str) -> Matrix:
     return tuple(map(tuple, (array + 0.0).tolist()))
 
 
-def _representation(group: Group, space: Space, name: str) -> Rep:
+def representation(group: Group, space: Space, name: str) -> Rep:
+    """The representation of a group on the features of a space."""
     parts = {}
     if space.discrete_generators:
         parts["discrete_generators"] = torch.tensor(space.discrete_generators, dtype=torch.float64)

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
+from numpy.typing import NDArray
 
 from rppdyn.errors import UserError, is_users_class, place_in_users_code, place_of_method
 
@@ -187,6 +188,16 @@ def flat_names(space: spaces.Space, prefix: str = "") -> list[str]:
         f"the entry {name!r} of the observation is {description}, and networks here take vectors: leave it out with "
         "gymnasium.wrappers.FilterObservation, or encode it in the environment"
     )
+
+
+def flatten_observations(space: spaces.Space, observations: Any) -> NDArray:
+    """Flatten one observation, or a batch of them, as Gymnasium's FlattenObservation flattens one."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        return np.concatenate([flatten_observations(part, observations[key]) for key, part in inner], axis=-1)
+    array, shape = np.asarray(observations), space.shape or ()
+    rows = [spaces.flatten(space, row) for row in array.reshape(-1, *shape)]
+    return np.array(rows).reshape(*array.shape[: array.ndim - len(shape)], spaces.flatdim(space))
 
 
 def unflattening(space: spaces.Space) -> Callable[[Any], Any]:

@@ -9,6 +9,12 @@ from legged import legged_states
 from rppdyn.agents import critic_equivariance_error, policy_equivariance_error
 
 
+def update_state(agent):
+    """The vectors that updates work on, which share their memory with modules and optimisers."""
+    agent.own_update.refresh()
+    return agent.own_update.state
+
+
 def states(agent, count=64):
     """Random raw observations and actions."""
     rng, spec, high = np.random.default_rng(0), agent.policy.spec, agent.action_space.high

@@ -7,8 +7,12 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from rppdyn.agents._seeds import SeedTrainer
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
@@ -64,6 +68,21 @@ def test_make_bench_runs_scripts_that_have_a_quick_form():
     for name in names:
         source = (ROOT / "benchmarks" / f"{name}.py").read_text(encoding="utf-8")
         assert "command_line(" in source or '"--quick"' in source, f"{name} has no --quick"
+
+
+def test_the_steps_of_seeds_can_be_timed(monkeypatch):
+    """Both scripts called `Updates.of`, which had become `get`."""
+    env = "InvertedPendulum-v5"
+    sac, seeds = (importlib.import_module(name) for name in ("sac", "seeds"))
+    monkeypatch.setattr(sac, "STEPS", 1)
+    trainer = SeedTrainer(lambda: sac.build(env, "mlp", width=8, batch=4))
+    sac.steps([trainer])()
+    assert trainer().num_timesteps == trainer()._n_updates == 1
+    monkeypatch.setattr(seeds, "OPTIONS", dict(batch_size=4, buffer_size=100, learning_starts=0))
+    monkeypatch.setattr(seeds, "WorkerEnv", lambda make, count: DummyVecEnv([make] * count))
+    with seeds.parts(SimpleNamespace(env=env, device="cpu"), "mlp", 1, 1, False) as steps:
+        for step in steps.values():
+            step()
 
 
 def test_ratios_are_of_pairs_that_saw_the_same_load(tmp_path):

@@ -43,7 +43,15 @@ from rppdyn.equivariance._lie import (
     lie_derivative,
     tangents,
 )
-from rppdyn.equivariance._tracing import INPUT, Layer, is_one_layer, layer_values, output_action, trace_layers
+from rppdyn.equivariance._tracing import (
+    INPUT,
+    Layer,
+    ancestors,
+    is_one_layer,
+    layer_values,
+    output_action,
+    trace_layers,
+)
 from rppdyn.nn import MLP, RPPEMLP, gated
 from rppdyn.reps import Rep
 
@@ -165,7 +173,7 @@ def _join_unknown(layers: list[Layer], flow: Flow | None, x: Tensor | None) -> l
     pending: dict[str, Layer] = {}
     actions: dict[str, Action] = {} if flow is None else {INPUT: flow}
     values: dict[str, Tensor] = {} if x is None else {INPUT: x}
-    for i, layer in enumerate(layers):
+    for layer in layers:
         whole = _compose(layer, pending) if pending else layer
         action, inputs = layer.action, whole.inputs or ()
         if flow is not None and x is not None:
@@ -177,11 +185,11 @@ def _join_unknown(layers: list[Layer], flow: Flow | None, x: Tensor | None) -> l
         if action is None:
             pending[layer.name] = whole
             continue
-        if i == len(layers) - 1 or any(layer.name in (reader.inputs or ()) for reader in layers[i + 1 :]):
-            known[layer.name] = KnownLayer(whole.name, whole.function, action, inputs, whole.kind)
+        known[layer.name] = KnownLayer(whole.name, whole.function, action, inputs, whole.kind)
         actions[layer.name] = action
     names = {name: layer.name for name, layer in known.items()}
-    return [replace(layer, inputs=tuple(names.get(n, n) for n in layer.inputs)) for layer in known.values()]
+    joined = [replace(layer, inputs=tuple(names.get(n, n) for n in layer.inputs)) for layer in known.values()]
+    return ancestors({layer.name: layer for layer in joined}, names[layers[-1].name])
 
 
 def _compose(layer: Layer, pending: Mapping[str, Layer]) -> Layer:
@@ -407,7 +415,7 @@ def _forward_contributions(
     graph: list[KnownLayer], x: Tensor, defects: list[list[Tensor]]
 ) -> Inexact[Tensor, "D N ..."]:
     """Contributions by forward mode: each layer's defect is carried through the layers behind it."""
-    values = {INPUT: x}
+    values = layer_values(graph, {INPUT: x})
     carried: list[dict[str, list[Tensor]]] = []  # for each layer, its defect's effect on the values that are read later
     for i, layer in enumerate(graph):
         inputs = [values[name] for name in layer.inputs]
@@ -416,7 +424,6 @@ def _forward_contributions(
                 zeros = [[torch.zeros_like(v)] * len(defects[0]) for v in inputs]
                 incoming = [effects.get(name, zero) for name, zero in zip(layer.inputs, zeros, strict=True)]
                 effects[layer.name] = [_derivative_along(layer, inputs, v) for v in zip(*incoming, strict=True)]
-        values[layer.name] = layer(*inputs)
         carried.append({layer.name: defects[i]})
         needed = _names_read(graph, i + 1) if i + 1 < len(graph) else {layer.name}
         carried = [{name: v for name, v in effects.items() if name in needed} for effects in carried]

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import jaxtyping
 import torch
@@ -63,6 +63,9 @@ class Layer:
         return self.function(*(x.clone() for x in inputs))
 
 
+L = TypeVar("L", bound=Layer)
+
+
 def layer_values(layers: Iterable[Layer], known: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Values by name: known ones such as the input's, then those of layers, each of which reads values before its own."""
     values = dict(known)
@@ -89,17 +92,17 @@ def trace_layers(network: nn.Module, x: Tensor, whole: Collection[str] = ()) -> 
             raise ValueError(f"{name or 'it'} ({_class(module)}) is in training mode, in which it is random or mixes inputs: "
                              "call network.eval() first")  # fmt: skip
     graph = _trace(network, whole)
-    values = _values(network, graph, x)
+    interpreter = _interpret(network, graph, x)
     *nodes, output = graph.nodes
-    if not isinstance(result := output.args[0], fx.Node) or not _is_layer(values.get(result)):
+    if not isinstance(result := output.args[0], fx.Node) or not _is_layer(interpreter.env.get(result)):
         raise ValueError(
             f"{_class(network)} returns {_describe_output(output.args[0])}: attribution is of one tensor; wrap it in a module "
             "that returns that"
         )
-    layers, names = _layers(network, nodes, values)
-    ancestors = _ancestors(layers, names[result])
-    _check_values(network, ancestors, graph, x)
-    return ancestors
+    layers, names = _layers(network, nodes, interpreter)
+    needed = ancestors(layers, names[result])
+    _check_values(network, needed, graph, x)
+    return needed
 
 
 def is_one_layer(module: nn.Module) -> bool:
@@ -155,8 +158,8 @@ def _trace(network: nn.Module, whole: Collection[str]) -> fx.Graph:
         raise ValueError(f"{where} can't be traced{after}: {line}; {remedy}") from error
 
 
-def _values(network: nn.Module, graph: fx.Graph, x: Tensor) -> dict[fx.Node, Any]:
-    """The value of each node at x."""
+def _interpret(network: nn.Module, graph: fx.Graph, x: Tensor) -> fx.Interpreter:
+    """An interpreter of the graph, whose `env` has the value of each node at x."""
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     interpreter = fx.Interpreter(fx.GraphModule(network, graph), garbage_collect_values=False)
     with torch.no_grad():
@@ -166,14 +169,14 @@ def _values(network: nn.Module, graph: fx.Graph, x: Tensor) -> dict[fx.Node, Any
                     f"{_class(network)} takes a second input, {extra.name!r}: wrap it in a module that takes one"
                 )
         interpreter.run(x.clone())
-    return interpreter.env
+    return interpreter
 
 
 def _layers(
-    network: nn.Module, nodes: list[fx.Node], values: dict[fx.Node, Any]
+    network: nn.Module, nodes: list[fx.Node], interpreter: fx.Interpreter
 ) -> tuple[dict[str, Layer], dict[fx.Node, str]]:
     """Layers by name, in order, and the names of the nodes that are layers."""
-    modules = dict(network.named_modules())
+    modules, values = dict(network.named_modules()), interpreter.env
     names: dict[fx.Node, str] = {}
     needs: dict[fx.Node, tuple[str, ...]] = {}  # the layers on which a node's value depends
     layers: dict[str, Layer] = {}
@@ -196,22 +199,19 @@ def _layers(
         base, kind = _name_node(node, names, modules)
         name = f"{base}_{calls[base]}" if calls[base] else base
         calls[base] += 1
-        layers[name] = Layer(name, _function(network, node, inputs, names, needs, values), None, inputs, kind)
+        layers[name] = Layer(name, _function(interpreter, node, inputs, names, needs), None, inputs, kind)
         names[node], needs[node] = name, (name,)
     return layers, names
 
 
 def _function(
-    network: nn.Module,
+    interpreter: fx.Interpreter,
     node: fx.Node,
     inputs: tuple[str, ...],
     names: dict[fx.Node, str],
     needs: dict[fx.Node, tuple[str, ...]],
-    values: dict[fx.Node, Any],
 ) -> Callable[..., Tensor]:
     """A node as a function of the layers that it depends on. Nodes in between that are no layers are computed inside it."""
-    interpreter = fx.Interpreter(fx.GraphModule(network, node.graph), garbage_collect_values=False)
-    order = {n: i for i, n in enumerate(node.graph.nodes)}
     inner: set[fx.Node] = set()
     stack = list(node.all_input_nodes)
     while stack:
@@ -219,9 +219,9 @@ def _function(
         if n not in inner and n not in names and n in needs:
             inner.add(n)
             stack += n.all_input_nodes
-    inner_nodes = sorted(inner, key=order.__getitem__)
+    inner_nodes = [n for n in node.graph.nodes if n in inner]
     read = {n for m in (*inner_nodes, node) for n in m.all_input_nodes} - inner
-    constants = {n: values[n] for n in read if n not in names}
+    constants = {n: interpreter.env[n] for n in read if n not in names}
     layers = {n: names[n] for n in read if n in names}
 
     def function(*tensors: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ def _is_layer(value: Any) -> bool:
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 
-def _ancestors(layers: dict[str, Layer], output: str) -> list[Layer]:
+def ancestors(layers: Mapping[str, L], output: str) -> list[L]:
     """The layers that the output depends on."""
     needed, stack = set(), [output]
     while stack:

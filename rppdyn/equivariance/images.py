@@ -52,7 +52,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from rppdyn.equivariance._lie import Action, Flow, act, inverse, standard_error
+from rppdyn.equivariance._lie import Flow, standard_error
 
 Interpolation = Literal["shannon_whittaker", "bilinear", "flow"]
 Affine = tuple[tuple[int, int, int], tuple[int, int, int]]
@@ -132,26 +132,14 @@ def affine_generator(
         velocity = AFFINE[velocity]
     height, width = size
     if interpolation == "flow":
-        return _flow_generator((height, width), velocity)
+        (a, b, x), (c, d, y) = velocity
+        flow = AffineFlow("", ((a, b), (c, d)), (x / width, y / height))  # whose shift is in widths and heights
+        return flow.field(torch.eye(height * width, dtype=torch.float64).view(-1, 1, height, width)).flatten(1).mT
     p = torch.nn.functional.pad(coordinates(size).flatten(0, 1), (0, 1), value=1.0)
     v = p @ torch.tensor(velocity, dtype=torch.float64).mT
     along_x = torch.kron(torch.eye(height, dtype=torch.float64), derivative(width, interpolation))
     along_y = torch.kron(derivative(height, interpolation), torch.eye(width, dtype=torch.float64))
     return -(v[:, :1] * along_x + v[:, 1:] * along_y)
-
-
-def _flow_generator(size: tuple[int, int], velocity: Sequence[Sequence[int | float]]) -> Float[Tensor, "P P"]:
-    points = coordinates(size)
-    centre = torch.tensor([(size[1] - 1) / 2, (size[0] - 1) / 2], dtype=torch.float64)
-    matrix = torch.tensor(velocity, dtype=torch.float64)
-    images = torch.eye(math.prod(size), dtype=torch.float64).view(-1, 1, *size)
-
-    def transform(t: Tensor) -> Tensor:  # the exponential of the velocity, to first order
-        back = torch.linalg.matrix_exp(-t * matrix[:, :2])
-        return bilinear(images, points @ back.mT + centre - t * matrix[:, 2])
-
-    zero = torch.zeros((), dtype=torch.float64)
-    return torch.func.jvp(transform, (zero,), (torch.ones_like(zero),))[1].flatten(1).mT
 
 
 def exponential(generator: Float[Tensor, "P P"], t: Tensor | int | float = 1.0) -> Float[Tensor, "P P"]:
@@ -259,39 +247,45 @@ class Brightening(Flow):
         return x * torch.as_tensor(t, dtype=torch.float64, device=x.device).exp().to(x.dtype)
 
 
-def translation(axis: str, interpolation: str = "bilinear") -> Flow:
-    """Translation along an axis, in image widths (heights) per unit of t."""
+def _affine_flow(name: str) -> AffineFlow:
+    (a, b, x), (c, d, y) = AFFINE[name]
+    return AffineFlow(name.replace("_", " "), ((a, b), (c, d)), (x, y))
+
+
+def _along(kind: str, axis: str) -> AffineFlow:
     if axis not in ("x", "y"):
         raise ValueError(f"axis={axis!r}: choose 'x' or 'y'")
+    return _affine_flow(f"{kind}_{axis}")
+
+
+def translation(axis: str, interpolation: str = "bilinear") -> Flow:
+    """Translation along an axis, in image widths (heights) per unit of t."""
+    flow = _along("translation", axis)
     if interpolation == "fourier":
-        return FourierTranslation(f"translation {axis}", axis)
+        return FourierTranslation(flow.name, axis)
     if interpolation != "bilinear":
         raise ValueError(f"interpolation={interpolation!r}: choose 'bilinear' or 'fourier'")
-    return AffineFlow(f"translation {axis}", shift=(1.0, 0.0) if axis == "x" else (0.0, 1.0))
+    return flow
 
 
 def rotation() -> AffineFlow:
     """Rotation about the centre, in radians, from x towards y (clockwise on the screen)."""
-    return AffineFlow("rotation", ((0.0, -1.0), (1.0, 0.0)))
+    return _affine_flow("rotation")
 
 
 def scaling() -> AffineFlow:
     """Magnification by ``exp(t)`` about the centre."""
-    return AffineFlow("scaling", ((1.0, 0.0), (0.0, 1.0)))
+    return _affine_flow("scaling")
 
 
 def shear(axis: str) -> AffineFlow:
     """Shear along an axis: x moves by t times y, or y by t times x."""
-    if axis not in ("x", "y"):
-        raise ValueError(f"axis={axis!r}: choose 'x' or 'y'")
-    return AffineFlow(f"shear {axis}", ((0.0, 1.0), (0.0, 0.0)) if axis == "x" else ((0.0, 0.0), (1.0, 0.0)))
+    return _along("shear", axis)
 
 
 def stretch(axis: str) -> AffineFlow:
     """Stretch by ``exp(t)`` along one axis, about the centre."""
-    if axis not in ("x", "y"):
-        raise ValueError(f"axis={axis!r}: choose 'x' or 'y'")
-    return AffineFlow(f"stretch {axis}", ((1.0, 0.0), (0.0, 0.0)) if axis == "x" else ((0.0, 0.0), (0.0, 1.0)))
+    return _along("stretch", axis)
 
 
 def brightening() -> Brightening:
@@ -301,21 +295,13 @@ def brightening() -> Brightening:
 
 def hyperbolic_rotation() -> AffineFlow:
     """Hyperbolic rotation: ``[[cosh t, sinh t], [sinh t, cosh t]]``, stretching one diagonal and shrinking the other."""
-    return AffineFlow("hyperbolic rotation", ((0.0, 1.0), (1.0, 0.0)))
+    return _affine_flow("hyperbolic_rotation")
 
 
 TRANSFORMATIONS: dict[str, Callable[[], Flow]] = {
-    "translation_x": partial(translation, "x"),
-    "translation_y": partial(translation, "y"),
+    **{name: partial(_affine_flow, name) for name in AFFINE},
     "fourier_x": partial(translation, "x", "fourier"),
     "fourier_y": partial(translation, "y", "fourier"),
-    "rotation": rotation,
-    "scaling": scaling,
-    "stretch_x": partial(stretch, "x"),
-    "stretch_y": partial(stretch, "y"),
-    "shear_x": partial(shear, "x"),
-    "shear_y": partial(shear, "y"),
-    "hyperbolic_rotation": hyperbolic_rotation,
     "brightening": brightening,
 }
 """Flows by their names on the command line."""
@@ -422,8 +408,8 @@ def discrete_inconsistency(
 @torch.no_grad()
 def expected_group_sample(
     f: Callable[[Tensor], Tensor],
-    flow_in: Action,
-    flow_out: Action,
+    flow_in: Flow,
+    flow_out: Flow,
     x: Float[Tensor, "batch ..."],
     radius: float,
     *,
@@ -447,7 +433,7 @@ def expected_group_sample(
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
     y, sizes = f(x.clone()), []
     for t in radius * (2 * torch.rand(n_samples, generator=generator, dtype=torch.float64) - 1):
-        difference = act(flow_out, inverse(t), f(act(flow_in, t, x))) - y
+        difference = flow_out(f(flow_in(x, t)), -t) - y
         sizes.append(torch.linalg.vector_norm(difference.flatten(1), dim=1))
     per_input = torch.stack(sizes).double().mean(0)
     return float(per_input.mean()), float(standard_error(per_input))

@@ -14,27 +14,13 @@ import torch
 from scipy.linalg import block_diag
 from torch import Tensor
 
-from rppdyn.envs._spec import Space, SymmetrySpec
+from rppdyn.envs._spec import Space, SymmetrySpec, representation
 from rppdyn.groups import Group
-from rppdyn.reps import Rep
 
-__all__ = ["SpaceImages", "as_spec", "data_augmentation", "group_elements", "representation", "space_of_groups"]
+__all__ = ["SpaceImages", "data_augmentation", "group_elements", "space_of_groups"]
 
 POLICY_NAMES = ("policy", "actor")  # names of the same observation group in `obs_type`
 NAME_PREFIX = "augmentation_"  # of the names of augmentations
-
-
-def as_spec(spec: Any) -> SymmetrySpec:
-    """A spec itself, or the spec of a dictionary that `to_dict` returned.
-
-    Raises:
-        ValueError: another type.
-    """
-    if isinstance(spec, SymmetrySpec):
-        return spec
-    if not isinstance(spec, Mapping):
-        raise ValueError(f"spec={spec!r}: give a SymmetrySpec, or what its to_dict returns")
-    return SymmetrySpec.from_dict(dict(spec))
 
 
 def group_elements(group: Group) -> Tensor:
@@ -53,12 +39,6 @@ def group_elements(group: Group) -> Tensor:
         if not any(torch.allclose(element, listed, atol=1e-9) for listed in elements):
             elements.append(element)
     return torch.stack(elements)
-
-
-def representation(group: Group, space: Space, name: str = "observation") -> Rep:
-    """The representation of the group on a space's features."""
-    matrices = torch.tensor(np.array(space.discrete_generators), dtype=torch.float64)
-    return Rep.from_generators(group, discrete_generators=matrices, name=name)
 
 
 def space_of_groups(spec: SymmetrySpec, names: list[str]) -> Space:
@@ -97,7 +77,7 @@ class SpaceImages:
     def __init__(self, space: Space, group: Group):
         self.space = space
         elements = group_elements(group)
-        rho = representation(group, space).rho(elements)
+        rho = representation(group, space, "observation").rho(elements)
         self.order = len(rho)
         self._matrices = rho
         is_signed = bool(((rho != 0).sum(-1) == 1).all()) and bool((rho.abs().sum(-1) == 1).all())
@@ -184,7 +164,7 @@ class DataAugmentation:
         unlisted: str = "refuse",
         images: Mapping[str, int] | None = None,
     ):
-        spec, self._renamed, self._unlisted = as_spec(spec), dict(groups or {}), unlisted
+        spec, self._renamed, self._unlisted = SymmetrySpec.from_dict(spec), dict(groups or {}), unlisted
         if unlisted not in ("refuse", "keep"):
             raise ValueError(f"unlisted={unlisted!r} must be 'refuse' or 'keep'")
         self._actions, self._pictures = SpaceImages(spec.action, spec.group), dict(images or {})

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rppdyn.envs._spec import SymmetrySpec
-from rppdyn.integrations.augmentation import SpaceImages, as_spec
+from rppdyn.integrations.augmentation import SpaceImages
 
 __all__ = ["SymmetryUtils"]
 
@@ -28,7 +28,7 @@ class SymmetryUtils:
     """
 
     def __init__(self, spec: SymmetrySpec | Mapping[str, Any]):
-        spec = as_spec(spec)
+        spec = SymmetrySpec.from_dict(spec)
         if spec.group.order != 2:
             raise ValueError(
                 f"holosoma appends one mirror image, and {spec.group} has order {spec.group.order}; choose a mirror"

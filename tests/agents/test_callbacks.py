@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from agent_states import update_state
 from refusals import refused
 
 from rppdyn.agents import RPPSAC, LearnVariances, RelaxedPPO, RPPCrossQ, WidenVariances
@@ -224,7 +225,7 @@ def test_units_follow_variances_and_functions_stay(variance):
 
     # what updates work on is what the modules are, and Adam's step in the free weights is of the unit's size
     model.own_update.refresh()
-    (hidden, *_), head = model.own_update.critics.assemble(model.update_state()["critic"])
+    (hidden, *_), head = model.own_update.critics.assemble(update_state(model)["critic"])
     for (weight, _), k in zip((hidden, head), range(2), strict=True):
         for one, net in zip(weight, model.critic.q_networks, strict=True):
             layer = net.head if k == 1 else net.blocks[0].linear

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from agent_states import errors, states
+from agent_states import errors, states, update_state
 from forked import run_code
 from legged import Legged, legged_spec
 from stable_baselines3.common.env_util import make_vec_env
@@ -206,7 +206,7 @@ def test_a_saved_agent_acts_the_same_in_a_fresh_process_and_trains_on(saved, nam
     assert loaded.spec == agent.spec and loaded.num_timesteps == agent.num_timesteps
     assert_same(loaded, agent)
     if isinstance(agent, RPPSAC):
-        there, here = agent.update_state(), loaded.update_state()
+        there, here = update_state(agent), update_state(loaded)
         assert set(there) == set(here) and all(torch.equal(there[key], here[key]) for key in there)
     loaded.learn(16, reset_num_timesteps=False)  # fills its own replay buffer, then trains
     assert not all(map(torch.equal, loaded.policy.parameters(), agent.policy.parameters()))

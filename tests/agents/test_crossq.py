@@ -125,7 +125,7 @@ def test_weight_normalisation_scales_the_sum_of_pathways(model):
         norm.eps = 1e-12
     before = networks[1].on_batch(x)[0]
     update.refresh()
-    update.normalise_weights_()
+    update.normalise_weights_(update.state)
     torch.testing.assert_close(networks[1].on_batch(x)[0], before, rtol=1e-3, atol=1e-3)
     assert shares(networks[1]) == pytest.approx(ratios, rel=1e-3)
 

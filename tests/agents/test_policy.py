@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from agent_states import errors, states
+from agent_states import errors, states, update_state
 from legged import Legged, legged_spec, legged_states
 
 from rppdyn.agents import MODELS, RPPSAC, critic_equivariance_error, policy_equivariance_error
@@ -123,7 +123,7 @@ def test_a_seed_draws_an_agent_whose_critics_differ_and_whose_targets_are_copies
     assert not torch.equal(next(first.parameters()), next(second.parameters()))
     pairs = zip(agent.critic.parameters(), agent.critic_target.parameters(), strict=True)
     assert all(torch.equal(a, b) and a.data_ptr() != b.data_ptr() for a, b in pairs)
-    first, again, other = (one.update_state() for one in (agent, again, other))
+    first, again, other = (update_state(one) for one in (agent, again, other))
     assert torch.equal(first["actor"], again["actor"]) and torch.equal(first["critic"], again["critic"])
     assert not torch.equal(first["actor"], other["actor"])
 

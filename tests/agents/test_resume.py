@@ -12,6 +12,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 import torch
+from agent_states import update_state
 from forked import run_code
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger
@@ -137,7 +138,7 @@ class Captures(BaseCallback):
 
 def test_any_callback_may_capture_and_one_that_stops_is_no_interruption(make_agent):
     options = dict(train_freq=3, gradient_steps=2)
-    expected = make_agent("rpp", **options).learn(85).update_state()
+    expected = update_state(make_agent("rpp", **options).learn(85))
     stopped, callback = make_agent("rpp", **options), Captures(70, 76)
     stopped.learn(85, callback=callback)
     assert stopped.num_timesteps == 76 and set(callback.data) == {"start", "end", "step"}
@@ -147,7 +148,7 @@ def test_any_callback_may_capture_and_one_that_stops_is_no_interruption(make_age
         agents[-1].restore(data)
     for agent in agents:
         agent.learn(85 - agent.num_timesteps, reset_num_timesteps=False)
-        for name, value in agent.update_state().items():
+        for name, value in update_state(agent).items():
             assert torch.equal(value, expected[name]), name
 
 

@@ -39,6 +39,40 @@ def test_an_environment_of_ones_own_with_a_spec_of_ones_own(make_agent, tmp_path
         loaded.capture()
 
 
+class Reach(gym.Env):
+    """Observations of every kind that is flattened, in dictionaries."""
+
+    observation_space = gym.spaces.Dict(
+        arm=gym.spaces.Box(-1, 1, (2, 2)),
+        goal=gym.spaces.Dict(place=gym.spaces.Box(-1, 1, (2,)), grip=gym.spaces.Discrete(3, start=-1)),
+        time=gym.spaces.Box(0, 1, ()),
+    )
+    action_space = gym.spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+
+@pytest.mark.parametrize("algorithm", [RPPSAC, RelaxedPPO])
+def test_actions_are_predicted_from_the_dictionaries_that_were_trained_on(algorithm, tmp_path):
+    """Parts were concatenated and not flattened: all but boxes with one axis ended in an error of NumPy's."""
+    agent = algorithm("RPPPolicy", Reach(), policy_kwargs=dict(model="mlp", hidden=8), seed=0, device="cpu")
+    space, samples = Reach.observation_space, [Reach().reset()[0] for _ in range(3)]
+    flat = np.stack([gym.spaces.flatten(space, sample) for sample in samples])
+    expected, _ = agent.predict(flat, deterministic=True)
+    agent.save(tmp_path / "agent.zip")
+    for one in (agent, algorithm.load(tmp_path / "agent.zip", device="cpu")):
+        actions = [one.predict(sample, deterministic=True)[0] for sample in samples]
+        np.testing.assert_allclose(actions, expected, atol=1e-6)
+        goals = {key: np.stack([sample["goal"][key] for sample in samples]) for key in ("place", "grip")}
+        batch = {key: np.stack([sample[key] for sample in samples]) for key in ("arm", "time")} | {"goal": goals}
+        np.testing.assert_allclose(one.predict(batch, deterministic=True)[0], expected, atol=1e-6)
+    agent._keys = ["first", "last"]  # of a file of an earlier version, with boxes of one axis
+    parts = {"last": flat[:, 4:], "first": flat[:, :4]}
+    np.testing.assert_array_equal(agent.predict(parts, deterministic=True)[0], expected)
+
+
 def test_vectorised_environments_callbacks_and_several_gradient_steps(make_agent, tmp_path):
     env = DummyVecEnv([pendulum, pendulum])
     agent = make_agent("rpp", env, gradient_steps=2, train_freq=4, tensorboard_log=None)

@@ -6,8 +6,11 @@ import copy
 import dataclasses
 import shutil
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
+from agent_states import update_state
 from forked import run_code
 from legged import Legged, legged_spec
 from stable_baselines3 import SAC
@@ -23,6 +26,7 @@ from rppdyn.agents import RPPSAC, SACUpdate, train_many
 from rppdyn.agents import _compiling as compiling
 from rppdyn.agents._sac import check_compiled
 from rppdyn.agents.buffers import RowReplayBuffer
+from rppdyn.envs import mirror_spec
 from rppdyn.nn._ensemble import Ensemble
 from rppdyn.nn._pathways import named_pathways
 from rppdyn.priors import negative_log_prior
@@ -220,12 +224,12 @@ def test_the_prior_follows_a_variance_that_is_changed_and_is_divided_by_the_numb
 
 def test_targets_move_every_so_many_updates_and_a_fixed_temperature_is_what_it_is_now(make_agent):
     agent = make_agent("rpp", target_update_interval=3).learn(60)
-    target = agent.update_state()["target"].clone()
+    target = update_state(agent)["target"].clone()
     agent._n_updates = 4  # updates 4 and 5 are no multiples of 3
     agent.train(2, 16)
-    assert torch.equal(agent.update_state()["target"], target)
+    assert torch.equal(update_state(agent)["target"], target)
     agent.train(1, 16)
-    assert not torch.equal(agent.update_state()["target"], target)
+    assert not torch.equal(update_state(agent)["target"], target)
     fixed = make_agent("mlp", ent_coef=0.5).learn(60)
     fixed.ent_coef_tensor = torch.tensor(0.01)
     fixed.train(1, 16)
@@ -236,6 +240,24 @@ def test_targets_move_every_so_many_updates_and_a_fixed_temperature_is_what_it_i
     assert other.learn(20, reset_num_timesteps=False).log_alpha.exp() == pytest.approx(0.01)
     with pytest.raises(ValueError, match="a fixed temperature, this one's is learned"):
         make_agent("mlp").restore(fixed.capture())
+
+
+def test_whole_numbers_as_observations_are_explored_from_as_others_are():
+    """Noise had the observations' dtype, so that it was rounded: half of the actions in training were the mean."""
+
+    class Grid(gym.Env):
+        observation_space, action_space = gym.spaces.Box(-5, 5, (2,), np.int64), gym.spaces.Box(-1, 1, (1,))
+
+    signs = dict(obs_permutation=[0, 1], obs_signs=[-1, -1], action_permutation=[0], action_signs=[-1])
+    own = dict(spec=mirror_spec("Grid-v0", **signs), policy_kwargs=dict(hidden=8), device="cpu", seed=0)
+    agent = RPPSAC("RPPPolicy", Grid(), **own)
+
+    def act(dtype):
+        agent.actor.generator.manual_seed(0)
+        return np.concatenate([agent.own_update.act([np.array([[1, -2]], dtype)])[0] for _ in range(12)])
+
+    assert len(np.unique(act(np.float32))) == 12
+    np.testing.assert_allclose(act(np.int64), act(np.float32), rtol=1e-5)
 
 
 # -- captured ---------------------------------------------------------------------------------------------------------

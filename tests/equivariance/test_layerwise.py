@@ -110,6 +110,17 @@ def test_hidden_layers_of_unknown_action_are_taken_together():
     torch.testing.assert_close(supposed.total, attribution.total)
 
 
+def test_a_layer_that_nobody_reads_is_left_out_with_what_only_it_reads():
+    """`a` was kept for `b`, which was dropped, and then nothing of `a` came to the output."""
+    rep, A = V(ROTATIONS), torch.eye(3, dtype=torch.float64) + torch.ones(3, 3, dtype=torch.float64).triu()
+    layer = lambda name, *inputs: Layer(name, lambda x: x @ A, rep, inputs)  # noqa: E731
+    x = torch.randn(5, 3, generator=generator(1), dtype=torch.float64)
+    branched = [layer("a", "input"), layer("b", "a"), layer("c", "input")]
+    attribution, alone = (layerwise_lie_derivative(layers, rep, rep, x) for layers in (branched, branched[2:]))
+    assert attribution.layers == ("c",) and attribution.residual < 1e-12
+    torch.testing.assert_close(attribution.contributions, alone.contributions)
+
+
 def test_a_sequential_network_gets_layers_from_the_representations_given():
     G = SQUARE
     strict = network(EMLP, G)

@@ -148,6 +148,16 @@ def test_what_a_callback_asks_the_policy_is_no_part_of_the_rollout():
     assert len(seen) == 32 and seen.max() < 5
 
 
+def test_a_second_update_is_on_the_same_observations():
+    """Stable-baselines3 flattens its buffer in the first one; the rows were then taken for rollouts, and joined."""
+    agent = small().learn(32)
+    first = agent.policy.trained_on
+    agent.train()
+    assert agent.policy.trained_on.shape == first.shape == (32, 4)
+    torch.testing.assert_close(*(x.sort(0).values for x in (agent.policy.trained_on, first)))
+    assert agent.learn(32, reset_num_timesteps=False).num_timesteps == 64
+
+
 @pytest.mark.parametrize("options", [dict(clip_range_vf=1e-4), dict(vf_coef=0.0)], ids=str)
 def test_a_loss_without_a_gradient_of_the_value_is_no_divergence(options):
     """Where all values have moved by more than `clip_range_vf`, stable-baselines3's loss is flat in them."""

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from agent_states import update_state
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -83,8 +84,8 @@ def test_steps_are_the_same_a_dead_worker_fails_its_seed_alone_and_none_is_left(
     pid = envs[0].worker.process.pid
     assert str(alive[0].error) == f"a worker process ({pid}) was killed by signal 9"
     assert caplog.text.count("agent 0: a worker process") == 1 and alive[1].error is None
-    for name, value in alive[1].agent.update_state().items():
-        torch.testing.assert_close(resumed.update_state()[name], value, rtol=1e-4, atol=1e-6)
+    for name, value in update_state(alive[1].agent).items():
+        torch.testing.assert_close(update_state(resumed)[name], value, rtol=1e-4, atol=1e-6)
     for env in envs:
         env.close()
         env.close()

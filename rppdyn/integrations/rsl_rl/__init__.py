@@ -8,6 +8,7 @@ The models are imported on first use: the augmentation needs no rsl_rl.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from rppdyn.integrations.augmentation import data_augmentation
@@ -20,12 +21,7 @@ __all__ = ["RelaxedMLPModel", "RelaxedRNNModel", "data_augmentation", "export_po
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("RelaxedMLPModel", "RelaxedRNNModel"):
-        from rppdyn.integrations.rsl_rl import models
-
-        return getattr(models, name)
-    if name == "export_policy":
-        from rppdyn.integrations.rsl_rl.export import export_policy
-
-        return export_policy
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    modules = {"RelaxedMLPModel": "models", "RelaxedRNNModel": "models", "export_policy": "export"}
+    if name not in modules:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{modules[name]}"), name)

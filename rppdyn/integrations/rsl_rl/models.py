@@ -15,8 +15,8 @@ from rsl_rl.models import MLPModel, RNNModel
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from rppdyn.envs._spec import SymmetrySpec
-from rppdyn.integrations.augmentation import as_spec, group_elements, representation, space_of_groups
+from rppdyn.envs._spec import SymmetrySpec, representation
+from rppdyn.integrations.augmentation import group_elements, space_of_groups
 from rppdyn.nn import RPPEMLP, RelaxedLinear, merge
 from rppdyn.nn._ensemble import call_with
 from rppdyn.nn._hidden import regular_hidden
@@ -226,7 +226,7 @@ class _Relaxed:
         self, obs_groups: Mapping[str, Sequence[str]], obs_set: str, output_dim: int, spec: Any,
         groups: Mapping[str, str] | None, equivariant_variance: float, free_variance: float, seed: int,
     ) -> None:  # fmt: skip
-        spec = as_spec(spec)
+        spec = SymmetrySpec.from_dict(spec)
         if obs_set not in obs_groups:
             raise ValueError(f"obs_groups has no {obs_set!r}; it has {', '.join(obs_groups)}")
         if not obs_groups[obs_set]:
