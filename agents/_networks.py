@@ -199,6 +199,11 @@ class RPPActor(BasePolicy):
             return mode_action(output, self.blocks)
         return sample_action(output, self.draw_noise(output), self.blocks)
 
+    def action_log_prob(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Sampled actions in [-1, 1], and their log-densities (B,), as stable-baselines3's own updates ask for them."""
+        output = self.output(observations)
+        return sample_with_log_prob(output, self.draw_noise(output), self.blocks)
+
     def draw_noise(self, output: Tensor) -> Tensor:
         """Noise for outputs (B, .) of the network, (B, dim)."""
         return draw_noise((len(output), self.action_space.shape[0]), self.generator, output)
@@ -234,6 +239,11 @@ class RPPCritic(BaseModel):
         """One (B, 1) value per critic."""
         x = torch.cat([self.features_extractor(observations), actions], dim=-1)
         return tuple(self._value(net(x)) for net in self.q_networks)
+
+    def q1_forward(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """The first critic's value, (B, 1), as stable-baselines3's critics have it."""
+        x = torch.cat([self.features_extractor(observations), actions], dim=-1)
+        return self._value(self.q_networks[0](x))
 
     def _value(self, output: Tensor) -> Tensor:
         return output if self.atoms is None else output.softmax(-1) @ self.atoms.unsqueeze(-1)
