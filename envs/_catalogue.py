@@ -238,7 +238,10 @@ def file_spec(env: str | gym.Env, path: str | Path, *, symmetry: str | Sequence[
         with open_source(env) as (made, _):
             return file_spec(made, path, symmetry=symmetry)
     if isinstance(env, mujoco.MjModel):
-        raise ValueError(f"{path} is of an environment's observation, and a model has none; give an environment")
+        raise ValueError(
+            f"{path} is of an environment's observation, and a model has none; give an environment, "
+            "or list a model's terms in symmetry_spec(model, observation=...)"
+        )
     env, file = flattened(env), Path(path)
     if not file.is_file() or not file.stat().st_size:
         return terms_spec(env, path, symmetry=symmetry)  # raises the error for a missing file

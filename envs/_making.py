@@ -51,7 +51,7 @@ class ScaledActuators(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
     Args:
         env: a MuJoCo environment.
-        scale: factors by name of an actuator or of the joint that it drives.
+        scale: factors by name of an actuator, or of a joint for all actuators that drive it. A name of both is the actuator's.
     Raises:
         ValueError: an unknown actuator, or a factor that is negative or not finite.
     """

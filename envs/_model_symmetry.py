@@ -184,8 +184,9 @@ def map_matrices(
 
 
 def finite_element(symmetry: ModelSymmetry, t: float) -> ModelSymmetry:
-    """The element exp(t A) of a continuous symmetry with generator A, as a discrete symmetry."""
-    return map_matrices(symmetry, lambda A: expm(t * A), 0.0, name=f"{symmetry.name} by {t:.3g}", is_continuous=False)
+    """The element exp(t A) of a continuous symmetry with generator A, as a discrete symmetry without a match."""
+    changes = dict(name=f"{symmetry.name} by {t:.3g}", is_continuous=False, match=None)
+    return map_matrices(symmetry, lambda A: expm(t * A), 0.0, **changes)
 
 
 def state_matrix(symmetry: ModelSymmetry, *further: np.ndarray) -> np.ndarray:

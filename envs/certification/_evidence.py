@@ -291,6 +291,8 @@ REWARD_WRAPPERS = gym.wrappers.NormalizeReward, gym.wrappers.TransformReward, gy
 def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
     """Refuse wrappers that break a symmetry; wrappers that only map observations are a part of the spec.
 
+    Nothing is tested where the spec has no action on activations and the model has some.
+
     Raises:
         ValueError: a wrapper remembers earlier steps, draws at random, changes the shape of actions, or raises the defect of
             dynamics, rewards or terminations.
@@ -300,15 +302,20 @@ def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
     if not acting or spec.qpos is None or spec.qvel is None or (spec.act is None and base.model.na):
         return
     anyway = "or pass spec= to train with it all the same"
+    try:
+        inner, *simulators = (Simulator(each) for each in (base, *reversed(acting)))
+    except (
+        ValueError
+    ) as error:  # an observation that can't be flattened, though a wrapper around may leave that part out
+        raise ValueError(f"{error}, {anyway}") from error
     with keep_state(base), quiet_mujoco():
-        inner_defects = _defects(Simulator(base), spec)
-        for layer in reversed(acting):
+        inner_defects = _defects(inner, spec)
+        for layer, simulator in zip(reversed(acting), simulators, strict=True):
             name = type(layer).__name__
             if layer.action_space.shape != (spec.action.dim,):
                 raise ValueError(
                     f"{spec.env_id}: its wrapper {name} changes the shape of actions; take it off, {anyway}"
                 )
-            simulator = Simulator(layer)
             try:
                 simulator.require_memoryless()
             except ValueError as error:

@@ -91,7 +91,7 @@ class Layout:
             bindings.append((quantity, rows))
         size = sum(len(rows) * term.history for term, (_, rows) in zip(self.terms, bindings, strict=True))
         require_memory(
-            f"{self.name} of {size} numbers", COEFFICIENT_BYTES * size**2, "show fewer, or shorter histories"
+            f"the symmetry of {self.name}, of {size} numbers,", COEFFICIENT_BYTES * size**2, "show fewer of them"
         )
         return bindings
 
@@ -360,8 +360,11 @@ def observation_groups(
             stack, history, group = str(group.get("stack", "term")), group.get("history", 1), group.get("terms")
         if isinstance(group, str) or not isinstance(group, Sequence):
             raise ValueError(f"observation group {name!r} is {group!r}; give a list of terms")
-        terms = tuple(replace(t, history=history) if t.history == 1 else t for t in map(parse_term, group))
         title = f"observation {name}".strip()
+        try:
+            terms = tuple(replace(t, history=history) if t.history == 1 else t for t in map(parse_term, group))
+        except ValueError as error:
+            raise ValueError(f"{title}: {error}") from error
         layouts[str(name)] = Layout(title, robot, terms, tuple(symmetries), stack, action)
     if not layouts:
         raise ValueError("the observation has no terms; list some")

@@ -704,18 +704,17 @@ def _grid_generator(M: np.ndarray, n: int) -> Affine:
     return np.full((n, n), np.nan if M.any() else 0.0), np.zeros(n)
 
 
-def _require_coarse(counts: Sequence[int], unit: str) -> None:
+def _require_coarse(counts: Sequence[int], unit: str, remedy: str) -> None:
     if math.prod(counts) > MAX_GRID_POINTS:
         raise ValueError(
-            f"a grid of {' times '.join(map(str, counts))} {unit} is too fine, at most {MAX_GRID_POINTS}; give another "
-            "resolution"
+            f"a grid of {' times '.join(map(str, counts))} {unit} is too fine, at most {MAX_GRID_POINTS}; give {remedy}"
         )
 
 
 def grid_points(size: Sequence[float], resolution: float, ordering: str, centre: Sequence[float]) -> np.ndarray:
     """Points (n, 2) of a grid; x varies fastest in the ordering "xy", y in "yx"."""
     counts = [round(length / resolution) + 1 for length in size]
-    _require_coarse(counts, "points")
+    _require_coarse(counts, "points", "another resolution")
     x, y = (np.linspace(-length / 2, length / 2, n) + c for length, n, c in zip(size, counts, centre, strict=True))
     X, Y = np.meshgrid(x, y, indexing="xy" if ordering == "xy" else "ij")
     return np.stack([X.ravel(), Y.ravel()], 1)
@@ -784,7 +783,7 @@ class Image(Term, kind="image"):
 
     def bind(self, robot: Robot, symmetries: Sequence[ModelSymmetry]) -> ShownNumbers:
         height, width, channels = (*self.shape, 1)[:3]
-        _require_coarse((height, width), "pixels")
+        _require_coarse((height, width), "pixels", "a smaller shape")
         model, element = robot.model, ModelElement("body", robot.body)
         place, turn = np.zeros(3), self.FORWARD
         if self.camera:

@@ -98,7 +98,9 @@ def require_memory(name: str, size: float, remedy: str) -> None:
     """
     memory = memory_limit()
     if size > memory / 2:
-        raise UserError(f"{name} declares {size / 1e9:.3g} GB, and {memory / 1e9:.3g} GB of memory are there: {remedy}")
+        raise UserError(
+            f"{name} takes {size / 1e9:.3g} GB, more than half of the {memory / 1e9:.3g} GB of memory here: {remedy}"
+        )
 
 
 class UnwrittenError(UserError):

@@ -47,9 +47,9 @@ def body(copies: int, inside: str = "") -> str:
 @pytest.mark.parametrize(
     ("inside", "said"),
     [
-        ('<asset><hfield name="h" nrow="200000" ncol="200000" size="1 1 1 1"/></asset>', "declares .* GB"),
-        ('<asset><texture name="t" type="skybox" builtin="flat" width="300000"/></asset>', "declares .* GB"),
-        ('<size memory="900P"/>', "declares .* GB"),
+        ('<asset><hfield name="h" nrow="200000" ncol="200000" size="1 1 1 1"/></asset>', "takes .* GB"),
+        ('<asset><texture name="t" type="skybox" builtin="flat" width="300000"/></asset>', "takes .* GB"),
+        ('<size memory="900P"/>', "takes .* GB"),
         (body(1000, body(1000).replace("<worldbody>", "").replace("</worldbody>", "")), "elements"),
         ('<include file="many.xml"/>', "elements"),
         ('<include file="own.xml"/>', "MuJoCo can't compile"),
@@ -66,7 +66,7 @@ def test_what_a_model_declares_is_looked_at_before_it_is_compiled(tmp_path, monk
 def test_the_model_of_an_environments_option_too(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     name = crawler('<size memory="900P"/>')
-    one_line(["train-agent", "env=Ant-v5", f"env.kwargs.xml_file={tmp_path / name}"], capfd, "declares .* GB")
+    one_line(["train-agent", "env=Ant-v5", f"env.kwargs.xml_file={tmp_path / name}"], capfd, "takes .* GB")
 
 
 RAISED = [("make", "KeyError('a')"), ("make", "SystemExit(3)"), ("reset", "RecursionError()"), ("reset", "MemoryError()"),
@@ -118,8 +118,8 @@ def test_arrays_and_pictures_that_declare_more_than_fits(tmp_path, monkeypatch, 
     Path("own.npy").write_bytes(header)
     with zipfile.ZipFile("own.npz", "w") as archive:
         archive.writestr("x.npy", header)
-    one_line(["fit-dynamics", "data=own.npz", *FIT], capfd, "own.npz declares")
-    one_line([*IMAGE, "own.npy"], capfd, "own.npy declares")
+    one_line(["fit-dynamics", "data=own.npz", *FIT], capfd, "own.npz takes")
+    one_line([*IMAGE, "own.npy"], capfd, "own.npy takes")
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
