@@ -324,7 +324,7 @@ FOUR = {"feet": HANDS, "offsets": [0, 0.3]}
     # These were let through: their dense matrices are of 26 GB and more.
     ([{"term": "height_scan", "size": [20, 20], "resolution": 0.1}], {}, r"201 times 201 points is too fine, at most 10000"),
     ([{"term": "image", "shape": [480, 640, 3]}], {}, r"480 times 640 pixels is too fine, at most 10000"),
-    ([{"term": "scalars", "size": 10**5, "history": 10}], {}, r"symmetry of observation, of 1000000 numbers, takes 6.4e\+04 GB"),
+    ([{"term": "scalars", "size": 10**5, "history": 10}], {}, r"of observation, of 1000000 numbers, takes 6.4e\+04 GB"),
     # The default pose was added first: numpy's own message, and one number for all joints.
     ([{"term": "joint_positions", "offset": [0.1, 0.2, 0.3]}], {}, r"joint_positions has 3 numbers as offset and 6 entries"),
     ([{"term": "joint_positions", "offset": [0.1]}], {}, r"joint_positions has 1 numbers as offset and 6 entries"),
