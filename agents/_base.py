@@ -179,7 +179,7 @@ class SymmetricAgent(BaseAlgorithm):
         """Change the environment; arguments as in stable-baselines3.
 
         Raises:
-            ValueError: a VecNormalize that scales observations.
+            ValueError: an environment that a new agent would refuse, such as a VecNormalize that scales observations.
         """
         super().set_env(env, force_reset)
         warn_if_other_robot(self)

@@ -595,7 +595,7 @@ class SymmetrySpec:
             return data
         if not isinstance(data, Mapping):
             raise ValueError(
-                f"a {type(data).__name__} describes no symmetry spec; give a SymmetrySpec, or what its to_dict returns"
+                f"{type(data).__name__} describes no symmetry spec; give a SymmetrySpec, or what its to_dict returns"
             )
         if data.get("format") != FORMAT:
             raise ValueError(f"the spec has format {data.get('format')!r}, this version reads {FORMAT}; rebuild it")

@@ -67,6 +67,7 @@ def reading(name: object, remedy: str, form: str = "") -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         cause = error.strerror if isinstance(error, OSError) and error.filename else None
+        remedy = "check its path" if isinstance(error, FileNotFoundError) else remedy
         raise UserError(f"{name} can't be read{form and f' {form}'} ({cause or reason(error)}); {remedy}") from error
 
 

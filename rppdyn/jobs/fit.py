@@ -475,7 +475,7 @@ def run_fit(config: FitConfig, build: Callable[[], FitSubject], *, resume: bool,
     """
     finished = preflight(config, resume)
     if finished is not None:
-        if config.report:
+        if config.report and not (config.folder() / "report.html").exists():
             _write_report(config.folder())
         return FitResult.from_dict(finished)
     with Session(config) as run, torch_threads(config.threads):

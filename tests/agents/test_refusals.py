@@ -148,7 +148,7 @@ REFUSED = {
     # the environment and its symmetry
     r"no symmetry spec.*Pendulum-v1.*spec=": on("Pendulum-v1"),
     r"spec='leg swap' is no SymmetrySpec; .*symmetry_spec": options(spec="leg swap"),
-    r"a int describes no symmetry spec; give a SymmetrySpec": networks(spec=3),  # it was: 'int' is not iterable
+    r"int describes no symmetry spec; give a SymmetrySpec": networks(spec=3),  # it was: 'int' is not iterable
     r"observation space has 4 entries and the symmetry spec 17": lambda make: make(spec=symmetry_spec(WALKER)),
     r"'slider force'.*\[-3, 2\], not symmetric about 0; wrap.*RescaleAction": on(
         lambda: Bounds(gym.make(PENDULUM), [-3], [2])

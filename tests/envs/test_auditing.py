@@ -208,7 +208,7 @@ def edited(change):
 
 @pytest.mark.parametrize("harm, said", [
     (lambda path, _: path.unlink(), "No such file"),
-    (lambda path, _: path.write_text("[1, 2]"), "a list describes no symmetry spec"),
+    (lambda path, _: path.write_text("[1, 2]"), "list describes no symmetry spec"),
     (lambda path, _: path.write_bytes(b"\xff\xfe\x00"), "can't be read"),
     (edited(lambda data: data.update(format=99)), "format 99"),
     (edited(lambda data: data.pop("action")), "lacks the key 'action'"),

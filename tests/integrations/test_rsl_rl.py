@@ -318,9 +318,9 @@ def test_what_does_not_fit_is_refused(example, tmp_path):
     assert not list(tmp_path.iterdir())
     obs = batch(example.TERMS.spec, 2)
     for spec in (None, "crawler.xml", [1]):
-        with refused(f"a {type(spec).__name__} describes no symmetry spec; give a SymmetrySpec"):
+        with refused(f"{type(spec).__name__} describes no symmetry spec; give a SymmetrySpec"):
             data_augmentation(spec)
-        with refused(f"a {type(spec).__name__} describes no symmetry spec; give a SymmetrySpec"):
+        with refused(f"{type(spec).__name__} describes no symmetry spec; give a SymmetrySpec"):
             RelaxedMLPModel(obs, {"actor": ["actor"]}, "actor", 6, [8], spec=spec)
     with refused("symmetry spec is damaged"):
         data_augmentation(example.TERMS.spec.to_dict() | {"group": 3})
