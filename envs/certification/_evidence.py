@@ -304,9 +304,7 @@ def require_symmetric_wrappers(env: gym.Env, spec: SymmetrySpec) -> None:
     anyway = "or pass spec= to train with it all the same"
     try:
         inner, *simulators = (Simulator(each) for each in (base, *reversed(acting)))
-    except (
-        ValueError
-    ) as error:  # an observation that can't be flattened, though a wrapper around may leave that part out
+    except ValueError as error:  # an observation of images, though a wrapper around may leave them out
         raise ValueError(f"{error}, {anyway}") from error
     with keep_state(base), quiet_mujoco():
         inner_defects = _defects(inner, spec)

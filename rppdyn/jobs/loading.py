@@ -309,8 +309,11 @@ def measure_file(file: str, env_id: str | None) -> FileAgent:
         except ValueError as error:
             note = str(error)
         else:
-            exploring = add_noise(act, env.action_space, config.seed)
-            states, _ = evaluator.run(exploring).spread(FILE_STATES)
+            if isinstance(getattr(loaded.policy, "observation_space", None), spaces.Box):
+                exploring = evaluator.explore(loaded.policy)  # as runs are, and by `rppdyn equivariance`
+            else:  # a policy that takes dictionaries
+                exploring = evaluator.run(add_noise(act, env.action_space, config.seed))
+            states, _ = exploring.spread(FILE_STATES)
             result = function_equivariance_error(act, spec, states, getattr(env.action_space, "high", 1.0))
             if result.vacuous:
                 note = "vacuous: the actions are all but zero"
