@@ -235,6 +235,8 @@ def _explain_columns(is_agent: bool, groups: Sequence[RunGroup]) -> str:
     )
     if is_agent:
         return text + "The free share is the part of the squared weights that the symmetry does not constrain."
+    if all(group.verb == "bound" for group in groups):
+        return text + "A bound holds with probability 1 − subspace.delta. Risks are plain means of the bounded loss."
     text += (
         "Errors are relative, |y − f(x)| / (|y| + |f(x)|): 0 is right and 1 the worst, geometric means over the test data and, "
         "along rollouts, over time. "
