@@ -42,7 +42,10 @@ def test_a_report_has_the_bound_and_both_risks(finished, tmp_path):
     folder, result = finished
     assert main(["report", str(folder), "--out", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text("utf-8")
-    assert all(title in page for title in ("bound of the risk", "bits of the message", "risk on test data", "subspace.delta. Risks"))
+    assert all(
+        title in page
+        for title in ("bound of the risk", "bits of the message", "risk on test data", "subspace.delta. Risks")
+    )
     assert f"{np.mean(result.test['bound/bits']):,.0f}" in page
 
 
