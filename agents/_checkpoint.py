@@ -51,7 +51,7 @@ def capture(agent: SymmetricAgent) -> dict[str, Any]:
     fresh = agent.fresh_episodes
     data = {
         "format": FORMAT,
-        "identity": agent.identity(),
+        "identity": plain(agent.identity()),
         "parameters": plain(agent.get_parameters()),
         "variables": {name: getattr(agent, name).detach().clone() for name in variables},
         "counters": {name: getattr(agent, name) for name in COUNTERS if hasattr(agent, name)},

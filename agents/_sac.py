@@ -49,6 +49,7 @@ from rppdyn.agents.policy import RPPPolicy
 from rppdyn.envs import SymmetrySpec
 from rppdyn.errors import DivergedError
 from rppdyn.nn._compiling import check_compiler
+from rppdyn.reps._rep import is_int
 from rppdyn.runs.workers import use_numpy_generator
 
 RolloutSteps = Generator[NDArray | None, NDArray | None, RolloutReturn]
@@ -185,10 +186,7 @@ class RPPSAC(SymmetricAgent, SAC):
         is_norm = norm is None or 0 < number("max_gradient_norm") < math.inf
         return {
             "noise_variance": (0 < number("noise_variance") < math.inf, " must be positive and finite"),
-            "batch_size": (
-                isinstance(self.batch_size, int) and self.batch_size >= 1,
-                " must be a whole number, at least 1",
-            ),
+            "batch_size": (is_int(self.batch_size) and self.batch_size >= 1, " must be a whole number, at least 1"),
             "target_update_interval": (number("target_update_interval") >= 1, " must be at least 1"),
             "tau": (0 < number("tau") <= 1, ": a share of the way to the critics, above 0 and at most 1"),
             "gamma": (0 <= number("gamma") <= 1, ": a discount from 0 to 1"),

@@ -112,30 +112,20 @@ class SeedTrainer:
 
     def continue_rollout(self, actions: NDArray | None) -> None:
         """Continue the rollout until it waits again; `actions` are the policy's for `observations`, if there are any."""
-        steps, is_waiting = self._rollout, False
+        steps, self._rollout = self._rollout, None
         if steps is None:
             return
         with self.guard():
             try:
                 self.observations = steps.send(actions)
-                while self.observations is None and self._steps_in_process:
+                while self.observations is None and isinstance(
+                    self.agent.env.unwrapped, DummyVecEnv
+                ):  # step when waited for
                     self.observations = steps.send(None)
-                is_waiting = True
+                self._rollout = steps  # it waits
             except StopIteration as end:
                 result: RolloutReturn = end.value
                 self.is_training = result.continue_training
-        if not is_waiting:
-            self._rollout = None
-
-    @property
-    def _steps_in_process(self) -> bool:
-        """True if waiting for its environments steps them, in this process."""
-        return isinstance(self.agent.env.unwrapped, DummyVecEnv)
-
-    @property
-    def is_collecting(self) -> bool:
-        """True during a rollout."""
-        return self._rollout is not None
 
     def end(self) -> None:
         """End as `learn` does, also after a callback stopped the training."""
@@ -304,7 +294,7 @@ def collect(trainers: Sequence[SeedTrainer], updates: Updates) -> None:
     """Collect a rollout of each agent; all environments get their actions before any is waited for."""
     for trainer in trainers:
         trainer.start_rollout()
-    while collecting := [trainer for trainer in trainers if trainer.is_collecting]:
+    while collecting := [trainer for trainer in trainers if trainer._rollout is not None]:
         waiting = {trainer: x for trainer in collecting if (x := trainer.observations) is not None}
         actions: dict[SeedTrainer, NDArray] = {}
         if waiting:

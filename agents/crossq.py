@@ -9,6 +9,9 @@ Source: Bhatt et al. 2024 (CrossQ); Palenicek et al. 2025 (XQC); Bellemare, Dabn
 
 from __future__ import annotations
 
+import io
+import pathlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -141,7 +144,7 @@ def project_on_atoms(values: Tensor, probabilities: Tensor, atoms: Tensor) -> Te
 
 
 def _is_range(ends: Any) -> bool:
-    numbers = isinstance(ends, Sequence) and len(ends) == 2 and all(isinstance(end, Real) for end in ends)
+    numbers = isinstance(ends, Sequence | np.ndarray) and len(ends) == 2 and all(isinstance(end, Real) for end in ends)
     return numbers and -MAX_VALUE <= ends[0] < 0 < ends[1] <= MAX_VALUE
 
 
@@ -213,7 +216,7 @@ class RPPCrossQ(RPPSAC):
 
     def _setup_model(self) -> None:
         normalisation = self.policy_kwargs.get("normalisation")
-        if normalisation not in WARM_UP:
+        if normalisation not in [*WARM_UP]:  # it may be a list
             raise ValueError(
                 f"normalisation={normalisation!r}: RPPCrossQ's networks need one; choose {' or '.join(map(repr, WARM_UP))}; "
                 "an RPPSAC file is loaded by RPPSAC"
@@ -222,6 +225,16 @@ class RPPCrossQ(RPPSAC):
         atoms = [*map(float, self.value_range), self.bins] if self.critic_head == "categorical" else None
         if self.policy_kwargs.get("atoms") != atoms:
             raise ValueError("critic_head, bins and value_range are those of the saved networks: leave them out")
+
+    def load_replay_buffer(self, path: str | pathlib.Path | io.BufferedIOBase, truncate_last_traj: bool = True) -> None:
+        """Load transitions; arguments as in stable-baselines3. They are not in the running scale of rewards."""
+        super().load_replay_buffer(path, truncate_last_traj)
+        if self.critic_head == "categorical" and not self.policy.reward_scale.moments[0]:
+            warnings.warn(
+                "rewards of this buffer are not scaled until the agent has stored some of its own: load the agent that filled "
+                "it, or give their discounted returns to agent.policy.reward_scale.observe",
+                stacklevel=2,
+            )
 
     def _setup_learn(
         self, total_timesteps: int, callback: MaybeCallback = None, reset_num_timesteps: bool = True, *args, **kwargs

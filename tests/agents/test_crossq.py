@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -229,6 +231,7 @@ def test_agents_of_the_package_are_of_another_class():
         (dict(bins=2.5), "bins=2.5: give a number from 2 to"),
         (dict(policy_delay=True), "policy_delay=True: give"),
         (dict(weight_norm="false"), "weight_norm='false': give True or False"),
+        (dict(policy_kwargs=dict(normalisation=["batch"])), "normalisation=.*choose 'batch' or 'renorm'"),
     ],
 )
 def test_options_that_are_none(option, words):
@@ -248,6 +251,25 @@ def test_what_saved_networks_fix_is_refused(tmp_path):
     assert (loaded.bins, loaded.policy.reward_scale.bound) == (11, 2.0)
     with pytest.raises(ValueError, match="those of the saved networks: leave them out"):
         RPPCrossQ.load(tmp_path / "classes", bins=51)
+
+
+def test_settings_from_arrays_are_as_good_as_plain_ones():
+    def with_numbers(kind, value_range):
+        numbers = dict(policy_delay=kind(2), bins=kind(11), buffer_size=kind(500), batch_size=kind(32))
+        return made(critic_head="categorical", value_range=value_range, policy_kwargs={"hidden": kind(16)}, **numbers)
+
+    agent, plain = with_numbers(np.int64, np.array([-2, 7.0])).learn(60), with_numbers(int, (-2, 7))
+    torch.save(agent.capture(), file := io.BytesIO())
+    plain.restore(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
+    assert all(map(torch.equal, plain.policy.parameters(), agent.policy.parameters()))
+
+
+def test_a_buffer_whose_rewards_are_not_in_the_scale_is_warned_of(tmp_path):
+    agent = made(critic_head="categorical").learn(3)
+    agent.save_replay_buffer(tmp_path / "buffer")
+    agent.load_replay_buffer(tmp_path / "buffer")
+    with pytest.warns(UserWarning, match=r"not scaled until .*reward_scale\.observe"):
+        made(critic_head="categorical").load_replay_buffer(tmp_path / "buffer")
 
 
 def test_rewards_are_scaled_by_deviation_and_bound():
