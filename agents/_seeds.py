@@ -111,16 +111,14 @@ class SeedTrainer:
         self.continue_rollout(None)
 
     def continue_rollout(self, actions: NDArray | None) -> None:
-        """Continue the rollout until it waits again; `actions` are the policy's for `observations`, if there are any."""
+        """Continue the rollout, by the policy's `actions`, until it waits for the next or for environments' processes."""
         steps, self._rollout = self._rollout, None
         if steps is None:
             return
         with self.guard():
             try:
                 self.observations = steps.send(actions)
-                while self.observations is None and isinstance(
-                    self.agent.env.unwrapped, DummyVecEnv
-                ):  # step when waited for
+                while self.observations is None and isinstance(self.agent.env.unwrapped, DummyVecEnv):
                     self.observations = steps.send(None)
                 self._rollout = steps  # it waits
             except StopIteration as end:
