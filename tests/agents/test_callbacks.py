@@ -86,8 +86,10 @@ def test_a_curvature_has_as_many_rows_as_its_effective_parameters_need(monkeypat
     spy = lambda net, x, *args, **options: rows.append(len(x)) or joint_evidence(net, x, *args, **options)  # noqa: E731
     monkeypatch.setattr("rppdyn.agents._callbacks.joint_evidence", spy)
     monkeypatch.setattr("rppdyn.agents._callbacks.FIRST_ROWS", 16)
+    trained = agent().learn(200).capture()
     for data in (16, 1024):
-        model = agent().learn(200)
+        model = agent()
+        model.restore(trained)
         callback = LearnVariances(data=data, rate=1.0)
         callback.model, callback.num_timesteps = model, 200
         callback._init_callback()

@@ -98,7 +98,6 @@ def chain(env=WINDY) -> dict:
 
 
 CONTINUED: dict[str, Callable[[], dict]] = {
-    "in the middle of a rollout": lambda: dict(train_freq=3, gradient_steps=2),
     "mirrored": lambda: dict(env=WINDY, augment=True, mirror_loss=1.0, policy_kwargs=dict(num_layers=1)),
     "noise, n-step returns": lambda: dict(n_steps=3, action_noise=NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))),
     "noise in two environments": lambda: dict(

@@ -67,7 +67,7 @@ def test_constant_inputs_let_a_strict_policy_leave_its_symmetry(make_agent, tmp_
     kwargs = dict(network_kwargs=dict(breaking="V", breaking_variance=0.5))
     agent = make_agent("emlp", WINDY, policy_kwargs=kwargs)
     assert max(errors(agent)) < 1e-5 and agent.policy.pathway_statistics()["actor_breaking_norm"] == 0
-    agent.learn(150)
+    agent.learn(80)
     statistics = agent.policy.pathway_statistics()
     assert min(errors(agent)) > 1e-5 and min(statistics[f"{who}_breaking_norm"] for who in ("actor", "critic")) > 1e-3
     assert statistics["actor_free_share"] == 0

@@ -206,7 +206,8 @@ def test_long_fits_are_compiled_where_that_works(tmp_path, monkeypatch, caplog):
     """Only that they are: numbers of compiled fields are compared with the models of dynamics."""
     fields = []
     monkeypatch.setattr(fit_dynamics, "MIN_STEPS_TO_COMPILE", 4)
-    words = ("model=mlp_hnn", "task.train=10", "task.test=5", "optimiser.batch_size=5")  # two steps an epoch
+    # two steps an epoch
+    words = ("model=mlp_hnn", "task.train=10", "task.test=5", "task.horizon=1", "optimiser.batch_size=5")
     with monkeypatch.context() as patch:
         patch.setattr("rppdyn.dynamics._models.compiled", lambda field, **options: fields.append(field) or field)
         patch.setattr(fit_dynamics, "can_compile", lambda device: True)
