@@ -119,10 +119,10 @@ class SymmetricAgent(BaseAlgorithm):
     def identity(self) -> dict[str, Any]:
         """Settings that must agree between a captured agent and one that continues it, or between agents trained together."""
         networks = {key: value for key, value in self.policy._arguments.items() if key != "spec"}
-        as_text = lambda value: value.item() if isinstance(value, np.generic) else str(value)  # noqa: E731
+        as_json = lambda value: value.item() if isinstance(value, np.generic) else str(value)  # noqa: E731
         return {
             "spec": self.spec.digest,
-            "policy_kwargs": json.dumps(networks, sort_keys=True, default=as_text),
+            "policy_kwargs": json.dumps(networks, sort_keys=True, default=as_json),
             "n_envs": self.n_envs,
         }
 
