@@ -126,28 +126,30 @@ def test_rollout_error_leaves_the_initial_state_out():
 
 COMPILE = """
 import torch
-from rppdyn.dynamics import HamiltonianModel, integrate
+from rppdyn.dynamics import HamiltonianModel, MechanicalModel, integrate
 from rppdyn.groups import O2eR3
 from rppdyn.nn import RPPEMLP, Ensemble
 from rppdyn.reps import Scalar, V
 
-generators = (torch.Generator().manual_seed(seed) for seed in (0, 1))
-stack = Ensemble([RPPEMLP(4 * V, Scalar, O2eR3(), hidden=8, num_layers=1, generator=g) for g in generators])
-found, graphs = [], []
 def backend(graph, inputs):
     graphs.append(graph)
     return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
-for compiled in (False, True):
-    model = HamiltonianModel(stack)
-    if compiled:
-        model.compile(backend=backend, fullgraph=True, dynamic=False)
-    z0 = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    integrate(model, z0, torch.tensor([0.0, 0.2]), method="rk4").states.square().sum().backward()
-    found.append([z0.grad, *(p.grad for p in stack.parameters() if p.grad is not None)])
-    stack.zero_grad()
-assert len(graphs) == 1  # of four values of the field
-for eager, fast in zip(*found, strict=True):
-    torch.testing.assert_close(eager, fast, rtol=1e-4, atol=1e-5)
+rep = (2 * V)(O2eR3())
+for system, *reps in (HamiltonianModel, 4 * V, Scalar), (MechanicalModel, rep, MechanicalModel.rep_out(rep)):
+    generators = (torch.Generator().manual_seed(seed) for seed in (0, 1))
+    stack = Ensemble([RPPEMLP(*reps, O2eR3(), hidden=8, num_layers=1, generator=g) for g in generators])
+    found, graphs = [], []
+    for compiled in (False, True):
+        model = system(stack)
+        if compiled:
+            model.compile(backend=backend, fullgraph=True, dynamic=False)
+        z0 = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        integrate(model, z0, torch.tensor([0.0, 0.2]), method="rk4").states.square().sum().backward()
+        found.append([z0.grad, *(p.grad for p in stack.parameters() if p.grad is not None)])
+        stack.zero_grad()
+    assert len(graphs) == 1  # of four values of the field
+    for eager, fast in zip(*found, strict=True):
+        torch.testing.assert_close(eager, fast, rtol=1e-4, atol=1e-5)
 """
 
 
