@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -37,7 +37,7 @@ from rppdyn.equivariance._error import (
 )
 from rppdyn.groups import SO, Group, SO2eR3
 from rppdyn.jobs.config.base import ConfigError, device_of
-from rppdyn.jobs.config.fit import FitConfig, FitDynamicsConfig, RolloutConfig
+from rppdyn.jobs.config.fit import FitDynamicsConfig, RolloutConfig, VectorFieldsConfig
 from rppdyn.jobs.fit import StackFit, build_stack, equivariance_metrics, make_with_group, run_fit
 from rppdyn.jobs.results import FitResult, values_by_name
 from rppdyn.nn import Chained, Ensemble
@@ -58,25 +58,30 @@ MAX_GRADIENT_RATIO = 10.0
 """Largest length of a gradient relative to its running mean; that of a nearly diverging trajectory can be 1e8 times as long."""
 INITIAL_SCALE = 0.1
 """Initial scale of the last layer's weights: at scale 1 the first rollouts of networks cubic in their inputs diverge."""
+MIN_STEPS_TO_COMPILE = 500
+"""Number of steps in which ``torch.compile`` saves a relaxed network as much time as compiling takes for one size of batches,
+without a cache."""
 SPLITS = ("validation", "test")
 
 
 class DynamicsFit(StackFit):
     """Trajectories and the vector fields fitted to them, one for each seed.
 
-    A subclass sets ``rep``, ``model`` and ``training_model`` before it calls this constructor. Both models are vector fields of
-    the stack; ``torch.compile`` may compile the one for training.
+    A subclass sets ``rep`` before it calls this constructor.
 
     Attributes:
+        model, training_model: vector fields of the stack; ``torch.compile`` may compile the one for training.
         curves: curves of the test rollouts by name of :meth:`errors`, for each seed, over ``times``; set by :meth:`test`.
         example: the first test trajectory, ``truth``, and that of the first member's model, ``found``, each ``(T, n)``.
     """
 
-    model: DynamicsModel
-    training_model: DynamicsModel
+    config: VectorFieldsConfig
     rep: Rep
 
-    def __init__(self, config: FitConfig, stack: Ensemble, inputs: Tensor, targets: Tensor, *, by_gradients: bool):
+    def __init__(
+        self, config: VectorFieldsConfig, stack: Ensemble, inputs: Tensor, targets: Tensor, *, by_gradients: bool
+    ):
+        self.model, self.training_model = self.system(stack), self.system(stack)
         super().__init__(
             config, stack, inputs, targets, max_gradient_ratio=MAX_GRADIENT_RATIO, by_gradients=by_gradients
         )
@@ -145,6 +150,24 @@ class DynamicsFit(StackFit):
         )
 
     # -- methods for all systems --------------------------------------------------------------------------------------
+
+    def compiled_where_it_gains(self) -> Self:
+        """Train by ``torch.compile`` if the configuration says so, or leaves it open and that saves time on this CPU.
+
+        A plain neural ODE is little but matrix products, which take as long when compiled. A smaller last batch of an epoch is
+        compiled once more.
+        """
+        compiles, model = self.config.compile, self.config.model
+        rows, batch_size = self.inputs.shape[1], self.config.optimiser.batch_size
+        batch_sizes = 2 if rows > batch_size and rows % batch_size else 1
+        if compiles:
+            check_compiler(self.device)
+        elif compiles is None and self.device.type == "cpu" and self.steps >= batch_sizes * MIN_STEPS_TO_COMPILE:
+            compiles = (model.kind, model.system) != ("mlp", "ode") and can_compile(self.device)
+        if compiles:
+            self.training_model.compile(dynamic=False)
+            self.compiled = True
+        return self
 
     def predict(self, inputs: Tensor) -> Tensor:
         return self.solve(self.training_model, self.training_model.assemble(), inputs).states[..., 1:, :]
@@ -234,8 +257,6 @@ DATASET_KEYS = {"dt": "task.time_step", "seed": "seed"}
 """Keys of the configuration for parameters of a dataset with other names."""
 MAX_EXACT_DEFECT = 1e-6
 """Relative defect below which a field's symmetry is called exact."""
-MIN_STEPS_TO_COMPILE = 500
-"""Number of steps in which ``torch.compile`` saves a relaxed network as much time as compiling takes without a cache."""
 
 
 def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = False) -> FitResult:
@@ -248,9 +269,7 @@ def run(config: FitDynamicsConfig, *, resume: bool = False, progress: bool = Fal
         dynamics = Dynamics(config, progress)
         if config.task.wind:
             logger.info("%s", dynamics.symmetry())
-        if config.compile or (config.compile is None and dynamics.gains_by_compiling()):
-            dynamics.compile()
-        return dynamics
+        return dynamics.compiled_where_it_gains()
 
     return run_fit(config, build, resume=resume, progress=progress)
 
@@ -271,24 +290,7 @@ class Dynamics(DynamicsFit):
         self.chunk_times = self.data[0].chunk_times.to(device=self.device, dtype=self.dtype)
         is_hamiltonian = config.model.system == "hamiltonian"
         stack = build_stack(config, self.rep, Scalar(self.rep.G) if is_hamiltonian else self.rep, INITIAL_SCALE)
-        self.model, self.training_model = self.system(stack), self.system(stack)
         super().__init__(config, stack, chunks[:, :, 0], chunks[:, :, 1:], by_gradients=is_hamiltonian)
-
-    def gains_by_compiling(self) -> bool:
-        """Return whether ``torch.compile`` works on this CPU and saves time in this fit.
-
-        A plain neural ODE is little but matrix products, which take as long when compiled.
-        """
-        config = self.config
-        is_plain_ode = config.model.kind == "mlp" and config.model.system != "hamiltonian"
-        is_long = self.steps >= MIN_STEPS_TO_COMPILE
-        return self.device.type == "cpu" and not is_plain_ode and is_long and can_compile(self.device)
-
-    def compile(self) -> None:
-        """Train by ``torch.compile``; batches of another size, such as the last of an epoch, are compiled separately."""
-        check_compiler(self.device)
-        self.training_model.compile(dynamic=False)
-        self.compiled = True
 
     def _over_seeds(self, items: Iterable[Item], description: str) -> Iterator[Item]:
         """Iterate over the items of the seeds, with a bar for several seeds that take long."""

@@ -66,7 +66,7 @@ def run(config: FitTrajectoriesConfig, *, resume: bool = False, progress: bool =
 
     Arguments and errors are those of :func:`~rppdyn.jobs.fit.run_fit`.
     """
-    return run_fit(config, partial(RecordingsFit, config), resume=resume, progress=progress)
+    return run_fit(config, lambda: RecordingsFit(config).compiled_where_it_gains(), resume=resume, progress=progress)
 
 
 class RecordingsFit(DynamicsFit):
@@ -101,7 +101,6 @@ class RecordingsFit(DynamicsFit):
         self.splits, self.scalings = splits * repeats, scalings * repeats
         scale = MECHANICAL_INITIAL_SCALE if config.model.system == "mechanical" else INITIAL_SCALE
         stack = build_stack(config, self.rep_in, self.rep_out, scale, plain=self.group is None)
-        self.model = self.training_model = self.system(stack)
         inputs, states = self._chunks("train", task.most)
         task.windows = inputs.shape[1]
         super().__init__(config, stack, inputs, states[:, :, 1:], by_gradients=config.model.system != "ode")

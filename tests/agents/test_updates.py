@@ -403,7 +403,7 @@ import cloudpickle
 assert cloudpickle.loads(cloudpickle.dumps(update._fast))._compiled == {}
 """
 NORMALISED = """
-options = dict(kind=RPPCrossQ, policy_kwargs=dict(hidden=8), critic_head="categorical", bins=11, weight_norm=True,
+options = dict(kind=RPPCrossQ, policy_kwargs=dict(hidden=8, num_layers=1), critic_head="categorical", bins=11, weight_norm=True,
                batch_size=16, policy_delay=2)
 plain, fast = (built(compile=compiled, **options).learn(54).policy.state_dict() for compiled in (False, True))
 for name, value in plain.items():

@@ -16,7 +16,7 @@ from rppdyn.cli import main
 from rppdyn.dynamics import DrivenModel, MechanicalModel, NeuralODEModel, integrate
 from rppdyn.equivariance import equivariance_error
 from rppdyn.groups import GL, O
-from rppdyn.jobs import fit_trajectories
+from rppdyn.jobs import fit_dynamics, fit_trajectories
 from rppdyn.jobs.config import compose
 from rppdyn.jobs.config.compose import expand_own_data_words
 from rppdyn.jobs.fit_trajectories import RecordingsFit, _variation, fit
@@ -257,6 +257,24 @@ def test_a_mechanical_model_conserves_its_energy_and_is_equivariant():
     assert float(gradient.norm()) > 0.1
     assert equivariance_error(model.vector_field, 2 * rep, 2 * rep, z).mean < 1e-12
     assert MechanicalModel.rep_out((2 * Scalar)(GL(2))).dim == 5  # scalars are orthogonal under any group
+
+
+def test_long_fits_are_compiled_but_those_of_plain_fields(table, monkeypatch):
+    """Only that they are: numbers of compiled fields are compared with the models of dynamics."""
+    fields: list[object] = []
+    monkeypatch.setattr("rppdyn.dynamics._models.compiled", lambda field, **options: fields.append(field) or field)
+    monkeypatch.setattr(fit_dynamics, "can_compile", lambda device: True)
+    for steps, words, compiles in (
+        (8, ("group=D(4)",), True),
+        (8, ("group=D(4)", "compile=false"), False),
+        (8, ("model.system=ode",), False),
+        (9999, ("group=D(4)",), False),
+    ):
+        fields.clear()
+        monkeypatch.setattr(fit_dynamics, "MIN_STEPS_TO_COMPILE", steps)
+        assert typed(f"data={table}", *COLUMNS, *words, "run_dir=own") == 0
+        assert RunFolder.open("own").result()["compiled"] == compiles == bool(fields)
+        shutil.rmtree("own")
 
 
 def test_controls_are_held_over_each_step_also_in_parts():

@@ -311,13 +311,19 @@ class FitRegressionConfig(FitConfig):
 
 
 @settings
-class FitDynamicsConfig(FitConfig):
+class VectorFieldsConfig(FitConfig):
+    """Settings of all fits of vector fields."""
+
+    compile: bool | None = setting(None, "torch.compile for training; null: on a CPU, in long fits, where it works")
+
+
+@settings
+class FitDynamicsConfig(VectorFieldsConfig):
     """`rppdyn fit-dynamics`."""
 
     task: PendulumTaskConfig
     model: DynamicsModelConfig
     rollout: RolloutConfig = RolloutConfig()
-    compile: bool | None = setting(None, "torch.compile for training; null: on a CPU, in long fits, where it works")
 
     verb = "fit-dynamics"
 
@@ -454,7 +460,7 @@ class RecordingsRolloutConfig:
 
 
 @settings
-class FitTrajectoriesConfig(FitConfig):
+class FitTrajectoriesConfig(VectorFieldsConfig):
     """`rppdyn fit-dynamics data=...`."""
 
     task: RecordingsTaskConfig
