@@ -67,7 +67,7 @@ SPLITS = ("validation", "test")
 class DynamicsFit(StackFit):
     """Trajectories and the vector fields fitted to them, one for each seed.
 
-    A subclass sets ``rep`` before it calls this constructor.
+    A subclass sets ``rep`` and ``device`` before it calls this constructor.
 
     Attributes:
         model, training_model: vector fields of the stack; ``torch.compile`` may compile the one for training.
@@ -77,6 +77,7 @@ class DynamicsFit(StackFit):
 
     config: VectorFieldsConfig
     rep: Rep
+    device: torch.device
 
     def __init__(
         self, config: VectorFieldsConfig, stack: Ensemble, inputs: Tensor, targets: Tensor, *, by_gradients: bool
