@@ -37,7 +37,7 @@ from rppdyn.equivariance._error import (
 )
 from rppdyn.groups import SO, Group, SO2eR3
 from rppdyn.jobs.config.base import ConfigError, device_of
-from rppdyn.jobs.config.fit import FitDynamicsConfig, RolloutConfig, VectorFieldsConfig
+from rppdyn.jobs.config.fit import FitConfig, FitDynamicsConfig, FitTrajectoriesConfig, RolloutConfig
 from rppdyn.jobs.fit import StackFit, build_stack, equivariance_metrics, make_with_group, run_fit
 from rppdyn.jobs.results import FitResult, values_by_name
 from rppdyn.nn import Chained, Ensemble
@@ -59,8 +59,7 @@ MAX_GRADIENT_RATIO = 10.0
 INITIAL_SCALE = 0.1
 """Initial scale of the last layer's weights: at scale 1 the first rollouts of networks cubic in their inputs diverge."""
 MIN_STEPS_TO_COMPILE = 500
-"""Number of steps in which ``torch.compile`` saves a relaxed network as much time as compiling takes for one size of batches,
-without a cache."""
+"""Steps in which ``torch.compile`` saves a relaxed network the time that compiling takes, without a cache."""
 SPLITS = ("validation", "test")
 
 
@@ -75,13 +74,11 @@ class DynamicsFit(StackFit):
         example: the first test trajectory, ``truth``, and that of the first member's model, ``found``, each ``(T, n)``.
     """
 
-    config: VectorFieldsConfig
+    config: FitDynamicsConfig | FitTrajectoriesConfig
     rep: Rep
     device: torch.device
 
-    def __init__(
-        self, config: VectorFieldsConfig, stack: Ensemble, inputs: Tensor, targets: Tensor, *, by_gradients: bool
-    ):
+    def __init__(self, config: FitConfig, stack: Ensemble, inputs: Tensor, targets: Tensor, *, by_gradients: bool):
         self.model, self.training_model = self.system(stack), self.system(stack)
         super().__init__(
             config, stack, inputs, targets, max_gradient_ratio=MAX_GRADIENT_RATIO, by_gradients=by_gradients

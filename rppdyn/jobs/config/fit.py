@@ -311,19 +311,13 @@ class FitRegressionConfig(FitConfig):
 
 
 @settings
-class VectorFieldsConfig(FitConfig):
-    """Settings of all fits of vector fields."""
-
-    compile: bool | None = setting(None, "torch.compile for training; null: on a CPU, in long fits, where it works")
-
-
-@settings
-class FitDynamicsConfig(VectorFieldsConfig):
+class FitDynamicsConfig(FitConfig):
     """`rppdyn fit-dynamics`."""
 
     task: PendulumTaskConfig
     model: DynamicsModelConfig
     rollout: RolloutConfig = RolloutConfig()
+    compile: bool | None = setting(None, "torch.compile for training; null: on a CPU, in long fits, where it works")
 
     verb = "fit-dynamics"
 
@@ -460,12 +454,13 @@ class RecordingsRolloutConfig:
 
 
 @settings
-class FitTrajectoriesConfig(VectorFieldsConfig):
+class FitTrajectoriesConfig(FitConfig):
     """`rppdyn fit-dynamics data=...`."""
 
     task: RecordingsTaskConfig
     model: RecordingsModelConfig
     rollout: RecordingsRolloutConfig = RecordingsRolloutConfig()
+    compile: bool | None = setting(None, "torch.compile for training; null: on a CPU, in long fits, where it works")
 
     verb = "fit-dynamics"
     written = ("task.windows", "task.digest", "task.generators", "task.unwrap")
