@@ -9,9 +9,8 @@ each per round, in one process; a ratio is the median over rounds, between quart
 `rppdyn fit-dynamics` itself. `RPP` and `EMLP` have the hidden layers of `rppdyn fit-dynamics` (Hamiltonians 112 channels each,
 others and MLPs 128); `128 channels` are wider Hamiltonians of the same kind, `vectors twice` some with vectors in the first two
 layers and as many maps as published, `tensors` what a number of channels gives. Hamiltonians are trained as `fit-dynamics`
-trains them in 500 steps and more: by `torch.compile`, where that works; "not compiled" is `compile=false`. Ways to a
-Hamiltonian's gradient: `torch.func.grad`, as shipped; "double backward", `torch.autograd.grad(create_graph=True)`, as published.
-With `--quick`, compiled models beside torchdiffeq over a plain network alone.
+trains them in 500 steps and more: by `torch.compile`, where that works; "not compiled" is `compile=false`. With
+`--quick`, compiled models beside torchdiffeq over a plain network alone.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from growth import PEER_COLOUR, Growth, draw, dress, figure, report_growth, save, to_peer
@@ -276,46 +274,11 @@ def beside_torchdiffeq(rounds: int, batch: int = 500) -> dict[str, list[Timing]]
     return found
 
 
-# -- ways to a Hamiltonian's gradient ----------------------------------------------------------------------------------
-
-
-class DoubleBackward(HamiltonianModel):
-    """Differentiated by a backward pass that training differentiates again."""
-
-    def _gradient(self, z: Tensor, weights: Any) -> Tensor:
-        z = z if z.requires_grad else z.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(self.hamiltonian(z, weights).sum(), z, create_graph=True)
-        return gradient
-
-
 def compiled(net: nn.Module, system: type[DynamicsModel] = HamiltonianModel) -> DynamicsModel:
     """The vector field by torch.compile."""
     model = system(net)
     model.compile(dynamic=False)
     return model
-
-
-WAYS: dict[str, Callable[[nn.Module], DynamicsModel]] = {
-    "double backward": DoubleBackward,
-    "torch.func.grad": HamiltonianModel,
-}
-
-
-def ways(rounds: int, with_compile: bool) -> list[Timing]:
-    """Training steps by each way, of one seed and of ten, in batches of 100."""
-    found: list[Timing] = []
-    candidates = WAYS | ({"compiled": compiled} if with_compile else {})
-    for name in ("MLP", "RPP"):
-        steps, timings = {}, {}
-        for members in MEMBERS:
-            for way, system in candidates.items():
-                key = f"{name} x {members}, {way}"
-                steps[key] = pendulum(HAMILTONIANS[name], members, 128, 100, system)
-                timings[key] = Timing(key, f"{name} x {members}, {next(iter(WAYS))}")
-        interleave(steps, timings, rounds, warm_up=1)
-        found += timings.values()
-    report("Ways to the gradient of a Hamiltonian: batch 100, width 128", found)
-    return found
 
 
 # -- number of seeds ---------------------------------------------------------------------------------------------------
@@ -378,7 +341,6 @@ def main() -> None:
     ode = partial(pendulum, system=NeuralODEModel)
     times["neural ODE, batch 500"] = measure("Neural ODE", ODES, ode, n, hidden=128, batch=500)
     times["regression, batch 500"] = measure("Regression", PLAIN, regression, 3 * n, hidden=128, batch=500)
-    times["ways"] = ways(n, by_compiler)
     if arguments.threads > 1:
         times["fits"] = whole_fits(max(2, n // 6))
     found = growths(n)
